@@ -75,8 +75,8 @@ def time_index(
 
 def search_by_full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
     """Search by sorting all scores; ties are broken by descending id."""
-    matrix = np.concatenate([block for _, block in vectors.blocks()])
-    ids = np.array(list(vectors.ids()))
+    matrix = np.concatenate([block for _, block in vectors.iter_blocks()])
+    ids = np.array(list(vectors.iter_ids()))
 
     def search() -> list[Ranking]:
         found: list[Ranking] = []

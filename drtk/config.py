@@ -279,9 +279,7 @@ def load_preset(name: str) -> Preset:
     else:
         near = get_close_matches(name, preset_names(), n=3)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(
-            f"unknown preset '{name}'; {meant}run `drtk presets` for a list, or give the path of a .toml file"
-        )
+        raise UsageError(f"unknown preset '{name}'; {meant}run `drtk presets` for a list, or give a .toml file")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -153,7 +153,7 @@ def termweight(
         raise UsageError("--stopword-share requires --output, because it prints to standard output")
     from drtk.expansion.term_weights import weigh as passes
 
-    plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
+    plan = passes.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
         passes.collect_statistics(source, plan, running=running, job=job)
     elif merge:

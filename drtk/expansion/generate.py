@@ -19,20 +19,21 @@ CONTINUATIONS = "continuations"
 
 
 class PassageBatch(NamedTuple):
-    """A window of passages and their tokens."""
+    """A window (batch) of passages and their tokens."""
 
     passages: list[Passage]
     tokens: TokenizedTexts
 
 
 class PassageExpander(BatchFunction):
-    """Generate texts for windows of passages, and add them as a list in `field`.
+    """Batch function that generates texts for passages, and adds them as a list in `field`.
 
     Sampling depends only on the seed and the passage id. Empty continuations are replaced by the passage, as in MASTER's
     released code (docs/methods/master.md).
-    filtering: settings to score generated queries and to drop low scores; None keeps all
-    Raises UsageError if prefix or output leave no room for a passage, MismatchError for a model that does not generate text
-    or was trained with another input format.
+    bare: write only the passage id and the generated texts
+    filtering: settings to score generated queries and to drop queries with low scores; None keeps all queries
+    Raises UsageError if prefix and output leave no tokens for a passage, MismatchError for a model that does not generate
+    text or was trained with another input format.
     """
 
     def __init__(
@@ -50,7 +51,6 @@ class PassageExpander(BatchFunction):
         self._generator = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
 
     def prepare(self, records: list[Passage]) -> PassageBatch:
-        """Tokenize the passages."""
         return PassageBatch(
             records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
         )
@@ -68,15 +68,15 @@ class PassageExpander(BatchFunction):
         ]
         counts = {"texts": sum(map(len, texts))}
         if self._scorer is None or self._filtering is None:
-            return WindowResult([self._line(*pair) for pair in zip(passages, texts, strict=True)], counts)
+            return WindowResult([self._format_line(*pair) for pair in zip(passages, texts, strict=True)], counts)
         scores = self._scorer.score(self._scorer.prepare(passages, texts))
         result = drop_queries(passages, texts, scores, self._filtering, bare=self._bare)
         return WindowResult(result.lines, counts | result.counts)
 
-    def _line(self, passage: Passage, texts: list[str]) -> bytes:
+    def _format_line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:
             return dump({"_id": passage.id, self._field: texts})
         extra = dict(passage.extra)
         if self._field == QUERIES:
-            extra.pop(SCORES, None)  # of the queries that are replaced
+            extra.pop(SCORES, None)  # scores of the replaced queries
         return dump(replace(passage, extra=extra | {self._field: texts}))

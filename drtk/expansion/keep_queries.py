@@ -34,9 +34,9 @@ _WINDOW = 1000  # lines of the second pass
 def iter_with_queries(
     passages: Iterable[Passage], source: str, tracker: InputTracker, *, scored: bool
 ) -> Iterator[Passage]:
-    """Yield the passages with queries and, if `scored`, with a score for each query.
+    """Yield the passages, and check that each has queries and, if `scored`, one score per query.
 
-    Raises RecordError (file:line) for others, unless `tracker` skips them.
+    Raises RecordError (file:line) for an invalid passage, unless `tracker` skips it.
     """
     for passage in passages:
         try:
@@ -50,9 +50,9 @@ def iter_with_queries(
 
 
 def get_queries(passage: Passage) -> tuple[str, ...]:
-    """Return the queries of a passage. Raises ValueError if it has none."""
+    """Return the queries of a passage. Raises ValueError if the field is missing or invalid."""
     if QUERIES not in passage.extra:
-        raise ValueError(f"'{QUERIES}' is missing; drtk doc2query writes it")
+        raise ValueError(f"'{QUERIES}' is missing; run `drtk doc2query` first")
     return parse_strings(passage.extra[QUERIES], QUERIES)
 
 
@@ -63,11 +63,11 @@ def _check_scores(passage: Passage, count: int) -> None:
     if not isinstance(scores, list) or not all(type(score) in (int, float) and isfinite(score) for score in scores):
         raise ValueError(f"'{SCORES}' must be a list of numbers")
     if len(scores) != count:
-        raise ValueError(f"'{SCORES}' has {len(scores)} entries for {count} queries")
+        raise ValueError(f"'{SCORES}' has {len(scores)} numbers for {count} queries; give `scorer` to compute them")
 
 
 class QueryScorer:
-    """Score pairs of a generated query and its passage with a cross-encoder."""
+    """Scorer of pairs of a generated query and its passage by a cross-encoder."""
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import CrossEncoderSettings
@@ -93,18 +93,18 @@ class QueryScorer:
         return self._scorer.tokenize(pairs)
 
     def score(self, pairs: Pairs) -> list[float]:
-        """Return the scores of all queries in order, as the shortest decimals that identify float32 numbers."""
+        """Return the scores of all queries in order, as floats with the shortest decimal representation."""
         return [float(str(score)) for score in self._scorer.scores(pairs)]
 
 
 class _QueryBatch(NamedTuple):
     passages: list[Passage]
     queries: list[tuple[str, ...]]
-    pairs: Pairs | None  # None if the records contain scores
+    pairs: Pairs | None  # None if the passages contain scores
 
 
 class QueryFilter(BatchFunction):
-    """Filter the queries of windows of passages by the scores of a cross-encoder, or by those in the records."""
+    """Batch function that filters queries by cross-encoder scores, which it computes or reads from the passages."""
 
     def __init__(self, settings: KeepSettings, device: str, bare: bool) -> None:
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
@@ -158,10 +158,10 @@ def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]
 
 
 class TopShareFilter:
-    """Keep the best share of all queries of a corpus, in a second pass over its scored lines; ties keep the first.
+    """Second pass over scored passages that keeps the top-scoring share of all queries in the corpus.
 
-    The number of queries is rounded up. Only the scores are in memory, 4 bytes per query.
-    counts: counters, to which "min_score" is added, the lowest score that is kept
+    The number of queries is rounded up; of tied queries, the first are kept. Memory: 4 bytes per query.
+    counts: counters, to which "min_score" is added, the lowest score of a remaining query
     """
 
     def __init__(self, share: float, counts: dict[str, Any], *, with_scores: bool) -> None:
@@ -177,7 +177,7 @@ class TopShareFilter:
         threshold, num_ties = find_threshold(scores, count)
         if count:
             self._counts["min_score"] = float(str(threshold))  # shortest decimal, for use as `min_score`
-            log(f"keeping {count:,} of {len(scores):,} queries; their lowest score is {self._counts['min_score']}")
+            log(f"keeping {count:,} of {len(scores):,} queries, with scores of at least {self._counts['min_score']}")
         stream = lines()
         while window := list(islice(stream, _WINDOW)):
             results, num_kept = [], 0
@@ -196,9 +196,9 @@ class TopShareFilter:
 
 
 def find_threshold(scores: np.ndarray, count: int) -> tuple[np.float32, int]:
-    """Return the lowest of the `count` highest scores, and how many of these are equal to it.
+    """Return the lowest of the `count` highest scores, and how many of the `count` scores are equal to it.
 
-    scores: (n,), float32, with n >= count; sorted partially in place
+    scores: (n,), float32, with n >= count; partially sorted in place
     """
     if not count:
         return np.float32(inf), 0

@@ -1,4 +1,4 @@
-"""Index types by name; each is imported when it is used."""
+"""Index types by name; the class of a type is imported at its first use."""
 
 from __future__ import annotations
 

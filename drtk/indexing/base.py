@@ -1,4 +1,4 @@
-"""Interface of word indexes, order of hits, and tables of passage ids."""
+"""Interface of sparse indexes, order of hits, and tables of passage ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are un
 
 
 class SparseIndex(Protocol):
-    """Interface of indexes over the words of passages."""
+    """Interface of sparse indexes, which are built from the text of passages."""
 
     reads: ClassVar[Literal["passages"]]
     tunable: ClassVar[bool]  # whether k1 and b affect its scores
@@ -37,7 +37,7 @@ class SparseIndex(Protocol):
         """Open the index in `folder`."""
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id; [] for a text without a term."""
+        """Return the top `k` passages for each text, by score, then by descending id; [] for a text without terms."""
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""
@@ -82,9 +82,9 @@ class IdTable:
         return len(self._ends)
 
     def take(self, rows: Iterable[int]) -> list[str]:
-        """Return the ids in these rows."""
-        numbers = np.fromiter(rows, dtype=np.int64)
-        starts, ends = np.where(numbers > 0, self._ends[numbers - 1] + 1, 0), self._ends[numbers]
+        """Return the ids of the given rows."""
+        indices = np.fromiter(rows, dtype=np.int64)
+        starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
         return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
@@ -98,7 +98,10 @@ IDS, RANKS = "ids.txt", "ranks.npy"
 
 
 class RankedIds:
-    """Passage ids by row, and `ranks` (rows,): the position of each id in sorted order, to break ties by id."""
+    """Passage ids by row, and the rank of each id in sorted order, to break ties by id.
+
+    ranks: (rows,), uint32
+    """
 
     @staticmethod
     def write(ids: Iterable[str], folder: Path) -> None:
@@ -126,7 +129,7 @@ class RankedIds:
         return len(self._ids)
 
     def find_rows(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the rows of the ids with these ranks."""
+        """Return the rows of the ids with the given ranks."""
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)
@@ -147,6 +150,4 @@ class RankedIds:
     def make_score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
         (id,) = self._ids.take([row])
-        return DrtkError(
-            f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large; encode and index again"
-        )
+        return DrtkError(f"{self._folder}: the score of '{id}' is NaN or infinite; encode and index the passages again")

@@ -1,4 +1,4 @@
-"""BM25 index by the bm25s library."""
+"""BM25 index of the bm25s library."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _POSTINGS_AT_A_TIME = 10_000_000
 
 
 class Bm25sIndex:
-    """BM25 index of the bm25s library, memory-mapped, with scores precomputed for k1 0.9 and b 0.4.
+    """Memory-mapped BM25 index of the bm25s library, with precomputed scores for k1=0.9 and b=0.4.
 
-    Scores for other k1 and b are computed when the index is opened, from term counts and passage lengths.
+    For other k1 and b, opening the index computes the scores from term frequencies and passage lengths.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -43,9 +43,9 @@ class Bm25sIndex:
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index title and text of every passage, including empty ones; return their number.
+        """Index title and text of all passages, including empty passages; return the number of passages.
 
-        The term numbers of all passages must fit into memory. Raises DrtkError if no passage has a term, MismatchError for
+        The term ids of all passages must fit into memory. Raises DrtkError if no passage has a term, MismatchError for
         a duplicate id, UsageError for settings that only Lucene supports.
         """
         import bm25s
@@ -53,7 +53,7 @@ class Bm25sIndex:
         analysis = _choose_analysis(settings)
         analyze = make_analyzer(analysis)
         ids: list[str] = []
-        texts: list[list[int]] = []  # term numbers
+        texts: list[list[int]] = []  # term ids
         vocabulary: dict[str, int] = {}
         for passage in passages:
             ids.append(passage.id)
@@ -62,7 +62,7 @@ class Bm25sIndex:
             if progress is not None:
                 progress.add()
         if not vocabulary:
-            raise DrtkError("there is nothing to index: no passage contains a word; check the corpus")
+            raise DrtkError("no passage contains a word to index; check the corpus")
         k1, b = BM25SearchSettings().parameters()
         library = bm25s.BM25(k1=k1, b=b, method="lucene")
         library.index((texts, vocabulary), create_empty_token=False, show_progress=False)
@@ -85,7 +85,7 @@ class Bm25sIndex:
         import bm25s
 
         if settings.rm3:
-            raise UsageError("`rm3`: only supported by indexes of type bm25")
+            raise UsageError("`rm3` requires an index of type bm25")
         try:
             analyze = make_analyzer(read_object(folder / _ANALYSIS, language=str, stemmer=str, stopwords=list))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
@@ -105,7 +105,7 @@ class Bm25sIndex:
         ids = RankedIds(folder)
         if len(ids) != library.scores["num_docs"]:
             raise MismatchError(
-                f"{folder}: the index is damaged: its ids and scores do not belong together; rebuild it"
+                f"{folder}: the index is damaged (its number of ids differs from its number of passages); rebuild it"
             )
         return cls(library, ids, analyze)
 
@@ -113,7 +113,7 @@ class Bm25sIndex:
         return len(self._ids)
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id. Repeated words count each time."""
+        """Return the top `k` passages for each text, by score, then by descending id. Repeated query words add up."""
         return [self._search(text, k) for text in texts]
 
     def _search(self, text: str, k: int) -> Ranking:
@@ -125,20 +125,20 @@ class Bm25sIndex:
         scores = scores[rows]
         if len(rows) > k:
             kth_score = np.partition(scores, len(rows) - k)[len(rows) - k]
-            is_candidate = scores >= kth_score  # includes ties with the k-th, which `make_ranking` orders by id
+            is_candidate = scores >= kth_score  # includes ties with the k-th score, which `make_ranking` orders by id
             rows, scores = rows[is_candidate], scores[is_candidate]
         return self._ids.make_ranking(rows, scores, k)
 
 
 def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
-    """Return the analyzer's settings, which are stored with the index, so that queries are analyzed like passages."""
+    """Return the analyzer settings, which are stored with the index to analyze queries like passages."""
     if settings.term_vectors:
-        raise UsageError("`term_vectors`: only supported by indexes of type bm25")
+        raise UsageError("`term_vectors` requires an index of type bm25")
     language = settings.language.lower()
     stopwords: list[str] = []
     if settings.stopwords == "lucene":
         if language != "en":
-            raise UsageError("`stopwords`: the list of lucene is English; give a file with one word per line")
+            raise UsageError("`stopwords=lucene` is a list of English words; give a file with one word per line")
         stopwords = sorted(LUCENE_STOPWORDS)
     elif settings.stopwords not in ("default", "none"):
         stopwords = read_stopwords(settings.stopwords)
@@ -147,14 +147,14 @@ def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
 
 
 def make_analyzer(analysis: dict[str, Any]) -> Callable[[str], list[str]]:
-    """Return a function that splits a text into terms. Raises UsageError if the language has no such stemmer."""
+    """Return a function that splits a text into terms. Raises UsageError if the stemmer does not support the language."""
     stem, stopwords = load_stemmer(analysis["stemmer"], analysis["language"]), set(analysis["stopwords"])
     is_english = analysis["language"] == "en"
     return lambda text: [stem(word) for word in split_words(text, latin=is_english) if word not in stopwords]
 
 
 def load_stemmer(name: str, language: str) -> Callable[[str], str]:
-    """Return a stemmer by name; English "porter" is Porter's revised algorithm, as in Lucene, not NLTK's variant."""
+    """Return a stemmer by name. English "porter" is Porter's revised algorithm, as in Lucene, not NLTK's default."""
     if name == "porter" and language == "en":
         from nltk.stem.porter import PorterStemmer
 
@@ -163,7 +163,7 @@ def load_stemmer(name: str, language: str) -> Callable[[str], str]:
 
 
 def _count_terms(texts: list[list[int]]) -> np.ndarray:
-    """Return the count of each term in each passage, ordered by term, then by passage, like the library's postings."""
+    """Return the term frequency of each posting, ordered by term, then by passage, like the postings of bm25s."""
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     terms = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
     pairs = (terms << 32) | np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
@@ -176,7 +176,7 @@ def _compute_scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float,
     counts = read_array(folder / _COUNTS, mmap="r")
     lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):
-        raise MismatchError(f"{folder / _COUNTS}: does not belong to the index; rebuild it")
+        raise MismatchError(f"{folder / _COUNTS}: does not match the index; rebuild it")
     frequencies = np.diff(postings["indptr"])
     idf = np.log(1 + (len(lengths) - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
     length_norms = k1 * (1 - b + b * lengths / lengths.mean())

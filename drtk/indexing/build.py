@@ -1,4 +1,4 @@
-"""Build an index of a corpus or of embeddings."""
+"""Build a sparse index from a corpus, or a dense index from embeddings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drtk.runtime.streams import count_lines, name_of
 def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
     """Build an index in the folder of `job`.
 
-    sources: one corpus for an index of words ("-" is stdin), otherwise embeddings folders
+    sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index
     kind: an entry of `INDEXES`, or a faiss factory string
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
@@ -29,7 +29,7 @@ def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job:
     engine = get_index_class(kind)
     for name in ("expand", "term_weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
-            raise UsageError(f"`{name}`: only supported by indexes of type bm25 and bm25s")
+            raise UsageError(f"`{name}` requires an index of type bm25 or bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors
     job.finish(type=kind, **build(engine, sources, kind, settings, job))
 
@@ -39,13 +39,13 @@ def _index_passages(
 ) -> dict[str, Any]:
     if len(sources) > 1:
         raise UsageError(
-            f"an index of type {kind} reads one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
+            f"an index of type {kind} requires one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
         )
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index
     if first is None:
-        raise DrtkError(f"{name_of(sources[0])}: contains no passages to index")
+        raise DrtkError(f"{name_of(sources[0])}: contains no passages; check the corpus")
     with Progress("index", total=count_lines(sources[0]), unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
@@ -58,9 +58,13 @@ def _index_vectors(
     engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
 ) -> dict[str, Any]:
     if "-" in sources:
-        raise UsageError(f"an index of type {kind} reads embeddings folders of drtk encode, not a stream")
+        raise UsageError(
+            f"an index of type {kind} cannot be built from a stream; give embeddings folders of `drtk encode`"
+        )
     if job.side_files:
-        raise UsageError(f"`with` adds fields to passages, but an index of type {kind} reads vectors; omit it")
+        raise UsageError(
+            f"`with` cannot be combined with an index of type {kind}, which contains vectors only; omit it"
+        )
     vectors, facts = open_embeddings(sources)
     engine.check(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]

@@ -28,13 +28,13 @@ EMPTY = -9187343239835811840  # the key of -inf with rank 0, below that of every
 
 
 class ExactIndex:
-    """Exact index: all vectors in one file, as float32, float16 or int8 with a scale per dimension."""
+    """Exact dense index with all vectors in one file: float32, float16, or int8 with a scale per dimension."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
-        """Do nothing: any vectors can be indexed."""
+        """Accept any vectors."""
 
     @classmethod
     def build(
@@ -46,10 +46,10 @@ class ExactIndex:
         kind: str = "exact",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Copy the vectors into `folder`; return {"dtype": their type, "full": whether exact copies are stored too}."""
+        """Copy the vectors into `folder`; return {"dtype": stored dtype, "full": whether exact copies are stored too}."""
         stored = vectors.dtype
         dtype = settings.vector_dtype or str(stored)
-        RankedIds.write(vectors.ids(), folder)
+        RankedIds.write(vectors.iter_ids(), folder)
         vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
         if full:
@@ -105,7 +105,7 @@ class ExactIndex:
         queries = torch.from_numpy(np.pad(scaled, ((0, padded - len(scaled)), (0, 0)))).to(self._device)
         keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
         scores: Tensor | None = None
-        for block, ranks in read_ahead(self._blocks()):
+        for block, ranks in read_ahead(self._iter_blocks()):
             if scores is None:  # allocated once: new memory for each block costs up to a quarter of the time
                 scores = torch.empty((padded, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
@@ -119,8 +119,8 @@ class ExactIndex:
             return [self.ids.make_ranking(*hits) for hits in zip(rows, extract_scores(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
-    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield vectors (block, dimension) float32, padded to whole tiles, and ranks (rows,) int64."""
+    def _iter_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield vectors (block, dimension) float32, padded to whole tiles, and the ranks of their ids (rows,) int64."""
         rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
         source = torch.from_numpy(self._vectors) if self._on_gpu is None else self._on_gpu
         for start in range(0, len(self), rows):
@@ -132,12 +132,12 @@ class ExactIndex:
 
 
 def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
-    """Return the `depth` largest keys of `keys` and of a block's scores, (queries, depth), in any order.
+    """Merge the scores of a block into the top `depth` keys of each query; return (queries, depth) keys, unsorted.
 
-    keys: (queries, depth) int64, padded with EMPTY
+    keys: (queries, depth) int64 keys of `make_keys`, padded with EMPTY
     scores: (queries, block) float32
     ranks: (block,) int64
-    Scores equal to the lowest one in `keys` are candidates too, so that ties at the cut are broken by rank.
+    A score equal to the lowest score in `keys` is a candidate too, so that ties at rank `depth` are broken by id.
     """
     depth = keys.shape[1]
     floor = extract_scores(keys.amin(dim=1))
@@ -163,7 +163,7 @@ def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
 
 
 def make_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Return int64 keys that sort by float32 score, then by rank (below 2**32)."""
+    """Return int64 keys that sort by float32 score, then by rank. ranks: below 2**32"""
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return (sortable.long() << 32) | ranks

@@ -1,8 +1,8 @@
-"""faiss indexes: flat, HNSW, IVF, quantized, or any factory string; on GPUs if faiss supports them.
+"""faiss indexes: flat, HNSW, IVF, quantized, or any factory string; on a GPU if faiss supports the index type.
 
-Hits are ordered by score, then by descending id. Indexes that compare every vector (flat, scalar or product quantized)
-are searched deeper while a tie crosses the cut, so the order of ties holds at the cut too. HNSW and IVF indexes return
-any of several passages with equal scores.
+Hits are ordered by score, then by descending id. Exhaustive indexes (flat, scalar or product quantized) are searched
+deeper while passages at ranks k and k + 1 have equal scores, so that the top k do not depend on faiss's order. HNSW and
+IVF indexes return any of the tied passages.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ try:
     import faiss
 except ImportError as error:
     raise MissingDependency(
-        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu); `type=exact` needs neither"
+        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu), or use `type=exact`"
     ) from error
 
 ENGINE, FACTS = "index.faiss", "faiss.json"
 QUERIES_AT_A_TIME = 1024
-MIN_VECTORS_PER_CENTROID = 39  # faiss warns of poor centroids below it
-GPU_DEPTH = 2048  # deepest search that faiss supports on GPUs
+MIN_VECTORS_PER_CENTROID = 39  # below, faiss warns of poor centroids
+GPU_DEPTH = 2048  # maximum depth that faiss supports on GPUs
 EXACT_STORE = re.compile(r"(?:(?:IVF\d+(?:_HNSW\d+)?|HNSW\d+),)?Flat|HNSW\d+")
 _NAMED = re.compile(r"(flat|hnsw|ivf)(\d*)")
 STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
 
 
 class FaissIndex:
-    """A faiss index of inner products with the ids of its rows, and exact vectors for rescoring if it is lossy."""
+    """A faiss index of inner products, the passage ids by row, and exact vectors for rescoring if the index is lossy."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
     def check_kind(cls, kind: str) -> None:
-        """Raise UsageError for a type that faiss cannot parse, before any vectors are read."""
+        """Raise UsageError for a type that faiss cannot parse."""
         if _NAMED.fullmatch(kind):
             return
         try:
@@ -63,7 +63,7 @@ class FaissIndex:
         count = min(len(vectors), settings.train_sample)
         if clusters is not None and clusters.nlist > count:
             raise UsageError(
-                f"index type {kind}: {clusters.nlist:,} clusters cannot be trained on {count:,} vectors; use fewer clusters"
+                f"index type {kind}: {count:,} vectors are too few to train {clusters.nlist:,} clusters; use fewer clusters"
             )
         _copy_to_gpu(index, settings.device)
 
@@ -77,14 +77,14 @@ class FaissIndex:
         kind: str = "flat",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Train the index if needed, add all vectors, and write it.
+        """Train the index if required, add all vectors, and write the index to `folder`.
 
         The index must fit into memory; vectors are read in blocks.
-        Returns {"factory": faiss's factory string, "full": whether exact copies of the vectors are stored too}.
+        Returns {"factory": faiss factory string, "full": whether exact copies of the vectors are stored too}.
         """
         factory = make_factory_string(kind, settings, len(vectors))
         index = _make_index(factory, vectors.dimension)
-        RankedIds.write(vectors.ids(), folder)
+        RankedIds.write(vectors.iter_ids(), folder)
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         graph = _as_hnsw(index)
@@ -94,7 +94,7 @@ class FaissIndex:
         index = index if on_gpu is None else on_gpu
         if not index.is_trained:
             _train(index, vectors, settings, factory)
-        for _, block in vectors.blocks():
+        for _, block in vectors.iter_blocks():
             index.add(block)
             if progress is not None:
                 progress.add(len(block))
@@ -120,9 +120,13 @@ class FaissIndex:
         try:
             self._index = faiss.read_index(str(folder / ENGINE), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
-            raise DrtkError(f"{folder / ENGINE}: the index is damaged: {_shorten_message(error)}") from error
+            raise DrtkError(
+                f"{folder / ENGINE}: the index is damaged: {_shorten_message(error)}; rebuild it"
+            ) from error
         if self._index.ntotal != len(self.ids):
-            raise DrtkError(f"{folder}: the index is damaged: {self._index.ntotal:,} vectors for {len(self.ids):,} ids")
+            raise DrtkError(
+                f"{folder}: the index is damaged: {self._index.ntotal:,} vectors for {len(self.ids):,} ids; rebuild it"
+            )
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         has_full = EXACT_STORE.fullmatch(factory) is None and settings.rescore and (folder / FULL).exists()
@@ -169,9 +173,9 @@ class FaissIndex:
         return rankings
 
     def _search_faiss(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return faiss's scores and rows, both (queries, depth); missing hits have row -1.
+        """Return scores and rows, both (queries, depth); missing hits have row -1.
 
-        faiss omits scores that are NaN or -inf. Raises DrtkError if a query has too few hits for this reason.
+        faiss omits hits with a score of NaN or -inf. Raises DrtkError if a query lacks hits for this reason.
         """
         if self._graph is not None:
             self._graph.hnsw.efSearch = max(depth, self._settings.ef_search or max(128, 2 * depth))
@@ -186,22 +190,22 @@ class FaissIndex:
         if is_faulty.any():
             largest = np.abs(vectors[int(np.argmax(is_faulty))]).max()
             raise DrtkError(
-                f"{self._folder}: a query has scores that are NaN or infinite: its vector (largest number {largest:.3g}) "
-                "or one of the index is damaged or too large; encode again"
+                f"{self._folder}: a query has NaN or infinite scores; its vector (largest number {largest:.3g}) or a vector of "
+                "the index is damaged or too large; encode queries and passages again"
             )
         return scores, rows
 
 
 def make_factory_string(kind: str, settings: DenseIndexSettings, num_vectors: int) -> str:
-    """Return faiss's factory string of an index type, such as flat, hnsw48 or ivf; factory strings are returned unchanged.
+    """Return the faiss factory string of an index type such as flat, hnsw48 or ivf; return factory strings unchanged.
 
-    num_vectors: decides the default number of clusters
+    num_vectors: number of vectors, which determines the default number of clusters
     """
     named = _NAMED.fullmatch(kind)
     if named is None:
         if settings.vector_dtype is not None:
             raise UsageError(
-                f"`vector_dtype`: the factory string '{kind}' already states how vectors are stored; omit it"
+                f"`vector_dtype` cannot be combined with factory string '{kind}', which sets the data type; omit it"
             )
         return kind
     name, number = named[1], named[2]
@@ -226,7 +230,7 @@ def _make_index(factory: str, dimension: int) -> Any:
         if "could not parse" in str(error):
             raise _make_type_error(factory) from error
         raise UsageError(
-            f"index type {factory}: faiss cannot build it for dimension {dimension}: {_shorten_message(error)}"
+            f"index type {factory}: not supported by faiss for dimension {dimension}: {_shorten_message(error)}"
         ) from error
 
 
@@ -240,8 +244,8 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
         part.cp.min_points_per_centroid = 1  # the warning below replaces faiss's, one per subquantizer
     if len(sample) < MIN_VECTORS_PER_CENTROID * centroids:
         warn(
-            f"{factory}: {len(sample):,} vectors are few to train {centroids:,} centroids; "
-            f"faiss recommends {MIN_VECTORS_PER_CENTROID} per centroid"
+            f"{factory}: {len(sample):,} vectors are few to train {centroids:,} centroids; faiss recommends at least "
+            f"{MIN_VECTORS_PER_CENTROID} vectors per centroid"
         )
     try:
         index.train(sample)
@@ -252,13 +256,13 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
 
 
 def _as_hnsw(index: Any) -> Any:
-    """Return the index as faiss.IndexHNSW; None for other indexes."""
+    """Return the index as a faiss.IndexHNSW; None for other index types."""
     concrete = faiss.downcast_index(index)
     return concrete if isinstance(concrete, faiss.IndexHNSW) else None
 
 
 def _copy_to_gpu(index: Any, device: str) -> Any:
-    """Copy an index to one GPU, or shard it over all GPUs; return None if it stays on the CPU.
+    """Copy an index to one GPU, or shard it over all GPUs; return None if the index stays on the CPU.
 
     Raises UsageError for a GPU that faiss cannot use.
     """
@@ -266,10 +270,10 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     if device == "cpu" or (device == "auto" and (not count or _as_hnsw(index) is not None)):
         return None
     if _as_hnsw(index) is not None:
-        raise UsageError(f"`device={device}`: faiss searches HNSW on the CPU only; use cpu")
+        raise UsageError(f"`device={device}`: HNSW is only supported on the CPU; use `device=cpu`")
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:
-        raise UsageError(f"`device={device}`: this faiss has {count} GPUs")
+        raise UsageError(f"`device={device}`: faiss finds {count} GPUs; choose one of them or `device=cpu`")
     try:
         if match[1] is not None or count == 1:
             return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), int(match[1] or 0), index)
@@ -279,9 +283,9 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     except RuntimeError as error:
         if device != "auto":
             raise UsageError(
-                f"`device={device}`: faiss does not support this index on GPUs: {_shorten_message(error)}"
+                f"`device={device}`: not supported by faiss for this index; use `device=cpu` ({_shorten_message(error)})"
             ) from error
-        log_detail(f"faiss stays on the CPU: {_shorten_message(error)}")
+        log_detail(f"the index stays on the CPU: {_shorten_message(error)}")
         return None
 
 

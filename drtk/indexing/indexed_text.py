@@ -1,4 +1,4 @@
-"""Convert passages to the text that is indexed: with expansions, with term weights as frequencies, or impacts."""
+"""Convert passages to the text to index: with expansions, with term weights as term frequencies, or with impacts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
-# BM25 parameters for frequencies made from weights: these reach 100, those of texts seldom 5.
+# BM25 parameters for frequencies computed from weights, which reach 100; in plain text they rarely exceed 5.
 PARAMETERS: dict[Scale, dict[str, float]] = {"linear": {"k1": 10.0, "b": 0.9}, "sqrt": {"k1": 18.0, "b": 0.7}}
 MAX_FREQUENCY = 65_535
 _BATCH = 256
-NumberedPassage = tuple[Passage, int]  # a passage and its line number, 0 if it has none
+NumberedPassage = tuple[Passage, int]  # a passage and its line number; 0 if unknown
 
 
 class IndexedText:
-    """Convert passages to the text that an index of type `kind` indexes.
+    """Converter of passages to the text to index in an index of type `kind`.
 
-    tracker: receives invalid passages with their line numbers
-    counts: numbers of passages without a field, complete when all passages are read
+    tracker: skips or raises the errors of invalid passages
+    counts: number of passages without each field; complete when all passages are read
     facts: entries for the manifest of the index
     Raises UsageError for contradicting settings.
     """
@@ -38,21 +38,23 @@ class IndexedText:
         self._settings, self._kind, self._source, self._tracker = settings, kind, source, tracker
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
-            raise UsageError("`expand`: the name of a field is empty; write names separated by commas")
+            raise UsageError("`expand`: a field name is empty; separate field names by single commas")
         if self._fields and settings.term_weights:
-            raise UsageError("`expand` and `term_weights` cannot be combined: added words have no weights; choose one")
+            raise UsageError(
+                "`expand` and `term_weights` cannot be combined, because added words have no weights; give one"
+            )
         self.counts: dict[str, int] = {}
         self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
-        """Yield the converted passages. Raises DrtkError if no passage has a field of `expand`."""
+        """Yield the passages with the text to index. Raises DrtkError if no passage has a field named in `expand`."""
         if self._settings.term_weights:
-            return self._weight(passages)
+            return self._repeat_words(passages)
         if self._fields:
             return self._expand(passages)
         return self._read_impacts(passages) if self._kind == "impact" else iter(passages)
 
-    def _weight(self, passages: Iterable[Passage]) -> Iterator[Passage]:
+    def _repeat_words(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         unweighted_titles = 0
 
         def iter_numbered() -> Iterator[NumberedPassage]:
@@ -64,7 +66,9 @@ class IndexedText:
         settings = self._settings
         yield from repeat_by_weight(iter_numbered(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
         if unweighted_titles:
-            warn(f"{unweighted_titles:,} passages have no 'title_weights', so their titles are not indexed")
+            warn(
+                f"titles of {unweighted_titles:,} passages are not indexed, because the passages have no 'title_weights'"
+            )
             self.counts["titles without weights"] = unweighted_titles
 
     def _expand(self, passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -81,7 +85,9 @@ class IndexedText:
             yield replace(passage, text=" ".join([passage.text, *added_texts])) if added_texts else passage
         for name, number in missing.items():
             if number == count and count:
-                raise DrtkError(f"`expand={name}`: none of {count:,} passages has a field '{name}'; check its name")
+                raise DrtkError(
+                    f"`expand={name}`: none of {count:,} passages has a field '{name}'; check the field name"
+                )
             if number:
                 warn(f"{number:,} of {count:,} passages have no '{name}' and are indexed without expansion")
                 self.counts[f"without {name}"] = number
@@ -100,7 +106,7 @@ class IndexedText:
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:
-    """Return round(100 * max(weight, 0)), or with scale "sqrt" that of the square root; words of frequency 0 are not indexed."""
+    """Return round(100 * max(weight, 0)); scale "sqrt" replaces the weight by its square root."""
     positive = max(weight, 0.0)
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 
@@ -108,9 +114,9 @@ def compute_frequency(weight: float, scale: Scale = "linear") -> int:
 def compute_word_frequencies(
     text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear"
 ) -> dict[str, int]:
-    """Return the frequency of each lowercase word of a text, without words of frequency 0 and punctuation.
+    """Return the frequency of each lowercase word of a text, without punctuation and words of frequency 0.
 
-    weights: one per word piece. The weight of a word is that of its first piece, the largest over its occurrences.
+    weights: one per word piece. A word has the weight of its first piece; repeated words have their largest weight.
     """
     frequencies: dict[str, int] = {}
     for _, group in groupby(range(len(pieces.ids)), key=lambda piece: pieces.words[piece]):
@@ -130,12 +136,12 @@ def repeat_by_weight(
     *,
     tokenizer: str = "",
 ) -> Iterator[Passage]:
-    """Yield passages whose text repeats each word of title and text as often as its frequency; their title is empty.
+    """Yield passages with an empty title, and a text that repeats each word of title and text by its frequency.
 
-    A word in both has the larger of its frequencies. Titles without `title_weights` are not indexed.
+    A word in title and text has the larger frequency. Titles without `title_weights` are not indexed.
     reject: called with each invalid passage and the problem
-    tokenizer: used instead of the one that `metadata.weights_tokenizer` names
-    Raises what `RecordedTokenizers` raises.
+    tokenizer: replaces the tokenizer that `metadata.weights_tokenizer` names
+    Raises the errors of `RecordedTokenizers`.
     """
     stream = iter(passages)
     tokenizers = RecordedTokenizers(tokenizer)
@@ -144,9 +150,9 @@ def repeat_by_weight(
         for item in batch:
             name = read_weights_tokenizer(item[0])
             if "weights" not in item[0].extra:
-                reject(item, "has no 'weights'; drtk termweight writes them")
+                reject(item, "has no 'weights'; run `drtk termweight` first")
             elif not name and tokenizers.replacement is None:
-                reject(item, "has no 'metadata.weights_tokenizer', the tokenizer of its weights; give `tokenizer`")
+                reject(item, "has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`")
             else:
                 readable.append((item, name))
         for name, group in groupby(readable, key=lambda pair: pair[1]):
@@ -155,12 +161,12 @@ def repeat_by_weight(
             titles = tokenizers(name)([passage.title for passage, _ in items])
             for item, text, title in zip(items, texts, titles, strict=True):
                 try:
-                    yield _repeat_words(item[0], text, title, scale)
+                    yield _repeat_passage_words(item[0], text, title, scale)
                 except ValueError as error:
                     reject(item, str(error))
 
 
-def _repeat_words(passage: Passage, text: WordPieces, title: WordPieces, scale: Scale) -> Passage:
+def _repeat_passage_words(passage: Passage, text: WordPieces, title: WordPieces, scale: Scale) -> Passage:
     frequencies = compute_word_frequencies(passage.text, text, _read_weights(passage, "weights", text), scale=scale)
     if "title_weights" in passage.extra:
         weights = _read_weights(passage, "title_weights", title)
@@ -168,16 +174,20 @@ def _repeat_words(passage: Passage, text: WordPieces, title: WordPieces, scale: 
             frequencies[word] = max(count, frequencies.get(word, 0))
     for word, count in frequencies.items():
         if count > MAX_FREQUENCY:
-            raise ValueError(f"the weight of '{word}' is too large: its frequency is {count:,}; expected about 0 to 1")
+            raise ValueError(
+                f"the weight of '{word}' is too large (frequency {count:,}); expected weights between 0 and 1"
+            )
     return Passage(passage.id, " ".join(" ".join([word] * count) for word, count in frequencies.items()))
 
 
 def _read_weights(passage: Passage, field: str, pieces: WordPieces) -> list[float]:
     values: Any = passage.extra[field]
     if not isinstance(values, list) or not all(type(value) in (int, float) and isfinite(value) for value in values):
-        raise ValueError(f"'{field}' must be a list of numbers")
+        raise ValueError(f"'{field}' must be a list of finite numbers")
     if len(values) != len(pieces.ids):
-        raise ValueError(f"has {len(values):,} '{field}' for {len(pieces.ids):,} word pieces of its tokenizer")
+        raise ValueError(
+            f"'{field}' has {len(values):,} numbers, but the tokenizer returns {len(pieces.ids):,} word pieces"
+        )
     return values
 
 
@@ -186,21 +196,21 @@ _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 
 
 def read_impacts(passage: Passage) -> dict[str, int]:
-    """Return the impacts of a passage's words that are above 0, without words longer than 255 characters.
+    """Return the positive impacts of a passage by word, without words longer than 255 characters.
 
-    Raises ValueError if impacts are missing, or not integers up to 65,535.
+    Raises ValueError if the impacts are missing, or not integers up to 65,535.
     """
     if IMPACTS not in passage.extra:
-        raise ValueError(f"has no '{IMPACTS}'; drtk termweight with `method=deepimpact` writes them")
+        raise ValueError(f"has no '{IMPACTS}'; run `drtk termweight` with `method=deepimpact` first")
     impacts: Any = passage.extra[IMPACTS]
     if not isinstance(impacts, dict):
-        raise ValueError(f"'{IMPACTS}' must be an object that maps words to whole numbers")
+        raise ValueError(f"'{IMPACTS}' must be an object that maps words to integers")
     for word, impact in impacts.items():
         if type(impact) is not int:
             value = f"{impact:g}" if isinstance(impact, float) else type(impact).__name__
-            raise ValueError(f"the impact of '{word}' must be a whole number, got {value}")
+            raise ValueError(f"the impact of '{word}' must be an integer, got {value}")
         if impact > MAX_FREQUENCY:
-            raise ValueError(f"the impact of '{word}' is {impact:,}, but the maximum is {MAX_FREQUENCY:,}")
+            raise ValueError(f"the impact of '{word}' must be at most {MAX_FREQUENCY:,}, got {impact:,}")
         if word.split() != [word]:
-            raise ValueError(f"the word {word!r} in '{IMPACTS}' is empty or contains white space")
+            raise ValueError(f"the word {word!r} in '{IMPACTS}' must not be empty or contain white space")
     return {word: impact for word, impact in impacts.items() if impact > 0 and len(word) <= _MAX_WORD_LENGTH}

@@ -1,4 +1,4 @@
-"""Interface of dense indexes, the vectors of embeddings folders, checks that encoders match, and exact rescoring."""
+"""Interface of dense indexes, vectors of embeddings folders, comparison of encoders, and exact rescoring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_AT_A_TIME = 16_384
 
 
 class DenseIndex(Protocol):
-    """Interface of indexes over vectors; scores are inner products."""
+    """Interface of dense indexes; scores are inner products."""
 
     reads: ClassVar[Literal["vectors"]]
     dimension: int
@@ -36,7 +36,7 @@ class DenseIndex(Protocol):
     def build(
         cls, vectors: Vectors, folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
     ) -> dict[str, Any]:
-        """Write an index of type `kind` into an existing folder; return entries for its manifest.
+        """Write an index of type `kind` into an existing folder; return entries for the index manifest.
 
         Raises DrtkError for a vector with NaN or infinite numbers, MismatchError for duplicate ids.
         """
@@ -56,7 +56,7 @@ class DenseIndex(Protocol):
 class Vectors:
     """All vectors of several embeddings shards, read from disk in blocks.
 
-    unit: scale each vector to length 1, for encoders that use cosine similarity but do not normalize
+    unit: L2-normalize the vectors, for encoders that use cosine similarity but do not normalize
     Raises MismatchError for shards of different dimensions, DrtkError if there are no vectors.
     """
 
@@ -85,12 +85,12 @@ class Vectors:
         """The widest dtype of the shards."""
         return np.result_type(*(shard.vectors.dtype for shard in self.shards))
 
-    def ids(self) -> Iterator[str]:
+    def iter_ids(self) -> Iterator[str]:
         """Yield the ids in row order, without keeping them in memory."""
         for shard in self.shards:
             yield from Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids
 
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+    def iter_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first row, vectors (rows, dimension) float32). Raises DrtkError for NaN or infinite numbers."""
         first = 0
         for shard in self.shards:
@@ -101,10 +101,10 @@ class Vectors:
             first += shard.rows
 
     def sample(self, count: int, *, seed: int) -> np.ndarray:
-        """Sample vectors without replacement, in row order; returns (min(count, rows), dimension) float32."""
+        """Sample vectors without replacement; return (min(count, rows), dimension) float32, in row order."""
         rows = np.sort(np.random.default_rng(seed).choice(len(self), size=min(count, len(self)), replace=False))
         sample = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for first, block in self.blocks():
+        for first, block in self.iter_blocks():
             low, high = np.searchsorted(rows, [first, first + len(block)])
             sample[low:high] = block[rows[low:high] - first]
         return sample
@@ -112,31 +112,31 @@ class Vectors:
     def store(self, path: Path, dtype: str, *, progress: Progress | None = None) -> None:
         """Write all vectors to one .npy file of `dtype`.
 
-        int8: vector = int8 * scale. Each dimension has its own scale, its largest magnitude / 127, written to scale.npy,
-        because a few dimensions of encoders are many times larger than the others.
+        int8: vector = int8 * scale. scale.npy has one scale per dimension (largest magnitude / 127), because a few
+        dimensions of encoders are many times larger than the others.
         Raises DrtkError for a number too large for float16.
         """
         scale = None
         if dtype == "int8":
             largest = np.zeros(self.dimension, dtype=np.float32)
-            for _, block in self.blocks():
+            for _, block in self.iter_blocks():
                 np.maximum(largest, np.abs(block).max(axis=0), out=largest)
             scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
             np.save(path.with_name(SCALE), scale)
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (len(self), self.dimension)}
         try:
-            # Not memory-mapped: with a full disk, writing raises an exception, but a memory map gets a fatal signal.
+            # Not memory-mapped: on a full disk, a write raises an exception, but a memory map gets a fatal signal.
             with open(path, "wb") as file:
                 np.lib.format.write_array_header_1_0(file, header)
-                for _, block in self.blocks():
-                    file.write(np.ascontiguousarray(_convert(block, dtype, scale)).data)
+                for _, block in self.iter_blocks():
+                    file.write(np.ascontiguousarray(_convert_block(block, dtype, scale)).data)
                     if progress is not None:
                         progress.add(len(block))
         except OSError as error:
             raise DrtkError(f"{path}: {error.strerror}") from error
 
 
-def _convert(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndarray:
+def _convert_block(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndarray:
     if scale is not None:
         return np.rint(block / scale).astype(np.int8)
     with np.errstate(over="ignore"):
@@ -147,7 +147,7 @@ def _convert(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndar
 
 
 def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Divide each row of (rows, dimension) float32 by its L2 norm; zero vectors are unchanged."""
+    """L2-normalize each row of (rows, dimension) float32; zero vectors are unchanged."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.where(norms > 0, norms, 1)
     return scaled
@@ -156,11 +156,11 @@ def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
 def rescore(
     ids: RankedIds, full: np.ndarray, rows: Sequence[np.ndarray], vectors: np.ndarray, k: int, *, threads: int = 0
 ) -> list[Ranking]:
-    """Return the top `k` of each query's candidates by float32 inner products with the exact vectors.
+    """Return the top `k` candidates of each query by float32 inner products with the exact vectors.
 
     full: exact vectors (passages, dimension), on disk
-    rows: candidates of each query, (candidates,)
-    vectors: (queries, dimension)
+    rows: candidate rows of each query, (candidates,)
+    vectors: query vectors (queries, dimension)
     Scores are computed one by one, not as a matrix product, so that equal vectors get equal scores.
     """
 
@@ -174,9 +174,9 @@ def rescore(
 
 
 def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
-    """Open embeddings folders of passages; return their vectors, and entries for the manifest of an index.
+    """Open folders of passage embeddings; return the vectors, and entries for the manifest of an index.
 
-    Raises MismatchError for folders that are unfinished, of another kind, of queries, or of different encoders.
+    Raises MismatchError for unfinished folders, folders without passage embeddings, and folders of different encoders.
     """
     manifests = [
         read_manifest(folder, kind=KIND, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)
@@ -185,11 +185,11 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("role", "passage") != "passage":
             content = "pairs" if manifest["role"] == "pair" else "queries"
-            raise MismatchError(f"{folder}: contains vectors of {content}; expected vectors of passages")
+            raise MismatchError(f"{folder}: contains vectors of {content}; give passage embeddings")
         if differences := _find_passage_differences(manifest, manifests[0]):
             raise MismatchError(
-                f"{folder}: was encoded by another model than {folders[0]}, or with other settings (different "
-                f"{', '.join(differences)}); encode both in the same way"
+                f"{folder}: model or settings differ from {folders[0]} ({', '.join(differences)}); encode both with the same "
+                "model and settings"
             )
     _check_parts(folders, manifests)
     encoder = manifests[0].get("encoder")
@@ -201,13 +201,13 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
 
 
 def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:
-    """Return the names of differences between the encoders of two manifests; [] if their vectors are comparable.
+    """Return the names of the properties in which the encoders of two manifests differ; [] if vectors are comparable.
 
-    Entries that only one manifest has are not compared, because earlier versions recorded fewer.
+    Properties that are missing in one manifest are not compared, because earlier versions recorded fewer properties.
     """
     one, other = first.get("encoder"), second.get("encoder")
     if not one or not other:
-        return []  # vectors of another program: only their dimension can be checked
+        return []  # for vectors of another program, only the dimension can be checked
     if one.get("digest", one) != other.get("digest", other):
         return ["weights or pooling"]
     names = [name for name in ("config", "tokenizer") if one.get(name) and other.get(name) not in (None, one[name])]
@@ -219,9 +219,9 @@ def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:
 
 
 def _find_passage_differences(first: Manifest, second: Manifest) -> list[str]:
-    """Return the names of differences between two embeddings folders of passages.
+    """Return the names of the properties in which two folders of passage embeddings differ.
 
-    These are the differences of their encoders, but prompt, length and title are compared as they were used.
+    Prompt, length and title are compared as they were set for encoding, all others as in `find_encoder_differences`.
     """
     used = [manifest.get("encoding") or {} for manifest in (first, second)]
     shared = {"passage_prompt", "passage_length", "title"} & used[0].keys() & used[1].keys()
@@ -235,17 +235,18 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
 
 
 def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError if two folders are the same part of an encoding; warn if a part is missing."""
+    """Raise MismatchError if two folders are the same part of a corpus; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}
     for folder, part in zip(folders, parts, strict=True):
         if part["of"] > 1 and seen.setdefault((part["number"], part["of"]), folder) != folder:
             raise MismatchError(
-                f"{folder}: is part {part['number']} of {part['of']}, like {seen[part['number'], part['of']]}; give each once"
+                f"{folder}: is part {part['number']} of {part['of']}, like {seen[part['number'], part['of']]}; give each part "
+                "once"
             )
     if 1 < len(folders) < num_parts:
-        warn(f"{len(folders)} of {num_parts} parts of an encoding are indexed")
+        warn(f"only {len(folders)} of {num_parts} parts of the encoded corpus are indexed")
 
 
 def resolve_path(source: str | None) -> str | None:

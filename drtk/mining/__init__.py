@@ -1,4 +1,4 @@
-"""Hard-negative mining: `mine` runs a job, `miner` mines windows of queries, `filters` reject, `policies` sample."""
+"""Hard-negative mining from runs, indexes and training examples; mining policies by name."""
 
 from __future__ import annotations
 

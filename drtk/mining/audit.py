@@ -1,4 +1,4 @@
-"""Write the audit of a mining run: for each query the outcome of every candidate, and negatives that may be positives."""
+"""Audit of a mining run: the outcome of every candidate of a query, and suspected false negatives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUSPICIONS = {
 def build_audit_row(pool: CandidatePool) -> AuditRow:
     """Return the audit row of a query: its positives, the sampled negatives, and the rejected candidates.
 
-    `gap` is the positive's score in the same source minus the passage's; `ce_gap` is the same by cross-encoder score.
+    `gap` is the positive's score minus the passage's score in one source; `ce_gap` is the gap in cross-encoder scores.
     """
     reference_scores = {source: pool.find_reference_score(source) for source in pool.query.hits}
     ce_scores = [pool.values.get(id, {}).get("ce") for id in pool.references]
@@ -91,9 +91,9 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 
 
 class Audit:
-    """Write audit rows to the file `target`; a resumed job appends to it.
+    """Writer of audit rows to the file `target`; a resumed job appends to the file.
 
-    scratch: the rows are only for a report, and are removed at the end
+    scratch: delete the file at the end, because only the report reads it
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
@@ -101,7 +101,7 @@ class Audit:
         self._opened: Output | None = None
 
     def add(self, pools: Sequence[CandidatePool]) -> None:
-        """Write the rows of a window, and record the size of the file in the job's journal."""
+        """Write a row for each pool, and record the file size in the job's journal."""
         output = self._open()
         for pool in pools:
             output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
@@ -109,7 +109,7 @@ class Audit:
         output.keep_part = is_replaceable(self._job.output)
 
     def read(self) -> Iterator[AuditRow]:
-        """Iterate over all rows written so far."""
+        """Yield all rows written so far."""
         output = self._open()
         output.end_frame()
         stream, _ = open_input(str(output.part))
@@ -118,7 +118,7 @@ class Audit:
                 yield orjson.loads(line)
 
     def commit(self) -> None:
-        """Rename the audit to its final name, before the job's own output is."""
+        """Rename the audit to its final name; must be called before the job renames its output."""
         output = self._open()
         if not self._scratch:
             output.commit()
@@ -146,13 +146,13 @@ class Audit:
 
 
 def check_target(path: str, job: FilterJob) -> None:
-    """Raise DrtkError if an audit or report cannot be written to `path`: it exists, or is a folder or a stream."""
+    """Raise DrtkError if `path` exists, or is a folder or stream, so that no audit or report can be written to it."""
     target = Path(path)
     if target.is_dir():
-        raise DrtkError(f"{path}: is a folder; expected a file")
+        raise DrtkError(f"{path}: is a folder; give the path of a file")
     if not is_replaceable(path):
-        raise DrtkError(f"{path}: must be a file, not a stream, because it is read again")
+        raise DrtkError(f"{path}: is a stream, which cannot be read again; give the path of a file")
     if target.exists() and not job.force and not (job.resume and job.journal.exists()):
         raise DrtkError(f"{path}: exists already; `force` replaces it")
     if not target.parent.is_dir():
-        raise DrtkError(f"{path}: there is no folder {target.parent}; create it first")
+        raise DrtkError(f"{path}: folder {target.parent} does not exist; create it first")

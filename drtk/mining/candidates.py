@@ -1,4 +1,7 @@
-"""Candidate passages of a query: the hits of each source, their rejections, and the negatives sampled from them."""
+"""Candidate negatives of a query: hits per source, rejections by filters, and sampled negatives.
+
+A source is a run, an index or a file of training examples.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Any, NamedTuple
 
 from drtk.records import Example, Query
 
-CE = "ce"  # the name of cross-encoder scores among the values of a passage
+CE = "ce"  # key of cross-encoder scores in `CandidatePool.values`
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Hits of a query in one source, best first.
 
-    scores: one for each id; empty if the source has no scores
-    is_ranked: False if the order has no meaning, as in the shuffled negatives of an example
+    scores: one per id; empty if the source has no scores
+    is_ranked: False if the order is not a ranking, as for the shuffled negatives of a training example
     """
 
     ids: Sequence[str]
@@ -29,9 +32,10 @@ class Hits:
 class MiningQuery:
     """A query with its hits by source name.
 
-    positives, ce_scores, extra: from training examples that are a source: their positives, cross-encoder scores by passage
-    id, and other fields
-    row: shard and row of the query's vector in an embeddings folder
+    positives: positives of the query's training examples
+    ce_scores: cross-encoder scores of the training examples, by passage id
+    extra: other fields of the training examples
+    row: shard index and row of the query's vector in an embeddings folder
     """
 
     query_id: str
@@ -44,11 +48,11 @@ class MiningQuery:
 
 
 def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
-    """Merge the records of one query from several sources, or from several lines of a file.
+    """Merge records of the same query, which come from several sources or from several lines of a file.
 
-    Hits with scores replace hits of the same source without scores; two lists without scores are concatenated. A passage
-    that is a positive in one record and a negative in another keeps its score as a positive. If other fields differ, the
-    last value is kept.
+    Hits with scores replace hits of the same source without scores; two lists without scores are concatenated. If a passage
+    is a positive in one record and a negative in another, its score as a positive is kept. For other fields, the last
+    value is kept.
     """
     first = records[0]
     if len(records) == 1:
@@ -74,7 +78,11 @@ def _concatenate(first: Hits, second: Hits) -> Hits:
 
 
 class Candidate(NamedTuple):
-    """A passage retrieved by a source. rank: from 1; 0 for a random passage. score: None if the source has no scores."""
+    """A passage retrieved by a source.
+
+    rank: 1-based rank in the source; 0 for a random passage
+    score: None if the source has no scores
+    """
 
     id: str
     source: str
@@ -83,7 +91,7 @@ class Candidate(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A rejected candidate, the filter that rejected it, the measured value, and the limit for this query."""
+    """A rejected candidate, the name of the filter, the measured value, and the filter's limit for the query."""
 
     candidate: Candidate
     filter: str
@@ -93,14 +101,15 @@ class Rejection(NamedTuple):
 
 @dataclass(slots=True)
 class CandidatePool:
-    """Candidates of a query, what the filters measured and rejected, and the negatives that were sampled.
+    """Candidates of a query, the values and rejections of the filters, and the sampled negatives.
 
-    positives: the first `num_judged` come from judgments or examples, the others contain an answer
-    candidates: those not rejected yet, by source
-    num_candidates: distinct passages before filtering
+    positives: the first `num_judged` come from judgments or training examples; the others contain an answer
+    candidates: candidates that no filter has rejected yet, by source
+    num_candidates: number of distinct passages before filtering
+    rejected_random: rejected random passages by id
     promoted: candidates that became positives because they contain an answer
     values: measured values by passage id and filter name
-    skipped: why no example is written for the query; "" if one is
+    skipped: reason why no training example is written for the query; "" if one is written
     """
 
     query: MiningQuery
@@ -122,17 +131,17 @@ class CandidatePool:
 
     @property
     def references(self) -> list[str]:
-        """The positives whose scores limit those of negatives: the judged ones, or all if none is judged."""
+        """Positives that score filters compare candidates with: judged positives, or all if none is judged."""
         return self.positives[: self.num_judged] or self.positives
 
     @property
     def num_random(self) -> int:
-        """The number of negatives that are random passages."""
+        """Number of negatives that are random passages."""
         return [negative.rank for negative in self.negatives].count(0)
 
     @property
     def num_not_sampled(self) -> int:
-        """The number of candidates that passed all filters but were not sampled."""
+        """Number of candidates that passed all filters but were not sampled."""
         num_sampled = len(self.negatives) - self.num_random
         return self.num_candidates - num_sampled - len(self.rejected) - len(self.promoted)
 
@@ -141,14 +150,14 @@ class CandidatePool:
         return [candidate for candidates in self.candidates.values() for candidate in candidates]
 
     def unique_candidates(self) -> list[Candidate]:
-        """Return each passage once, with the first source that retrieved it."""
+        """Return one candidate per passage, from the first source that retrieved the passage."""
         unique: dict[str, Candidate] = {}
         for candidate in self.all_candidates():
             unique.setdefault(candidate.id, candidate)
         return list(unique.values())
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
-        """Remove candidates from all sources, and record the first rejection of each."""
+        """Remove rejected candidates from all sources, and record the first rejection of each candidate."""
         new: dict[str, Rejection] = {}
         for rejection in rejections:
             new.setdefault(rejection.candidate.id, rejection)
@@ -157,7 +166,7 @@ class CandidatePool:
             self._remove(new.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
-        """Make candidates positives, in this order."""
+        """Turn candidates into positives, in the order of `ids`."""
         self.promoted += ids
         self.positives += ids
         self._remove(frozenset(ids))
@@ -171,12 +180,12 @@ class CandidatePool:
         self.values.setdefault(id, {})[name] = value
 
     def has_rank(self, candidate: Candidate) -> bool:
-        """Return whether the candidate's source ranks its hits: not so for random passages and shuffled lists."""
+        """Return whether the candidate has a rank in its source; False for random passages and shuffled lists."""
         hits = self.query.hits.get(candidate.source)
         return candidate.rank > 0 and hits is not None and hits.is_ranked
 
     def find_reference_score(self, source: str) -> float | None:
-        """Return the lowest score of a reference positive in a source; None if the source retrieved or scored none."""
+        """Return the lowest score of the reference positives in a source; None if the source scored none of them."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None

@@ -1,4 +1,4 @@
-"""Filters by the content of passages: contained answers, word overlap, cosine, cross-encoder score."""
+"""Filters by the content of passages: answers, word overlap, cosine similarity, and cross-encoder score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drtk.text.answers import MATCHERS
 
 
 class PassageTexts:
-    """Passages of a corpus file by id; keeps those of one window of queries in memory."""
+    """Passages of a corpus file by id; keeps the passages of one window of queries in memory."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)
@@ -44,9 +44,10 @@ class PassageTexts:
 
 
 class AnswerFilter(ContentFilter):
-    """Measure 1 if a passage contains an answer of the query, else 0 (docs/methods/evaluation.md).
+    """Filter that measures 1 for passages that contain an answer of the query, else 0 (docs/methods/evaluation.md).
 
-    Queries without answers are skipped. counts: counters of passages, and of those without text.
+    Queries without answers are skipped.
+    counts: receives the number of searched passages, and of passages without text
     """
 
     name = "answer"
@@ -75,7 +76,7 @@ _WORD = re.compile(r"\w+")
 
 
 def make_shingles(text: str) -> frozenset[int]:
-    """Return the hashes of all three-word sequences, lowercase, without punctuation; a shorter text is one sequence."""
+    """Return the hashes of all word trigrams, lowercase, without punctuation; a shorter text is a single shingle."""
     words = _WORD.findall(text.lower())
     if not words:
         return frozenset()
@@ -90,7 +91,7 @@ def compute_overlap(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 class OverlapFilter(ContentFilter):
-    """Measure the largest overlap of a passage with a positive: Jaccard similarity of three-word shingles."""
+    """Filter that measures the largest Jaccard similarity of a passage and a positive, in three-word shingles."""
 
     name = "overlap"
 
@@ -110,35 +111,35 @@ class OverlapFilter(ContentFilter):
 
 
 class VectorsById:
-    """Vectors of an embeddings folder by passage id. The vectors stay on disk; ids take 16 bytes each in memory.
+    """Vectors of an embeddings folder by passage id. Vectors stay on disk; an id takes 16 bytes of memory.
 
     Ids are looked up by 64-bit hash. Raises MismatchError for embeddings of queries.
     """
 
     def __init__(self, folder: str) -> None:
         if read_manifest(folder, kind=KIND).get("role", "passage") != "passage":
-            raise MismatchError(f"{folder}: contains vectors of queries; expected vectors of passages")
+            raise MismatchError(f"{folder}: contains query embeddings; give passage embeddings")
         self.folder = folder
         self._shards = [shard for shard in read_shards(folder) if shard.rows]
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         keys = np.empty(int(self._starts[-1]), dtype=np.uint64)
         for start, shard in zip(self._starts.tolist(), self._shards, strict=False):
-            ids = Shard(
+            copy = Shard(
                 shard.folder, shard.number, shard.rows, shard.dimension
-            ).ids  # a copy: `shard` would keep its ids
-            keys[start : start + shard.rows] = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=shard.rows)
+            )  # `shard` would keep its ids in memory
+            keys[start : start + shard.rows] = np.fromiter(map(hash_id, copy.ids), dtype=np.uint64, count=shard.rows)
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
     def take(self, ids: Sequence[str]) -> np.ndarray:
-        """Return vectors scaled to length 1, (ids, dimension), float32. Raises MismatchError for ids without a vector."""
+        """Return L2-normalized vectors, (ids, dimension), float32. Raises MismatchError for ids without a vector."""
         keys = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
         places = np.minimum(self._keys.searchsorted(keys), max(len(self._keys) - 1, 0))
         known = self._keys[places] == keys if len(self._keys) else np.zeros(len(ids), dtype=bool)
         if not known.all():
             missing = [id for id, is_known in zip(ids, known.tolist(), strict=True) if not is_known]
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise MismatchError(f"{self.folder}: has no vector of '{missing[0]}'{more}")
+            raise MismatchError(f"{self.folder}: has no vector of '{missing[0]}'{more}; encode the corpus again")
         rows = self._rows[places]
         vectors = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
         for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
@@ -151,7 +152,7 @@ class VectorsById:
 
 
 class CosineFilter(ContentFilter):
-    """Measure the largest cosine of a passage's vector with that of a positive."""
+    """Filter that measures the largest cosine similarity of a passage and a positive."""
 
     name = "cosine"
 
@@ -173,12 +174,12 @@ class CosineFilter(ContentFilter):
 
 
 class CrossEncoderFilter(ContentFilter):
-    """Measure the score of a cross-encoder for the query and the passage.
+    """Filter that measures the cross-encoder score of query and passage.
 
-    scorer: a `models.cross_encoder.Scorer`; None: use the scores of source examples
-    margin: a negative scores at least this much below the lowest reference positive
+    scorer: a `models.cross_encoder.Scorer`; None uses the scores of the training examples that are a source
+    margin: minimum difference between the lowest score of a reference positive and the score of a negative
     max_value: highest score of a negative
-    title: how titles are read, as in `models.generator_input.format_passage`
+    title: title format, as in `models.generator_input.format_passage`
     Raises MismatchError for a margin larger than the scorer's range, DrtkError for a missing score.
     """
 
@@ -199,7 +200,7 @@ class CrossEncoderFilter(ContentFilter):
             low, high = scorer.bounds
             if margin >= high - low:
                 raise MismatchError(
-                    f"{scorer.model}: its scores are between {low:g} and {high:g}, so no negative is {margin:g} below a "
+                    f"{scorer.model}: scores are between {low:g} and {high:g}, so no negative can score {margin:g} below a "
                     "positive; lower `ce_margin`, or use logits (`scorer_logits`)"
                 )
 
@@ -234,5 +235,5 @@ class CrossEncoderFilter(ContentFilter):
         return min(limits, default=None)
 
     def is_beyond(self, value: float, limit: float) -> bool:
-        """Return whether the value is above the limit; a score equal to the limit is kept, as in BEIR's example."""
+        """Return whether the score is above the limit; a score equal to the limit is kept, as in BEIR's example."""
         return value > limit

@@ -1,7 +1,7 @@
 """Filters that reject possible false negatives by rank and score, and the base class of content filters.
 
-Score filters compare a candidate with the positives in the same source. Content filters (`content_filters`) measure the
-passage itself, so they apply to random passages too.
+Score filters compare the retrieval scores of a candidate and of the positives in one source. Content filters
+(`content_filters`) read the text or vector of a passage, so they also apply to random passages.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from drtk.mining.candidates import Candidate, CandidatePool, Rejection
 from drtk.mining.config import MineSettings
 
 ScoreFilter = Callable[[CandidatePool], None]
-UNRETRIEVED = "unretrieved"  # name in rejections by margin or max_share when the source retrieved no positive
-LOOKED_UP = "looked into for answers"  # key of the counts: passages searched for answers, and those without text
+UNRETRIEVED = "unretrieved"  # filter name of rejections by margin or max_share when the source retrieved no positive
+LOOKED_UP = "looked into for answers"  # key of the counts of passages searched for answers
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
 def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
-    """Return the filters by rank and score that `settings` select, in the order in which they are applied.
+    """Return the filters by rank and score that `settings` select, in the order of application.
 
-    sources: names of the runs and indexes, which limits may refer to; None allows any name
+    sources: names of runs and indexes that a limit may refer to; None allows any name
     Raises UsageError for a limit that is not a number or refers to an unknown source.
     """
     filters: list[ScoreFilter] = []
@@ -36,15 +36,17 @@ def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -
         if values:
             limits, keep = parse_limits(values, name, sources), settings.unretrieved == "keep"
             if name == "max-share" and not all(0 <= share <= MAX_SHARE for share in limits.values()):
-                raise UsageError(f"`max_share` is a share of the positive's score, 0 to {MAX_SHARE:g} (95% is 0.95)")
+                raise UsageError(
+                    f"`max_share` must be between 0 and {MAX_SHARE:g}, a fraction of the positive's score (95% is 0.95)"
+                )
             filters.append(partial(reject_near_positive, name=name, limits=limits, keep_unretrieved=keep))
     return filters
 
 
 def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
-    """Parse limits `NAME=X` and `X` into a dict by source; the limit of all other sources has the key "".
+    """Parse limits `NAME=X` and `X` into a dict by source name; key "" has the limit of all other sources.
 
-    Raises what `build_score_filters` raises.
+    Raises the errors of `build_score_filters`.
     """
     limits: dict[str, float] = {}
     field = f"`{name.replace('-', '_')}`"
@@ -53,22 +55,22 @@ def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None
         try:
             limits[source] = float(number)
         except ValueError:
-            raise UsageError(f"{field}: '{text}' is neither a number nor NAME=NUMBER") from None
+            raise UsageError(f"{field}: expected a number or NAME=NUMBER, got '{text}'") from None
         if isnan(limits[source]):
-            raise UsageError(f"{field}: is not a number")
+            raise UsageError(f"{field}: expected a number, got NaN")
         if source and sources is not None and source not in sources:
-            raise UsageError(f"{field}: there is no source '{source}' among {', '.join(sources)}")
+            raise UsageError(f"{field}: unknown source '{source}'; choose from {', '.join(sources)}")
     return limits
 
 
 def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
-    """Reject candidates that rank before `first` in a source.
+    """Reject candidates that rank above `first` in a source.
 
-    only_examples: raise UsageError for candidates without a rank, since no source has ranks
+    only_examples: raise UsageError for candidates without a rank, because all sources are training examples
     """
     if only_examples and not all(map(pool.has_rank, pool.all_candidates())):
         raise UsageError(
-            f"`from_rank` needs ranks; the negatives of query '{pool.query_id}' are shuffled: mine the run they are from"
+            f"`from_rank` requires ranks, but the negatives of query '{pool.query_id}' are shuffled; mine the original run"
         )
     early = [candidate for candidate in pool.all_candidates() if candidate.rank < first and pool.has_rank(candidate)]
     pool.reject(Rejection(candidate, "rank", candidate.rank, first) for candidate in early)
@@ -77,7 +79,7 @@ def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = Fal
 def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float]) -> None:
     """Reject candidates with a score above (name "max-score") or below ("min-score") the limit of their source.
 
-    A score above the limit in one source rejects the passage from all sources; one below it from this source only.
+    A passage above the limit of one source is rejected from all sources; a passage below it from this source only.
     """
     is_min = name == "min-score"
     rejections: list[Rejection] = []
@@ -97,10 +99,10 @@ def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float])
 def reject_near_positive(
     pool: CandidatePool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False
 ) -> None:
-    """Reject scores above the positive's score minus a margin (name "margin"), or above a share of it ("max-share").
+    """Reject candidates near the positive: by a margin between the scores (name "margin"), or by a share ("max-share").
 
-    keep_unretrieved: keep the candidates of a source that did not retrieve the positive. They all rank above it, so they
-    are rejected by default.
+    keep_unretrieved: keep the candidates of a source that did not retrieve the positive. By default they are rejected,
+            because they all rank above the positive.
     """
     compute_limit = compute_margin_limit if name == "margin" else compute_share_limit
     rejections: list[Rejection] = []
@@ -119,22 +121,22 @@ def reject_near_positive(
 
 
 def compute_margin_limit(reference: float, margin: float) -> float:
-    """Return the highest score of a negative: the positive's score minus the margin."""
+    """Return the maximum score of a negative: the positive's score minus the margin."""
     return reference - margin
 
 
 def compute_share_limit(reference: float, share: float) -> float:
-    """Return the highest score of a negative: this share of the positive's score.
+    """Return the maximum score of a negative, a share of the positive's score: p - (1 - share) * |p|.
 
-    For a negative positive's score p, the limit is as far below p: p - (1 - share) * |p|.
+    The absolute value keeps the limit below p if p is negative.
     """
     return reference - (1 - share) * abs(reference)
 
 
 class ContentFilter:
-    """Base of filters that measure the passage itself, and reject it from a limit on.
+    """Base class of filters that measure a value of each passage, and reject passages that reach a limit.
 
-    max_value: lowest value that is rejected; None rejects nothing
+    max_value: lowest rejected value; None rejects nothing
     Subclasses set `name`, and implement `measure`, which stores values with `CandidatePool.set_value`.
     """
 
@@ -144,11 +146,11 @@ class ContentFilter:
         self.max_value = max_value
 
     def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
-        """Measure passages and store the values in their pools; `ids` has the passage ids of each pool."""
+        """Measure passages and store the values in their pools. ids: passage ids to measure, for each pool"""
         raise NotImplementedError
 
     def limit(self, pool: CandidatePool) -> float | None:
-        """Return the limit for this query; None if nothing is rejected."""
+        """Return the limit for the query of `pool`; None if nothing is rejected."""
         return self.max_value
 
     def is_beyond(self, value: float, limit: float) -> bool:
@@ -156,7 +158,7 @@ class ContentFilter:
         return value >= limit
 
     def find_rejections(self, pool: CandidatePool, candidates: Sequence[Candidate]) -> list[Rejection]:
-        """Return a rejection for each of these candidates, measured before, that is beyond the limit."""
+        """Return a rejection for each candidate beyond the limit. The candidates must have been measured."""
         limit = self.limit(pool) if candidates else None
         if limit is None:
             return []

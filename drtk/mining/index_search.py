@@ -1,4 +1,4 @@
-"""Search indexes for candidates of windows of queries."""
+"""Search indexes for candidates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, Stor
 
 
 class IndexSearch:
-    """Search several indexes for windows of queries.
+    """Searcher of several indexes.
 
-    folders: index folders by source name; those of one name are searched together
+    folders: index folders by source name; folders of the same name are searched together
     depth: hits per query; None returns all passages
-    Raises UsageError if an index needs the texts of queries and none are given, MismatchError for a hit that is not in the
+    encodes_texts: whether query texts are encoded for a dense index
+    stored: the queries of the embeddings folder, if one is used
+    Raises UsageError if an index requires query texts and none are given, MismatchError for a hit that is not in the
     corpus, DrtkError for a score that is NaN or infinite.
     """
 
@@ -34,7 +36,7 @@ class IndexSearch:
         self._corpus, self._depth = corpus, depth
         self._searchers: dict[str, TextQueries | StoredQueries] = {}
         self.encodes_texts = False
-        self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
+        self.stored: StoredQueries | None = None
         for name, paths in folders.items():
             indexes = IndexGroup(paths, settings.search_settings())
             is_dense = indexes.reads == "vectors"
@@ -49,7 +51,7 @@ class IndexSearch:
         self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
 
     def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
-        """Return the queries with the hits of each index added, sources in the order of `names`."""
+        """Search each index for a window of queries; return the queries with the hits added, in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in window]
         for name, searcher in self._searchers.items() if window else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
@@ -58,7 +60,7 @@ class IndexSearch:
             else:
                 rankings = searcher([query.query for query in window if query.query is not None], options)
             for hits_by_name, (query_id, ranking) in zip(hits, rankings, strict=True):
-                hits_by_name[name] = self._convert(query_id, ranking, searcher.indexes.folders[0])
+                hits_by_name[name] = self._make_hits(query_id, ranking, searcher.indexes.folders[0])
         queries = []
         for query, hits_by_name in zip(window, hits, strict=True):
             merged = hits_by_name | query.hits
@@ -66,7 +68,7 @@ class IndexSearch:
             queries.append(replace(query, hits=in_order | merged))
         return queries
 
-    def _convert(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
+    def _make_hits(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
         ids, scores = [id for id, _ in ranking], [score for _, score in ranking]
         if not isfinite(sum(scores)):
             raise DrtkError(f"{folder}: query '{query_id}' has a score that is NaN or infinite; rebuild the index")

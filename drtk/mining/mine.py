@@ -38,10 +38,10 @@ def mine_negatives(
     audit: str | None = None,
     report: str | None = None,
 ) -> None:
-    """Mine hard negatives and write a training example for each query, and optionally an audit and a report.
+    """Mine hard negatives, and write a training example for each query; optionally write an audit and a report.
 
     audit: file of JSON lines, one per query, with the outcome of every candidate
-    report: file, an HTML page if it ends in .html, else text; "-" is stdout
+    report: file of the report, an HTML page if its name ends in .html, else text; "-" is stdout
     Raises UsageError for a missing input or a setting without effect, DrtkError if there are no examples.
     """
     job.record(settings, **to_dict(inputs), seed=seed, audit=audit, report=report)
@@ -87,9 +87,7 @@ def mine_negatives(
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, minimum = num_random + passages["kept"], miner.policy.min_negatives
-        log(
-            f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives={minimum}`"
-        )
+        log(f"added {num_random:,} random passages to reach `min_negatives={minimum}`; {total:,} negatives in all")
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 
@@ -99,7 +97,7 @@ def open_miner(
 ) -> Miner:
     """Check the settings, and open sources, judgments, corpus and models.
 
-    has_report: also measure values that only the report shows
+    has_report: also measure the values that are only used by the report
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
@@ -123,11 +121,11 @@ def open_miner(
         depth = policy.depth and max(policy.depth, RUN_DEPTH) if by_source else policy.depth
         queries.indexes = IndexSearch(sources.indexes, settings, inputs, depth=depth, corpus=corpus)
         if not queries.indexes.encodes_texts:
-            reason = "has no effect unless a dense index is searched with `queries`, not `query_vectors`"
+            reason = "has no effect: no dense index is searched with `queries`; omit it"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     if policy.min_negatives and settings.min_negatives is None and corpus is None:
-        log(f"mine-negatives: without `corpus`, lists are not filled up to {policy.min_negatives} negatives")
+        log(f"no random passages are added to reach {policy.min_negatives} negatives, because `corpus` is not given")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
     from_index = queries.indexes is not None and queries.indexes.needs_text
@@ -139,7 +137,7 @@ def open_miner(
 
 
 def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, **inputs: str | None) -> None:
-    """Raise UsageError if one of these settings is not the default, or one of these inputs is given."""
+    """Raise UsageError if one of the settings `names` differs from its default, or one of `inputs` is given."""
     changed = [name for name in names if getattr(settings, name) != getattr(MineSettings, name)]
     changed += [name for name, value in inputs.items() if value is not None]
     if changed:
@@ -149,45 +147,45 @@ def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, 
 def _check_inputs(
     inputs: MiningInputs, settings: MineSettings, policy: Policy, sources: Sources, *, has_report: bool
 ) -> None:
-    """Raise UsageError for a missing input, and for a setting without effect."""
+    """Raise UsageError for a missing input or a setting without effect."""
     has_texts = inputs.queries is not None and inputs.corpus is not None
     only_examples = len(sources.examples) == len(sources.names)
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = bool(policy.answers or settings.scorer or has_report)
     for is_missing, problem in (
         (inputs.qrels is None and not policy.answers and not sources.examples,
-         "`qrels` is required to know the positives, except with examples or `policy=nq`"),
-        (policy.answers and not has_texts, f"`policy={settings.policy}` matches answers; `queries` and `corpus` are required"),
-        (settings.scorer and not has_texts, "`scorer` reads texts; `queries` and `corpus` are required"),
-        (settings.min_negatives and inputs.corpus is None, "`min_negatives` adds random passages; `corpus` is required"),
-        (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts; `corpus` is required"),
+         "`qrels` is required, unless a source contains training examples or `policy=nq` is set"),
+        (policy.answers and not has_texts, f"`policy={settings.policy}` requires `queries` and `corpus` to match answers"),
+        (settings.scorer and not has_texts, "`scorer` requires `queries` and `corpus`"),
+        (settings.min_negatives and inputs.corpus is None, "`min_negatives` requires `corpus` to sample random passages from"),
+        (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` requires `corpus`"),
         (settings.max_cosine is not None and inputs.vectors is None,
-         "`max_cosine` compares vectors; `vectors`, a folder of drtk encode, is required"),
+         "`max_cosine` requires `vectors`, a folder of `drtk encode`"),
         (by_ce and not settings.scorer and (not only_examples or policy.min_negatives),
-         "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores, which only examples contain; `scorer` is required"),
+         "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`, unless all sources are training examples with scores"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
-         "`corpus` must be a file, not a stream, because its texts are looked up by id"),
+         "`corpus` is a stream, in which passages cannot be looked up by id; give the path of a file"),
     ):  # fmt: skip
         if is_missing:
             raise UsageError(problem)
     if not (policy.answers or (has_report and has_texts)):
-        reason = "has no effect unless answers are matched: `policy=nq`, or `report` with `queries` and `corpus`"
+        reason = "requires `policy=nq`, or `report` with `queries` and `corpus`"
         _check_no_effect(settings, ("match", "match_title"), reason)
     if not sources.indexes:
-        reason = "has no effect unless a source is an index"
+        reason = "requires an index as a source"
         _check_no_effect(settings, INDEX_OPTIONS, reason, model=inputs.model, query_vectors=inputs.query_vectors)
     if only_examples:
-        reason = "compares retrieval scores, which examples lack; use `ce_margin` or `ce_max` for cross-encoder scores"
+        reason = "requires a run or index as a source; filter training examples by `ce_margin` or `ce_max`"
         _check_no_effect(settings, SCORE_LIMITS, reason)
     elif sources.examples:
         limits = ("from_rank", *SCORE_LIMITS)
         names = [f"`{name}`" for name in limits if getattr(settings, name) != getattr(MineSettings, name)]
         if names:
-            log(f"mine-negatives: {', '.join(names)} apply to runs and indexes, not to examples")
+            log(f"{', '.join(names)}: applied to runs and indexes only, not to training examples")
 
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
-    """Return the ids of the corpus. Raises MismatchError if a source was made from another corpus."""
+    """Return the ids of the corpus. Raises MismatchError if a source was built from another corpus."""
     ids = CorpusIds.load(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
     if digest and not inputs.skip_corpus_check and not is_stream(corpus):
@@ -255,7 +253,7 @@ def _add_content_filters(
 
 
 def explain_no_examples(counts: Mapping[str, Any]) -> str:
-    """Return an error that says why there are no examples: the number of queries and of candidates by reason."""
+    """Return the error message for an empty output, with the number of skipped queries and candidates by reason."""
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
     why = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in reasons)
     if counts.get("positives_not_found"):
@@ -267,4 +265,4 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
     if passages.get("not_drawn"):
         outcomes.append(f"{passages['not_drawn']:,} not sampled")
     candidates = f" (of {passages['candidates']:,} candidates {', '.join(outcomes)})" if outcomes else ""
-    return f"there are no examples to write: {why}{candidates}"
+    return f"no training examples were mined: {why}{candidates}"

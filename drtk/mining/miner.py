@@ -1,4 +1,4 @@
-"""Mine hard negatives: filter the candidates of a window of queries, sample negatives, and build training examples."""
+"""Filter candidates, sample negatives, and build training examples, for a window (batch) of queries at a time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 RANDOM = "random"  # source name of random passages
 WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES = "without_answers", "without_positives", "without_negatives"
-MAX_ATTEMPTS = 10  # at sampling random passages, if filters reject some
+MAX_ATTEMPTS = 10  # of sampling random passages, if filters reject some
 
 
 @dataclass
 class Miner:
-    """Mine training examples from queries and their hits. Sampling depends only on the seed and the query id.
+    """Miner of training examples from queries and their hits. Sampling depends only on the seed and the query id.
 
-    rel: lowest grade of a positive
-    use_example_scores: use the cross-encoder scores of source examples
-    answers: filter that finds passages with an answer, which become positives
-    measures: content filters that reject nothing; their values are for the examples and the audit
-    counts: counters that are updated in place
+    rel: lowest relevance grade of a positive
+    counts: counters, updated in place
+    use_example_scores: use the cross-encoder scores of training examples that are a source
+    answers: filter that detects passages with an answer, which become positives
+    measures: content filters that reject nothing; their values are written to the examples and the audit
     """
 
     queries: QueryStream
@@ -50,11 +50,11 @@ class Miner:
 
     @property
     def document_of(self) -> Callable[[str], str] | None:
-        """Maps a passage id to its document id, if documents were judged; None if passages were."""
+        """Function from passage id to document id if documents were judged; None if passages were judged."""
         return (self.queries.corpus or parse_document_id) if self.queries.by_source else None
 
     def mine(self, window: Sequence[MiningQuery]) -> list[CandidatePool]:
-        """Mine a window of queries; return the pool of each, with its `example` unless the query was skipped."""
+        """Mine a window of queries; return one pool per query, with an `example` unless the query was skipped."""
         if self.queries.indexes is not None:
             window = self.queries.indexes.search(window, self.queries.sources.names)
         pools = [self.build_pool(query) for query in window]
@@ -80,7 +80,7 @@ class Miner:
         return pools
 
     def build_pool(self, query: MiningQuery) -> CandidatePool:
-        """Return the pool of a query: its positives, and all other hits within the policy's depth as candidates."""
+        """Return the pool of a query: its positives, and as candidates all other hits within the policy's depth."""
         relevant = self.find_relevant(query.query_id)
         depth, document_of = self.policy.depth, self.document_of
         judged = relevant if document_of is None else self._find_passages(relevant, query.hits.values(), document_of)
@@ -102,14 +102,14 @@ class Miner:
         return pool
 
     def find_relevant(self, query_id: str) -> list[str]:
-        """Return the ids of relevant passages (or documents, if documents were judged), highest grade first."""
+        """Return the ids of relevant passages, highest grade first; document ids if documents were judged."""
         grades = (self.queries.judgements or {}).get(query_id, {})
         return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
 
     def _find_passages(
         self, documents: Sequence[str], hits: Iterable[Hits], document_of: Callable[[str], str]
     ) -> list[str]:
-        """Return a passage of each document: the best-ranked one of the first source with a hit, else its only passage."""
+        """Return one passage per document: the top-ranked passage of the first source with a hit, else its only passage."""
         best: dict[str, str] = {}
         relevant = set(documents)
         for id in (id for source_hits in hits for id in source_hits.ids):
@@ -136,7 +136,7 @@ class Miner:
             pool.promote([rejection.candidate.id for rejection in answers.find_rejections(pool, passages)])
 
     def reject_candidates(self, pools: Sequence[CandidatePool]) -> None:
-        """Apply the filters in order. A candidate rejected in one source is removed from all sources."""
+        """Apply score filters, then content filters. A rejected candidate is removed from all sources."""
         for reject in self.score_filters:
             for pool in pools:
                 reject(pool)
@@ -147,7 +147,7 @@ class Miner:
                 pool.reject(content_filter.find_rejections(pool, passages))
 
     def add_random_passages(self, pools: Sequence[CandidatePool]) -> None:
-        """Add random passages up to the policy's `min_negatives`; passages that a content filter rejects are sampled again."""
+        """Add random passages up to the policy's `min_negatives`; replace passages that a content filter rejects."""
         filters = [*([self.answers] if self.answers else []), *self.content_filters]
         for attempt in range(MAX_ATTEMPTS if filters else 1):
             samples = [(pool, passages) for pool in pools if (passages := self.sample_random(pool, attempt))]
@@ -167,10 +167,10 @@ class Miner:
                 break
 
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
-        """Sample as many random passages as the pool lacks to `min_negatives`; fewer if the corpus has no more.
+        """Sample the random passages that the pool lacks to reach `min_negatives`; fewer if the corpus is too small.
 
-        Positives, rejected passages and candidates are excluded. A candidate would lose its rank and score here, by which
-        the audit judges whether it may be a false negative.
+        Positives, rejected passages and candidates are excluded. A candidate must keep its rank and score, because the
+        audit uses them to detect false negatives.
         """
         corpus, missing = self.queries.corpus, self.policy.min_negatives - len(pool.negatives)
         if missing <= 0 or corpus is None:
@@ -205,7 +205,7 @@ class Miner:
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def _count_outcomes(self, pool: CandidatePool) -> None:
-        """Count kept, rejected and unused candidates of queries that reached the filters."""
+        """Count sampled, rejected and unused candidates of queries that were not skipped before filtering."""
         if pool.skipped not in ("", WITHOUT_NEGATIVES):
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
@@ -227,9 +227,9 @@ class Miner:
             passages["random_refused"] = passages.get("random_refused", 0) + len(pool.rejected_random)
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
-        """Record in `counts` whether each source has retrieved a judged document (1) or not yet (0).
+        """Record in `counts`, for each source, whether it has retrieved a judged document.
 
-        `counts` survives an interruption; a resumed run does not see the earlier windows again.
+        A resumed run restores `counts`, but does not read the earlier windows again.
         """
         if self.queries.judgements is None:
             return
@@ -248,7 +248,7 @@ class Miner:
         return self._judged[name]
 
     def find_unjudged_sources(self) -> list[str]:
-        """Return a message for each source that retrieved none of the judged documents."""
+        """Return a warning for each source that retrieved none of the judged documents."""
         sources = [name for name, has_judged in self.counts.get("judged_found", {}).items() if not has_judged]
         return [
             self._get_judged_hits(name).describe_problem() or f"{name}: no judged document was retrieved"
@@ -256,11 +256,11 @@ class Miner:
         ]
 
     def find_id_mismatch(self) -> str | None:
-        """Return a message if no source retrieved a judged document and no corpus confirms the ids; else None."""
+        """Return an error message if no source retrieved a judged document and there is no corpus to check ids; else None."""
         problems = self.find_unjudged_sources()
         if self.queries.corpus is not None or not problems or any(self.counts["judged_found"].values()):
             return None
-        return f"{problems[0]}. Judged documents would become negatives; give `corpus` to check all ids"
+        return f"{problems[0]}. Judged documents could become negatives; give `corpus` to check all ids"
 
 
 def _ids_of(candidates: Iterable[Sequence[Candidate]]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Mining policies: the number of negatives of a query, and how they are sampled from its candidates."""
+"""Mining policies: how many negatives a query gets, and how negatives are sampled from its candidates."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Sample = Callable[[BySource, int | None, Random], list[Candidate]]
 
 
 def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> list[Candidate]:
-    """Sample `count` candidates of all sources together, without replacement; None returns all, shuffled.
+    """Sample `count` candidates from the union of all sources, without replacement; None returns all, shuffled.
 
-    A passage of several sources is returned with the first of them.
+    A passage in several sources is attributed to the first source.
     """
     unique: dict[str, Candidate] = {}
     for source_candidates in candidates.values():
@@ -28,7 +28,7 @@ def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> lis
 
 
 def take_top_of_each(candidates: BySource, count: int | None, _: Random) -> list[Candidate]:
-    """Return the top `count` candidates of each source that are not of an earlier source; None returns all."""
+    """Return the top `count` candidates of each source, excluding candidates of earlier sources; None returns all."""
     selected: dict[str, Candidate] = {}
     for source_candidates in candidates.values():
         new = [candidate for candidate in source_candidates if candidate.id not in selected]
@@ -44,9 +44,9 @@ def sample_random_ids(
     excluded: AbstractSet[str],
     is_allowed: Callable[[str], bool] | None = None,
 ) -> list[str]:
-    """Sample `count` distinct ids that are allowed and not excluded; fewer if there are not enough.
+    """Sample up to `count` distinct ids that are allowed and not excluded.
 
-    Uses rejection sampling, unless many ids are excluded: then all remaining ids are listed first.
+    Uses rejection sampling. If many ids are excluded, it samples from a list of the remaining ids instead.
     """
     sampled: dict[str, None] = {}
     if len(ids) >= 4 * (count + len(excluded)):
@@ -64,14 +64,14 @@ def sample_random_ids(
 
 @dataclass(frozen=True)
 class Policy:
-    """Settings of a published recipe; fields of `MineSettings` override them.
+    """A published recipe for sampling negatives; fields of `MineSettings` override its fields.
 
-    negatives: number per query, or per source with `take_top_of_each`; None keeps all candidates
-    min_negatives: shorter lists are filled up to this number with random passages
-    depth: candidates are the hits of each source up to this rank; None uses all
-    sample: samples the negatives from the candidates
-    answers: candidates that contain an answer become positives
-    ce_margin: a negative scores at least this much below the positives by cross-encoder
+    negatives: number of negatives per query, or per source with `take_top_of_each`; None keeps all candidates
+    min_negatives: minimum number of negatives per query, reached by adding random passages
+    depth: maximum rank of a candidate in its source; None uses all hits
+    sample: function that samples negatives from the candidates
+    answers: turn candidates that contain an answer into positives
+    ce_margin: minimum difference between the cross-encoder scores of the positives and of a negative
     """
 
     negatives: int | None

@@ -1,4 +1,4 @@
-"""Report on a mining run: number, hardness and suspicions of negatives, as text or as an HTML page with examples."""
+"""Report on a mining run, as text or as an HTML page: number and hardness of negatives, and suspected false negatives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drtk.runtime.tables import Cell, format_table
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups of ranks
+RANKS = (1, 11, 21, 51, 101, 201, 1001)  # first rank of each bin
 SAMPLE_SIZE = 4000  # values from which quantiles and histograms are computed
 NUM_BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -53,7 +53,7 @@ _VALUE_OF_SUSPICION = {"above": "gap", "ce": "ce_gap", "answer": "answer", "over
 
 @dataclass
 class Distribution:
-    """Count, sum, minimum, maximum and a random sample of a stream of numbers. The sample depends only on the keys."""
+    """Count, sum, minimum, maximum and a random sample of a stream of values."""
 
     count: int = 0
     total: float = 0.0
@@ -62,7 +62,7 @@ class Distribution:
     _sample: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, value: float, key: str) -> None:
-        """Add a number; the sample consists of the numbers whose `key` has the smallest hashes."""
+        """Add a value. The sample consists of the values whose keys have the smallest hashes."""
         self.count += 1
         self.total += value
         self.minimum, self.maximum = min(self.minimum, value), max(self.maximum, value)
@@ -82,7 +82,10 @@ class Distribution:
         return quantiles
 
     def compute_histogram(self, bins: int) -> tuple[list[float], list[float]]:
-        """Return (shares, edges) of at most `bins` bins of equal width over the sample; integers fill whole bins."""
+        """Return the (shares, edges) of a histogram of the sample, with at most `bins` bins of equal width.
+
+        If all values are integers, each bin covers whole integers.
+        """
         values = np.array([value for _, value in self._sample])
         edges: Any = bins
         if len(values) and (values == values.round()).all():
@@ -98,7 +101,7 @@ def _hash(text: str) -> int:
 
 @dataclass
 class Summary:
-    """Sums over the rows of an audit."""
+    """Totals over the rows of an audit."""
 
     queries: int = 0
     positives: int = 0
@@ -107,14 +110,14 @@ class Summary:
     random_rejected: int = 0
     suspects: int = 0  # negatives with at least one suspicion
     skipped: Counter[str] = field(default_factory=Counter)  # queries by reason
-    retrieved: Counter[str] = field(default_factory=Counter)  # queries with a retrieved positive, by source
+    retrieved: Counter[str] = field(default_factory=Counter)  # queries whose positive was retrieved, by source
     sources: Counter[str] = field(default_factory=Counter)  # negatives by source
     dropped: Counter[str] = field(default_factory=Counter)  # candidates by filter
     dropped_queries: Counter[str] = field(default_factory=Counter)  # queries with a dropped candidate, by filter
-    ranks: Counter[int] = field(default_factory=Counter)  # negatives by lower end of the group of ranks
+    ranks: Counter[int] = field(default_factory=Counter)  # negatives by first rank of the bin
     suspicious: Counter[str] = field(default_factory=Counter)  # negatives by suspicion
-    tested: Counter[str] = field(default_factory=Counter)  # negatives whose values allow a test, by suspicion
-    negatives: Distribution = field(default_factory=Distribution)  # per query
+    tested: Counter[str] = field(default_factory=Counter)  # negatives with the required value, by suspicion
+    negatives: Distribution = field(default_factory=Distribution)  # number per query
     rank: Distribution = field(default_factory=Distribution)
     values: dict[str, Distribution] = field(default_factory=dict)  # of the negatives, by measure
     shown: list[AuditRow] = field(default_factory=list)  # queries for the page
@@ -124,7 +127,6 @@ class Summary:
         return int(self.negatives.total)
 
     def add(self, row: AuditRow) -> None:
-        """Add a row of the audit."""
         query_id = row["query_id"]
         self.queries += 1
         self.promoted += sum("promoted" in positive for positive in row["positives"])
@@ -153,9 +155,9 @@ class Summary:
 
 
 def summarize(rows: Iterable[AuditRow], *, num_queries: int = NUM_QUERIES) -> Summary:
-    """Return the summary of an audit, with up to `num_queries` queries for the page.
+    """Return the summary of an audit, with up to `num_queries` example queries for the HTML page.
 
-    Up to half of them have the most suspicious negatives; the others are sampled at random.
+    Up to half of the examples are queries with the most suspicious negatives; the others are sampled at random.
     """
     summary = Summary()
     most_suspicious: list[tuple[float, int, AuditRow]] = []
@@ -180,7 +182,7 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header (i
 
 
 def build_sections(summary: Summary) -> list[Section]:
-    """Return the tables of the report that are not empty."""
+    """Return the nonempty tables of the report."""
     num_examples, num_negatives = summary.negatives.count, summary.num_negatives
     overview = [("queries", f"{summary.queries:,}"), ("examples", f"{num_examples:,}")]
     overview += [
@@ -241,7 +243,7 @@ def _format_share(count: int, total: int) -> str:
 
 
 def format_text(summary: Summary) -> Iterator[str]:
-    """Iterate over the lines of the report as text."""
+    """Yield the lines of the report as text."""
     for number, (title, header, rows) in enumerate(build_sections(summary)):
         if number:
             yield ""
@@ -253,9 +255,9 @@ def format_text(summary: Summary) -> Iterator[str]:
 
 
 def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
-    """Write the report of an audit: an HTML page if `target` ends in .html, else text; "-" is stdout.
+    """Write the report of an audit to `target`: an HTML page if the name ends in .html, else text; "-" is stdout.
 
-    corpus, queries: files of the texts that the page shows
+    corpus, queries: files with the texts of the example queries and passages
     """
     summary = summarize(rows)
     is_page = target.endswith((".html", ".htm"))
@@ -267,10 +269,10 @@ def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, q
 
 
 def format_page(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
-    """Iterate over the lines of the report as an HTML page."""
+    """Yield the lines of the report as an HTML page."""
     from drtk.runtime import pages
 
-    def parts() -> Iterator[Markup]:
+    def iter_parts() -> Iterator[Markup]:
         for title, header, rows in build_sections(summary):
             yield pages.render_heading(title)
             yield pages.render_table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
@@ -291,17 +293,17 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
                 "Queries with the most suspicious negatives, then queries sampled at random. Is a negative relevant?",
                 kind="dim",
             )
-        yield from _query_details(summary.shown, corpus, queries)
+        yield from _iter_query_details(summary.shown, corpus, queries)
 
     suspicious = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
     subtitle = (
         f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
     )
-    return pages.render_page("Mined negatives", parts(), subtitle=subtitle + suspicious)
+    return pages.render_page("Mined negatives", iter_parts(), subtitle=subtitle + suspicious)
 
 
-def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
-    """Iterate over queries with their positives, their hardest negatives, and some rejected candidates."""
+def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
+    """Yield an HTML section per query, with its positives, hardest negatives, and some rejected candidates."""
     from markupsafe import Markup
 
     from drtk.retrieval.snippets import PassageSnippets
@@ -357,7 +359,7 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
 
 
 def _order_by_hardness(negative: AuditRow) -> tuple[bool, int, float, int]:
-    """Sort key: suspicious negatives first, then those with a score nearest the positive's."""
+    """Return the sort key of a negative: suspicious negatives first, then by the gap to the positive's score."""
     num_suspicions = len(negative.get("suspicious", ()))
     gap = negative.get("ce_gap", negative.get("gap"))
     return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(negative.get("rank", 1 << 30))

@@ -1,4 +1,4 @@
-"""Sources of candidates: read runs, indexes and training examples together, query by query."""
+"""Read candidates from runs, indexes and training examples, and merge them query by query."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ from drtk.runtime.streams import STANDARD, name_of
 if TYPE_CHECKING:
     from drtk.mining.index_search import IndexSearch
 
-_HINTS = {  # kind of file -> how to pass it
-    sniff.JUDGEMENTS: "; judgements: `qrels`",
-    sniff.RANKED: "; judgements: `qrels`; ranked pairs and triples: drtk convert",
-    sniff.CANDIDATES: "; candidates: drtk convert, then sort -s -k1,1",
-    sniff.QUERIES: "; queries: `queries`",
-    sniff.PASSAGES: "; passages: `corpus`",
-    sniff.EITHER: "; queries: `queries`, passages: `corpus`",
+_HINTS = {  # how to pass each kind of file
+    sniff.JUDGEMENTS: "; give judgments as `qrels`",
+    sniff.RANKED: "; give judgments as `qrels`, or convert ranked pairs and triples with `drtk convert`",
+    sniff.CANDIDATES: "; convert it with `drtk convert`, then sort it with sort -s -k1,1",
+    sniff.QUERIES: "; give queries as `queries`",
+    sniff.PASSAGES: "; give passages as `corpus`",
+    sniff.EITHER: "; give queries as `queries`, or passages as `corpus`",
 }
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Files of runs and examples, and folders of indexes, by source name. names: of all sources, in the given order."""
+    """Runs, files of training examples, and index folders, by source name.
+
+    names: names of all sources, in the given order
+    """
 
     names: list[str]
     runs: dict[str, str] = field(default_factory=dict)
@@ -52,15 +55,16 @@ class Sources:
 
     @property
     def paths(self) -> list[str]:
-        """All files and folders, in the given order."""
+        """All files and folders, in the order of `names`."""
         paths = {name: [path] for name, path in (self.runs | self.examples).items()} | self.indexes
         return [path for name in self.names for path in paths[name]]
 
 
 def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> Sources:
-    """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, examples or an index.
+    """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, training examples or an index.
 
-    Index folders of one name are searched together. name: name of a single source
+    Index folders of the same name are searched together.
+    name: name of the source if there is only one
     Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
     """
     grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
@@ -74,14 +78,14 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
         if folders == paths:
             sources.indexes[source_name] = folders
         elif len(paths) > 1:
-            raise UsageError(f"two runs are called '{source_name}'; name them: NAME=FILE")
+            raise UsageError(f"two sources have the name '{source_name}'; give each a name: NAME=FILE")
         else:
             head = tracker.peek(paths[0])
             kind = sniff.sniff_kind(head)
             if kind not in (None, sniff.RUN, sniff.EXAMPLES):
                 raise MismatchError(
-                    f"{name_of(paths[0])}: looks like {kind}; expected a TREC run (drtk search), an index folder or "
-                    f"training examples{_HINTS.get(kind, '')}"
+                    f"{name_of(paths[0])}: looks like {kind}; expected a TREC run, an index folder or training examples"
+                    f"{_HINTS.get(kind, '')}"
                 )
             is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
             (sources.examples if is_json else sources.runs)[source_name] = paths[0]
@@ -89,9 +93,9 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
 
 
 def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgements:
-    """Return the grades of a qrels file by query id and document or passage id.
+    """Return the relevance grades of a qrels file by query id and passage id (document id with `by_source`).
 
-    by_source: judgments are of documents, not passages
+    by_source: the judgments are of documents, not passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
     judgements: Judgements = {}
@@ -102,7 +106,9 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tr
             place = f"{name_of(qrels)}:{number}"
             grades = judgements.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
-                problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+                problem = (
+                    f"document '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
+                )
                 tracker.skip_or_raise(RecordError(place, problem))
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
                 problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
@@ -115,14 +121,14 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tr
     for _ in skip_unknown_ids(iter_checked(), qrels, tracker):
         pass
     if not judgements:
-        raise DrtkError(f"{name_of(qrels)}: contains no judgments")
+        raise DrtkError(f"{name_of(qrels)}: contains no judgments; expected the lines of a qrels file")
     return judgements
 
 
 class QueryBuffer:
-    """Take queries of a file in the order of another file; buffers the queries that come earlier in this file.
+    """Reader of the queries of a file in another order; buffers queries that are read before they are taken.
 
-    only: ids of the queries that may be taken; others are not buffered
+    only: ids of the queries that may be taken; other queries are not buffered
     """
 
     def __init__(self, queries: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
@@ -130,7 +136,7 @@ class QueryBuffer:
         self.buffered: dict[str, deque[MiningQuery]] = {}
 
     def take(self, query_id: str) -> MiningQuery | None:
-        """Return the next record of a query; None if there are no more."""
+        """Return the next record of a query; None if the file has no more."""
         if query_id in self.buffered:
             records = self.buffered[query_id]
             if len(records) == 1:
@@ -142,8 +148,8 @@ class QueryBuffer:
             self._buffer(record)
         return None
 
-    def remaining(self) -> list[str]:
-        """Read to the end; return the ids of queries that were not taken."""
+    def read_remaining(self) -> list[str]:
+        """Read the file to its end; return the ids of queries that were not taken."""
         for record in self._queries:
             self._buffer(record)
         return list(self.buffered)
@@ -155,16 +161,16 @@ class QueryBuffer:
 
 @dataclass
 class QueryStream:
-    """Iterate over the training queries, each with its hits in every source. Iterating again reads the files again.
+    """Iterable of training queries with their hits in every source. Each iteration reads the files again.
 
-    Queries come in the order of the first source, or of the queries that indexes are searched with. Queries that another
-    source lists earlier are buffered in memory.
+    Queries are yielded in the order of the first source, or of `queries` if indexes are searched. Queries that come earlier
+    in another source are buffered in memory.
 
-    judgements: None if positives come from examples or answers
+    judgements: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
-    by_source: judgments are of documents, not passages
-    queries: file of the queries that indexes are searched with
-    texts: queries by id, if no index reads `queries` but filters need texts
+    by_source: the judgments are of documents, not passages
+    queries: file of the queries to search indexes with
+    texts: queries by id, if no index reads `queries` but filters require texts
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
 
@@ -198,13 +204,13 @@ class QueryStream:
                 continue
             seen.add(id)
             if not warned and self._names_documents(query):
-                warn(f"query '{id}': judgments are of documents, not passages; use `by=source`")
+                warn(f"query '{id}': the judgments are of documents, not passages; use `by=source`")
                 warned = True
             yield query
         if num_unjudged and not seen and self.judgements is not None:
             raise MismatchError(
-                f"{name_of(self.sources.paths[0])}: no query of the runs has judgments "
-                f"(runs: '{first_unjudged}', judgments: '{next(iter(self.judgements))}'); give the judgments of these queries"
+                f"{name_of(self.sources.paths[0])}: no query has judgments (runs: '{first_unjudged}', judgments: "
+                f"'{next(iter(self.judgements))}'); give the qrels of these queries"
             )
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
@@ -213,7 +219,7 @@ class QueryStream:
             self.counts["not_retrieved"] = num_missing
 
     def _names_documents(self, query: MiningQuery) -> bool:
-        """Return whether a hit is a chunk of a judged document, and so would become a negative."""
+        """Return whether a hit is a chunk of a judged document; such a chunk would become a negative."""
         grades = (self.judgements or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
         return any(parse_document_id(id) in grades and id not in grades for id in chunks)
@@ -237,7 +243,7 @@ class QueryStream:
 
         for query in first:
             yield merge([query, *(other.take(query.query_id) for other in others)])
-        remaining = dict.fromkeys(id for other in others for id in other.remaining())
+        remaining = dict.fromkeys(id for other in others for id in other.read_remaining())
         if self.indexes is None:
             for id in remaining:
                 yield merge([other.take(id) for other in others])
@@ -245,7 +251,7 @@ class QueryStream:
             self.counts["not_in_queries"] = len(remaining)
 
     def _iter_index_queries(self) -> Iterator[MiningQuery]:
-        """Iterate over the queries that indexes are searched with, without hits."""
+        """Yield the queries to search indexes with, without hits."""
         assert self.indexes is not None
         if self.indexes.stored is None:
             assert self.queries is not None
@@ -254,7 +260,9 @@ class QueryStream:
             return
         for stored in self.indexes.stored:
             if self._lacks_text(stored.id):
-                raise MismatchError(f"{self.queries}: has no query '{stored.id}', which is in the embeddings folder")
+                raise MismatchError(
+                    f"{self.queries}: has no query '{stored.id}' of the embeddings folder; give the queries that were encoded"
+                )
             yield MiningQuery(stored.id, row=(stored.shard, stored.row))
 
     def _lacks_text(self, query_id: str) -> bool:
@@ -263,7 +271,7 @@ class QueryStream:
     def _find_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
     ) -> tuple[bool, set[str], list[RecordError]]:
-        """Return whether the text of the query is missing, the ids that are not in the corpus, and an error for each."""
+        """Return whether the query text is missing, which ids are not in the corpus, and an error for each missing record."""
         errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
@@ -285,16 +293,16 @@ class QueryStream:
             yield None if is_missing else MiningQuery(hits.query_id, {name: known_hits}), errors
 
     def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
-        """Iterate over examples; all lines of a query are merged at the place of the first.
+        """Yield training examples; all lines of a query are merged into its first line.
 
-        The file is read three times: to count the lines of each query, and then by two readers, one for the first line of
-        each query and one for later lines. So only lines in another order are buffered. A stream is copied to disk.
+        The file is read three times: to count the lines of each query, for the first line of each query, and for its later
+        lines. So only lines that are not in query order are buffered. A stream is copied to disk.
         """
         self.tracker.copy_streams(source)
         rereading = InputTracker(copies=self.tracker.copies)  # does not record the file as a further input
         errors: list[RecordError] = []  # of the lines read since the last query
 
-        def read(number: int, row: Row | ValueError) -> MiningQuery | None:
+        def convert_row(number: int, row: Row | ValueError) -> MiningQuery | None:
             try:
                 if isinstance(row, ValueError):
                     raise row
@@ -304,8 +312,8 @@ class QueryStream:
                 return None
             if parsed.has_new_ids:
                 raise DrtkError(
-                    f"{name_of(source)}: contains texts, not ids; drtk convert with `corpus_out` and `queries_out` "
-                    "writes a corpus, queries and examples of ids"
+                    f"{name_of(source)}: contains texts, not ids; run `drtk convert` with `corpus_out` and `queries_out` "
+                    "to write a corpus, queries and examples of ids"
                 )
             query = _convert_example(name, parsed)
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))
@@ -315,10 +323,11 @@ class QueryStream:
 
         num_later = Counter(id for id, _, _ in _iter_lines(source, rereading, later=True))
         later = QueryBuffer(
-            read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, rereading, later=True)
+            convert_row(number, row) or MiningQuery(str(id))
+            for id, number, row in _iter_lines(source, rereading, later=True)
         )
         for id, number, row in _iter_lines(source, self.tracker, later=False):
-            records = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
+            records = [convert_row(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
             valid = [record for record in records if record is not None and (record.positives or record.hits)]
             yield merge_queries(valid) if valid else None, errors.copy()
             errors.clear()
@@ -327,9 +336,9 @@ class QueryStream:
 def _iter_lines(
     source: str, tracker: InputTracker, *, later: bool
 ) -> Iterator[tuple[str | None, int, Row | ValueError]]:
-    """Iterate over (query id, line number, row) of the first line of each query, or of all later lines.
+    """Yield (query id, line number, row) of the first line of each query, or of all later lines.
 
-    The query id is None if the line cannot be read.
+    The query id is None if the line cannot be parsed.
     """
     seen: set[str] = set()
     for number, row in iter_json_rows(source, tracker):
@@ -344,7 +353,7 @@ def _iter_lines(
 
 
 def _convert_example(name: str, parsed: ParsedExample) -> MiningQuery:
-    """Return an example as a query whose hits are its negatives, by their source (`name` if the example has none)."""
+    """Convert an example to a query whose hits are the negatives, by source (`name` if the example records none)."""
     example = parsed.example
     scores = example.scores or {}
     ce_scores = dict(zip(example.negatives, scores.get("negatives", ()), strict=False))

@@ -1,4 +1,7 @@
-"""Read and write candidate expansions of queries."""
+"""Read and write candidate expansions of queries.
+
+The kind of an expansion is its type of text: answer, sentence, title, or another word.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expand_query, format_query
 
-Check = Callable[[Expansion, Query], str | None]  # returns an error about a candidate, or None
+Check = Callable[[Expansion, Query], str | None]  # returns an error message for an invalid candidate, else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,11 @@ def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -
 
 
 def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
-    """Return an error if an expansion lacks its rank or its top-1 passage, where these are needed; else None."""
+    """Return an error message if an expansion lacks its rank (with `rank`) or top-1 passage (with `top1`); else None."""
     if rank and expansion.rank is None:
-        return f"'{expansion.id}' has no rank; drtk rerank-queries label adds it"
+        return f"'{expansion.id}' has no rank; run `drtk rerank-queries label` first"
     if top1 and expansion.top1 is None:
-        return f"'{expansion.id}' has no 'top1', which `variant=rd` reads; drtk rerank-queries label adds it"
+        return f"'{expansion.id}' has no 'top1', which `variant=rd` requires; run `drtk rerank-queries label` first"
     return None
 
 
@@ -62,8 +65,8 @@ def iter_expansion_lines(
 ) -> Iterator[ExpansionLine]:
     """Yield the candidates of a file with their queries.
 
-    Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `tracker`
-    skips it.
+    Raises RecordError (file:line) for a candidate of an unknown query and for an error of `check`, unless `tracker` skips
+    the candidate.
     """
     for expansion in read_expansions(source, tracker=tracker):
         query = queries.get(expansion.query_id)
@@ -81,7 +84,7 @@ def iter_expansion_lists(
 ) -> Iterator[ExpansionList]:
     """Yield the candidates of a file grouped by query and kind. Candidates of a query must be adjacent.
 
-    Raises what `iter_expansion_lines` raises, and RecordError for candidates of a query that are not adjacent.
+    Raises the errors of `iter_expansion_lines`, and RecordError for candidates of a query that are not adjacent.
     """
     seen: set[tuple[str, str]] = set()
     for kinds in _iter_adjacent(iter_expansion_lines(source, queries, tracker, check=check)):
@@ -97,7 +100,7 @@ def iter_expansion_lists(
 
 
 def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, list[ExpansionLine]]]:
-    """Yield the candidates of each run of lines with the same query, by kind."""
+    """Yield the candidates of each block of lines with the same query, by kind."""
     for _, adjacent in groupby(candidates, key=lambda candidate: candidate.query.id):
         kinds: dict[str, list[ExpansionLine]] = {}
         for candidate in adjacent:
@@ -106,7 +109,7 @@ def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, li
 
 
 class CandidateWriter:
-    """Format the candidates of a window of queries as JSON lines, and count them for the manifest."""
+    """Writer that formats the candidates of a window (batch) of queries as JSON lines, and counts them."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -125,7 +128,7 @@ class CandidateWriter:
     ) -> None:
         """Add the candidates of a query and kind: distinct, nonblank texts, numbered from 01.
 
-        greedy: the first text was decoded greedily; its record says so
+        greedy: the first text was decoded greedily, which its record notes
         """
         normalized = [" ".join(text.split()) for text in texts]
         nonblank = [text for text in normalized if text]
@@ -146,7 +149,7 @@ class CandidateWriter:
         words["expanded"] += sum(_count_words(expand_query(query, text)) for text in distinct)
 
     def build_result(self) -> WindowResult:
-        """Return the lines and counts: repeated and blank candidates, queries without any, and `words` by kind."""
+        """Return the lines, and counts of repeated and blank candidates, of queries without candidates, and of words."""
         counts = {
             "repeated": self._num_repeated,
             "blank": self._num_blank,
@@ -156,7 +159,7 @@ class CandidateWriter:
 
 
 def _count_words(query: str) -> int:
-    return len(query.split()) - 1  # without the question mark, a word of its own
+    return len(query.split()) - 1  # without the question mark, which is a separate word
 
 
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:

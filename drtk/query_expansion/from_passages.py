@@ -22,7 +22,7 @@ from drtk.text.words import extract_content_words
 
 @dataclass(frozen=True, slots=True)
 class QuestionPassages:
-    """A question and its retrieved passages, best first."""
+    """A question and its retrieved passages, in rank order."""
 
     query_id: str
     question: str
@@ -44,9 +44,9 @@ def iter_question_passages(
 
 
 class PassageBasedExpander(BatchFunction):
-    """Make candidate expansions for windows of questions from their passages.
+    """Batch function that makes candidate expansions of questions from their passages.
 
-    kind: "sentence", "title" or "terms"; None makes all three
+    kind: "sentence", "title" or "terms"; None makes all three kinds
     """
 
     def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
@@ -54,7 +54,7 @@ class PassageBasedExpander(BatchFunction):
         self._settings = settings
 
     def __call__(self, prepared: list[QuestionPassages]) -> WindowResult:
-        """Return the candidates as JSON lines, and counts; passages without text are not counted for titles only."""
+        """Return the candidates as JSON lines, and counts; passages without text are counted unless only titles are used."""
         candidates = CandidateWriter()
         for question in prepared:
             for kind in self._kinds:
@@ -86,34 +86,34 @@ def make_candidates(record: QuestionPassages, kind: str, settings: ExpansionSett
 
 
 def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
-    """Yield the best sentence of each passage in rank order, then the second best of each, and so on.
+    """Yield the best sentence of each passage in rank order, then the second-best sentences, and so on.
 
-    The best sentence shares the most distinct content words with the question; ties keep the order of the text.
+    Sentences are ranked by the number of distinct content words shared with the question; ties keep the text order.
     """
     question_words = set(extract_content_words(question))
 
-    @cache  # evaluated lazily, because most passages are not needed
-    def rank_sentences(number: int) -> list[str]:
+    @cache  # evaluated lazily, because most passages are not used
+    def rank_sentences(index: int) -> list[str]:
         return sorted(
-            split_plain_sentences(passages[number].text),
+            split_plain_sentences(passages[index].text),
             key=lambda sentence: -len(question_words & set(extract_content_words(sentence))),
         )
 
     for rank in count():
         has_more = False
-        for number in range(len(passages)):
-            if rank < len(rank_sentences(number)):
+        for index in range(len(passages)):
+            if rank < len(rank_sentences(index)):
                 has_more = True
-                yield rank_sentences(number)[rank]
+                yield rank_sentences(index)[rank]
         if not has_more:
             return
 
 
 def iter_terms(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
-    """Yield the `size` best expansion terms of the top `feedback` passages, then the most frequent ones of each passage.
+    """Yield the `size` best expansion terms of the top `feedback` passages, then the most frequent terms of each passage.
 
-    The best terms are in the most passages, then the most frequent; ties keep the order of first occurrence. Words of the
-    question and function words are excluded.
+    Expansion terms are ranked by the number of passages that contain them, then by frequency; ties keep the order of first
+    occurrence. Words of the question and stop words are excluded.
     """
     question_words = set(extract_content_words(question))
 

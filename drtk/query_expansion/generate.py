@@ -22,15 +22,15 @@ from drtk.text.expanded_text import format_query
 from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
 SEEN = "trained on"  # key of the count of questions that their generator was trained on
-PLACEHOLDER = "…"  # for the question in a prompt
+PLACEHOLDER = "…"  # replaced by the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorQuestion:
     """A question to expand.
 
-    fold: number of its generator, if there are several
-    seen: whether the generator was trained on it; None if unknown
+    fold: index of the question's generator, if there are several generators
+    seen: whether this generator was trained on the question; None if unknown
     """
 
     id: str
@@ -40,10 +40,12 @@ class GeneratorQuestion:
 
 
 class Generators(NamedTuple):
-    """One generator, or one per fold.
+    """One generator, or one generator per fold.
 
-    kind, length: kind and maximum length of the expansions they were trained on, if known
-    seen: questions they were trained on, if known
+    models: folders or hub names of the generators
+    kind: kind of the expansions in the training data, if known
+    length: maximum length of the expansions in the training data, in tokens, if known
+    seen: questions in the training data, if known
     """
 
     models: list[str]
@@ -55,7 +57,7 @@ class Generators(NamedTuple):
 def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     """Find the generators of a model folder or hub name.
 
-    holdout: expand each question with the generator that was not trained on it
+    holdout: expand each question with a generator that was not trained on the question
     Raises MismatchError for several generators without `holdout`, and for one generator with it.
     """
     content = read_manifest_if_any(folder)
@@ -63,11 +65,11 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     count = int(manifest["folds"]) if manifest.get("kind") == KIND else None
     if count is not None and not holdout:
         raise MismatchError(
-            f"{model}: contains {count} generators, one per fold; use `holdout`, or a single one such as {model}/fold-0"
+            f"{model}: contains {count} generators, one per fold; use `holdout`, or give one generator, such as {model}/fold-0"
         )
     if count is None and holdout:
         raise MismatchError(
-            f"{model}: contains one generator, not one per fold; `holdout` needs a folder trained with `folds`"
+            f"{model}: contains a single generator, but `holdout` requires generators trained with `folds`; omit `holdout`"
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
@@ -80,7 +82,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
 ) -> Iterator[GeneratorQuestion]:
-    """Yield the questions, with the fold of the generator that expands each if there are several.
+    """Yield the questions; with several generators, each has the fold of its generator.
 
     draw: assign a random fold to questions that no generator was trained on
     Raises RecordError (file:line) for a question without text or fold, unless `tracker` skips it.
@@ -98,24 +100,25 @@ def iter_questions(
 
 
 def fill_prompt(question: str, prompt: str) -> str:
-    """Return a prompt in which the question, such as `who wrote hamlet ?`, replaces "…", or else precedes the prompt."""
+    """Replace "…" in the prompt by the question, such as `who wrote hamlet ?`; without "…", prepend the question."""
     plain = format_query(question)
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
 class QuestionBatch(NamedTuple):
-    """A window of questions; for each generator its fold, the numbers of its questions, and their tokens."""
+    """A window (batch) of questions, and for each generator (fold, indices of its questions, tokens of the questions)."""
 
     questions: list[GeneratorQuestion]
     parts: list[tuple[int, list[int], TokenizedTexts]]
 
 
 class QueryExpander(BatchFunction):
-    """Generate expansions for windows of questions. Sampling depends only on the seed, the question id and the sample.
+    """Batch function that generates expansions of questions.
 
-    models: one per fold; questions without a fold use the first
-    length: maximum length of the expansions that the models were trained on, if known
-    Raises UsageError if prompt, prefix or output leave no room for a question, or if a language model has no prompt,
+    Sampling depends only on the seed, the question id and the index of the sample.
+    models: one model per fold; questions without a fold use the first model
+    length: maximum length of the expansions in the training data, in tokens, if known
+    Raises UsageError if prompt, prefix and output leave no tokens for a question, or if a language model has no prompt,
     MismatchError for a model that does not generate text, or was trained with another input format.
     """
 
@@ -134,31 +137,30 @@ class QueryExpander(BatchFunction):
         self._generators = [TextGenerator(model, resolved, seed=seed, device=device) for model in models]
         for model, generator in zip(models, self._generators, strict=True):
             if not generator.is_encoder_decoder and self._prompt is None:
-                raise UsageError(f"{model}: is a language model, which needs `prompt`")
+                raise UsageError(f"{model}: is a language model, which requires `prompt`")
             room = generator.max_input_tokens
             if self._prompt is not None and generator.count_tokens(self._format(generator, "?")) > room:
                 raise UsageError(f"`prompt` leaves no room for a question in an input of {room} tokens; shorten it")
 
     def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
-        """Tokenize the questions."""
-        numbers_by_fold: dict[int, list[int]] = {}
-        for number, question in enumerate(records):
-            numbers_by_fold.setdefault(question.fold or 0, []).append(number)
+        indices_by_fold: dict[int, list[int]] = {}
+        for index, question in enumerate(records):
+            indices_by_fold.setdefault(question.fold or 0, []).append(index)
         parts = []
-        for fold, numbers in sorted(numbers_by_fold.items()):
+        for fold, indices in sorted(indices_by_fold.items()):
             generator = self._generators[fold]
-            texts = [self._fit_to_length(generator, records[number].text) for number in numbers]
-            parts.append((fold, numbers, generator.tokenize(texts)))
+            texts = [self._fit_to_length(generator, records[index].text) for index in indices]
+            parts.append((fold, indices, generator.tokenize(texts)))
         return QuestionBatch(records, parts)
 
     def __call__(self, prepared: QuestionBatch) -> WindowResult:
         """Return the candidates of the questions, in order, as JSON lines."""
         questions, parts = prepared
         expansions: list[list[str]] = [[] for _ in questions]
-        for fold, numbers, tokens in parts:
-            generated = self._generators[fold].generate(tokens, [questions[number].id for number in numbers])
-            for number, texts in zip(numbers, generated, strict=True):
-                expansions[number] = texts
+        for fold, indices, tokens in parts:
+            generated = self._generators[fold].generate(tokens, [questions[index].id for index in indices])
+            for index, texts in zip(indices, generated, strict=True):
+                expansions[index] = texts
         candidates = CandidateWriter()
         for question, texts in zip(questions, expansions, strict=True):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
@@ -167,7 +169,7 @@ class QueryExpander(BatchFunction):
         return WindowResult(result.lines, result.counts | ({SEEN: sum(known)} if known else {}))
 
     def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
-        """Return the model's input; with a prompt, a long question is truncated so that the prompt stays whole."""
+        """Return the model's input. With a prompt, a long question is truncated, so that the prompt remains complete."""
         text = self._format(generator, question)
         if self._prompt is None or generator.count_tokens(text) <= generator.max_input_tokens:
             return text

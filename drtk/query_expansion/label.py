@@ -21,13 +21,13 @@ from drtk.runtime.progress import warn
 from drtk.text.answers import MATCHERS
 from drtk.text.expanded_text import expand_query
 
-PROGRAM = "rerank-queries label"  # entry of its manifests
+PROGRAM = "rerank-queries label"  # program name in the manifests of labels
 
 
 class AnswerCheck:
-    """Check that the query of a candidate has an answer that can match; a `check` of `iter_expansion_lines`.
+    """`check` of `iter_expansion_lines` that requires an answer of the query that can be matched.
 
-    Warns once about each answer that is not a valid regular expression, which matches nothing.
+    Logs one warning for each answer that is not a valid regular expression.
     """
 
     def __init__(self, match: str) -> None:
@@ -41,7 +41,7 @@ class AnswerCheck:
 
     def _find_problem(self, query: Query) -> str | None:
         if not query.answers:
-            return f"query '{query.id}' has no answers, so its candidates cannot be labeled"
+            return f"query '{query.id}' has no answers, which are required to label candidates"
         matcher = MATCHERS[self._match](query.answers)
         for pattern in getattr(matcher, "invalid", ()):
             warn(f"query '{query.id}': '{pattern}' is not a valid regular expression and matches nothing")
@@ -49,7 +49,7 @@ class AnswerCheck:
 
 
 class Labeler:
-    """Label windows of candidates. Answers of a window are matched while the next window is searched.
+    """Labeler of windows (batches) of candidates; matches answers of a window while it searches the next window.
 
     num_searched: number of searched queries
     """
@@ -61,7 +61,7 @@ class Labeler:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the first search began."""
+        """Seconds since the start of the first search."""
         return time.monotonic() - self._start_time if self._start_time else 0.0
 
     def label(self, windows: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
@@ -99,7 +99,7 @@ class Labeler:
 
 
 class _AnswerMatcher:
-    """Match passages with the answers of one query. Each passage is read and matched once for all its candidates."""
+    """Matcher of passages with the answers of one query; reads and matches each passage once for all candidates."""
 
     def __init__(self, query: Query, searcher: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
@@ -114,7 +114,7 @@ class _AnswerMatcher:
         return self._passages[id]
 
     def contains_answer(self, id: str) -> bool:
-        """Return whether a passage contains an answer in its text, or with `match_title` in title and text together."""
+        """Return whether the text of a passage (with `match_title`: title and text) contains an answer."""
         if id not in self._has_answer:
             passage = self.get_passage(id)
             text = f"{passage.title} {passage.text}" if self._with_title and passage.title else passage.text

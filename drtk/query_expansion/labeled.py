@@ -1,4 +1,4 @@
-"""Labeled candidates: the training data of query re-rankers (EAR; docs/methods/ear.md)."""
+"""Labeled candidates: the training data of query rerankers (EAR; docs/methods/ear.md)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from drtk.training.folds import digest_question
 
 
 class DepthCheck:
-    """Check the search depth of the labels of one file; a `check` of `iter_expansion_lists`.
+    """`check` of `iter_expansion_lists` for the search depth of the labels of one file.
 
-    default_depth: depth of candidates without "depth": from the manifest of `source`, from `settings`, or assumed
-    assumed: sources that were already warned about because their depth is assumed
-    Raises UsageError if the labels have another depth than `settings`, or one that is not below `max_rank`.
+    default_depth: depth of candidates without "depth", from the manifest of `source`, else from `settings`, else assumed
+    assumed: sources with an assumed depth, for which a warning was logged
+    Raises UsageError if the depth of the labels differs from `settings`, or is not below `max_rank`.
     """
 
     def __init__(self, source: str, settings: QueryRerankerConfig, assumed: set[str]) -> None:
@@ -42,18 +42,18 @@ class DepthCheck:
         self._query = ""
         self._by_kind: dict[str, int] = {}
         if recorded is not None:
-            self._check(recorded)
+            self._check_depth(recorded)
 
     def __call__(self, expansion: Expansion, query: Query) -> str | None:
-        """Return an error if the depth differs from that of other candidates of the query and kind; else None."""
+        """Return an error message if other candidates of the query and kind have another depth; else None."""
         depth = expansion.depth or self.default_depth
         if expansion.depth is not None or self._is_assumed:
-            self._check(depth)
+            self._check_depth(depth)
         if expansion.depth is None and self._is_assumed and self._source not in self._assumed:
             self._assumed.add(self._source)
             warn(
                 f"{name_of(self._source)}: the search depth of the labels is unknown ('{expansion.id}' has no 'depth'); "
-                f"assuming {depth}, so greater ranks mean that no answer was found; set `depth` if this is wrong"
+                f"assuming {depth}, so greater ranks count as no answer found; set `depth` to the depth of the labels"
             )
         if query.id != self._query:
             self._query, self._by_kind = query.id, {}
@@ -61,16 +61,16 @@ class DepthCheck:
         if depth == first:
             return None
         return (
-            f"'{expansion.id}' was labeled to depth {depth}, but other candidates of query '{query.id}' and kind "
-            f"'{expansion.kind}' to depth {first}; label all with the same depth"
+            f"'{expansion.id}' was labeled with depth {depth}, but other candidates of query '{query.id}' and kind "
+            f"'{expansion.kind}' with depth {first}; label all candidates with the same depth"
         )
 
-    def _check(self, depth: int) -> None:
+    def _check_depth(self, depth: int) -> None:
         if depth not in self._checked:
             self._checked.add(depth)
             if self._settings.depth not in (None, depth):
                 raise UsageError(
-                    f"`depth={self._settings.depth}`: {name_of(self._source)} was labeled with `depth={depth}`"
+                    f"`depth={self._settings.depth}`: {name_of(self._source)} was labeled with `depth={depth}`; omit `depth`"
                 )
             self._settings.check_depth(depth)
 
@@ -85,21 +85,22 @@ def _read_recorded_depth(source: str) -> int | None:
 
 
 class LabeledList(NamedTuple):
-    """The candidates of a query and kind, and their ranks: (candidates,), int64."""
+    """Candidates of a query and kind, and their ranks, (candidates,), int64."""
 
     candidates: list[CandidateTexts]
     ranks: np.ndarray
 
 
 class LabeledCandidates:
-    """Labeled lists of candidates by number, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
+    """Sequence of `LabeledList`, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
 
-    depth: search depth of candidates that do not record it
-    max_candidates: keep the first distinct candidates of each list; None keeps all
+    depth: search depth of candidates that do not record their depth
+    max_candidates: maximum number of distinct candidates per list; None keeps all
     keep_ties: keep lists whose ranks are all equal, which have no training signal
-    num_tied, num_repeated: lists dropped as ties, and candidates dropped because their text is repeated
-    num_questions, digests: number of queries, including those of tied lists, and digests of their texts
-    beyond_depth: ranks beyond `depth` of candidates that do not record it; several if `depth` is wrong
+    num_tied: number of lists dropped because all ranks are equal
+    num_repeated: number of candidates dropped because of a repeated text
+    num_questions, digests: number of queries, including dropped lists, and digests of the query texts
+    beyond_depth: ranks beyond `depth` of candidates that do not record their depth; several ranks if `depth` is wrong
     """
 
     def __init__(
@@ -150,22 +151,22 @@ class LabeledCandidates:
 
     @property
     def depth(self) -> int | list[int]:
-        """The search depth of the labels; a list if there are several."""
+        """Search depth of the labels; a list if there are several depths."""
         return sorted(self._depths) if len(self._depths) > 1 else next(iter(self._depths))
 
     @property
     def num_candidates(self) -> int:
-        """The number of candidates in all lists."""
+        """Number of candidates in all lists."""
         return len(self._ranks)
 
-    def __getitem__(self, number: int) -> LabeledList:
-        start, end = self._offsets[number], self._offsets[number + 1]
+    def __getitem__(self, index: int) -> LabeledList:
+        start, end = self._offsets[index], self._offsets[index + 1]
         query, texts = orjson.loads(os.pread(self._file.fileno(), end - start, start))
-        return LabeledList([CandidateTexts(query, *candidate) for candidate in texts], self.get_ranks(number))
+        return LabeledList([CandidateTexts(query, *candidate) for candidate in texts], self.get_ranks(index))
 
-    def get_ranks(self, number: int) -> np.ndarray:
+    def get_ranks(self, index: int) -> np.ndarray:
         """Return the ranks of a list, (candidates,), int64."""
-        return np.array(self._ranks[self._starts[number] : self._starts[number + 1]], dtype=np.int64)
+        return np.array(self._ranks[self._starts[index] : self._starts[index + 1]], dtype=np.int64)
 
 
 def load_labeled_candidates(
@@ -178,11 +179,12 @@ def load_labeled_candidates(
     assumed: set[str],
     tracker: InputTracker,
 ) -> LabeledCandidates:
-    """Load the labeled candidates of a file, of one kind, or of all with None.
+    """Load the labeled candidates of a file.
 
-    training: drop ties and candidates above `settings.candidates`, as for training; False keeps all, for evaluation
+    kind: kind of expansions to load; None loads all kinds
+    training: drop tied lists and candidates beyond `settings.candidates`; False keeps all for evaluation
     assumed: as in `DepthCheck`
-    Raises what `iter_expansion_lists` and `DepthCheck` raise, DrtkError if there are no candidates.
+    Raises the errors of `iter_expansion_lists` and `DepthCheck`, DrtkError if there are no candidates.
     """
     check_depth = DepthCheck(source, settings, assumed)
 
@@ -201,8 +203,8 @@ def load_labeled_candidates(
     if len(labeled.beyond_depth) > 1:
         ranks = ", ".join(map(str, sorted(labeled.beyond_depth)[:3]))
         warn(
-            f"{name_of(source)}: different ranks beyond {check_depth.default_depth} ({ranks} …) all count as no answer found; "
-            "set `depth` if the labels have a greater depth"
+            f"{name_of(source)}: ranks beyond {check_depth.default_depth} ({ranks} …) count as no answer found; set `depth` "
+            "if the labels have a greater depth"
         )
     if not len(labeled):
         content = "no candidates" if kind is None else f"no candidates of kind '{kind}'"

@@ -1,4 +1,4 @@
-"""Input format of query re-rankers: format and tokenize queries with their candidate expansions."""
+"""Input format of query rerankers: format and tokenize queries with their candidate expansions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker 
 
 
 class CandidateTexts(NamedTuple):
-    """Texts of a candidate: question, expansion, and for scorer "rd" the passage that the expanded query ranks first."""
+    """Question and expansion (`text`) of a candidate, and for scorer "rd" its top-1 passage."""
 
     question: str
     text: str
@@ -29,11 +29,11 @@ class CandidateTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class InputFormat:
-    """Input format of a query re-ranker (docs/methods/ear.md).
+    """Input format of a query reranker (docs/methods/ear.md).
 
-    scorer: "ri" (retrieval-independent: question and expansion) or "rd" (retrieval-dependent: the top passage too)
-    style: "official" (the published code) or "thesis"
-    max_length: in tokens, including special tokens
+    scorer: "ri" (retrieval-independent: question and expansion) or "rd" (retrieval-dependent: also the top-1 passage)
+    style: "official" (as in the published code) or "thesis"
+    max_length: maximum input length in tokens, including special tokens
     """
 
     scorer: str = "ri"
@@ -45,9 +45,10 @@ class InputFormat:
         return asdict(self) | {"better": "lower"}
 
     def split_into_parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
-        """Return the texts of a candidate that separator tokens separate.
+        """Return the parts of the input, which separator tokens separate.
 
-        official: question, expansion, and for rd title and text; thesis: "question ? expansion", and for rd the passage
+        "official": question, expansion, and for "rd" title and text. "thesis": "question ? expansion", and for "rd" the
+        passage.
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":
@@ -58,7 +59,7 @@ class InputFormat:
 
 
 def read_input_format(folder: Path) -> InputFormat | None:
-    """Return the input format of the query re-ranker in a folder; None for other models."""
+    """Return the input format of the query reranker in a folder; None for other models."""
     entry = read_training_entry(folder, INPUT_ENTRY)
     if entry is None:
         return None
@@ -66,21 +67,21 @@ def read_input_format(folder: Path) -> InputFormat | None:
 
 
 def load_input_format(model: str) -> InputFormat:
-    """Return the input format of a query re-ranker. Raises MismatchError for other models."""
+    """Return the input format of a query reranker. Raises MismatchError for other models."""
     folder = locate(model)
     if (input_format := read_input_format(folder)) is not None:
         return input_format
     content = read_manifest_if_any(folder)
     if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
         models = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
-        raise MismatchError(f"{model}: contains a query re-ranker for each kind; give `model` {models}")
-    raise MismatchError(f"{model}: is not a query re-ranker; train one with drtk rerank-queries train")
+        raise MismatchError(f"{model}: contains a query reranker per kind of expansion; give `model` {models}")
+    raise MismatchError(f"{model}: is not a query reranker; train one with `drtk rerank-queries train`")
 
 
 class CandidateTokenizer:
-    """Tokenize candidates like a pair of texts, with further separators if there are more than two texts.
+    """Tokenizer of candidates as text pairs, with further separators if there are more than two parts.
 
-    The first text is the first segment, all others are the second. Inputs that are too long are truncated at the end, but
+    The first part is the first segment, all other parts are the second segment. Long inputs are truncated at the end, but
     keep their special tokens.
     """
 
@@ -130,7 +131,7 @@ class CandidateTokenizer:
 
 
 def _find_special_tokens(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
-    """Return the special tokens before, between and after one text, or two with `second`."""
+    """Return the special tokens before, between and after the texts: one text, or two texts if `second` is given."""
     encoded = tokenizer("a", *second, return_special_tokens_mask=True)
     runs: list[list[int]] = [[]]
     for id, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):

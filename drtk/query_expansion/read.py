@@ -27,11 +27,11 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
-_MIN_UNFINISHED = 0.75  # finished questions are removed from the batch when a smaller share of it is unfinished
+_MIN_UNFINISHED = 0.75  # finished questions are removed from the batch below this share of unfinished questions
 
 
 class Answer(NamedTuple):
-    """Tokens of an answer without the end token, and the log-probability of answer and end token."""
+    """Token ids of an answer without EOS, and the log-probability of the sequence including EOS."""
 
     tokens: list[int]
     score: float
@@ -43,8 +43,8 @@ def encode_passages(
 ) -> tuple[Tensor, Tensor]:
     """Encode the passages of each question separately, and concatenate their hidden states (Fusion-in-Decoder).
 
-    groups: rows in `tokens` of each question's inputs, at least one
-    budget: number of tokens encoded at once
+    groups: for each question, the rows of its inputs in `tokens`, at least one
+    budget: maximum number of tokens per encoder batch
     Returns hidden states (questions, positions, hidden) and their attention mask (questions, positions).
     """
     t5: Any = model.model
@@ -77,7 +77,7 @@ def decode_answers(model: GenerationModel, hidden: Tensor, mask: Tensor, *, max_
     """Decode the answer to each question greedily. hidden, mask: results of `encode_passages`"""
     decoding = DecodingState(model, None, mask, hidden=hidden)
     answers = [Answer([], 0.0) for _ in hidden]
-    questions = list(range(len(answers)))  # question of each row of the batch; -1 if its answer is finished
+    questions = list(range(len(answers)))  # question index of each row of the batch; -1 if the answer is finished
     end_tokens = set(model.ends)
     for step in range(max_new_tokens):
         log_probs, tokens = decoding.logits.float().log_softmax(dim=-1).max(dim=-1)  # (rows,)
@@ -109,7 +109,7 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # tokens encoded at once
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """A question and the reader's input for each of its passages, best first.
+    """A question and one reader input per passage, in rank order.
 
     textless: number of passages without text
     """
@@ -122,7 +122,7 @@ class ReaderQuestion:
 def format_reader_input(question: str, passage: Passage) -> str:
     """Return `question: q title: t context: p`, the input format of Fusion-in-Decoder (docs/methods/fid.md).
 
-    `title:` is written for passages without a title too, as in the public code and its training.
+    `title:` is also written for passages without a title, as in the released code.
     """
     return " ".join(f"question: {question} title: {passage.title} context: {passage.text}".split())
 
@@ -132,7 +132,7 @@ def iter_reader_questions(
 ) -> Iterator[ReaderQuestion]:
     """Yield the questions of a run with the inputs of their top `depth` passages.
 
-    order: sort by "rank" or "score"; warns once if the orders differ, because the public reader sorts by score
+    order: sort passages by "rank" or "score"; logs a warning if the orders differ, because the released code uses scores
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     warned = False
@@ -143,8 +143,8 @@ def iter_reader_questions(
             warned = True
             other = "score" if order == "rank" else "rank"
             warn(
-                f"{name_of(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' give different orders; "
-                f"passages are read in the order of {order}s (`order={other}` changes that)"
+                f"{name_of(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' are in different orders; "
+                f"passages are sorted by {order} (use `order={other}` to sort by {other})"
             )
         question = queries[hits.query_id]
         passages = corpus.get_many(ids)
@@ -153,7 +153,7 @@ def iter_reader_questions(
 
 
 class ReaderBatch(NamedTuple):
-    """A window of questions, the tokens of all their inputs, and the rows of each question's inputs."""
+    """A window (batch) of questions, the tokens of all inputs, and for each question the rows of its inputs."""
 
     questions: list[ReaderQuestion]
     tokens: TokenizedTexts
@@ -161,9 +161,9 @@ class ReaderBatch(NamedTuple):
 
 
 class AnswerReader(BatchFunction):
-    """Answer windows of questions by greedy decoding; the score of an answer is its log-probability.
+    """Batch function that answers questions by greedy decoding; the score of an answer is its log-probability.
 
-    tokenizer: folder or name of the tokenizer, for a model folder without one
+    tokenizer: folder or hub name of the tokenizer, for a model folder without a tokenizer
     Raises MismatchError for a model that is not an encoder-decoder, or lacks weights or a tokenizer.
     """
 
@@ -173,7 +173,7 @@ class AnswerReader(BatchFunction):
             locate(model), tokenizer_folder=None if tokenizer is None else locate(tokenizer)
         )
         if not self._reader.is_encoder_decoder:
-            raise MismatchError(f"{model}: is a decoder-only model; expected an encoder-decoder such as T5")
+            raise MismatchError(f"{model}: is a decoder-only model; give an encoder-decoder such as T5")
         on_cpu = self._device.type == "cpu"
         dtype = ("float32" if on_cpu else "bfloat16") if settings.precision == "auto" else settings.precision
         self._dtype: torch.dtype = getattr(torch, dtype)

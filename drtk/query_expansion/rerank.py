@@ -39,7 +39,7 @@ GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
 LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
 LINES = "choices.jsonl"  # file of the selected candidates of each query and kind
 WINDOW = 64  # lists of candidates
-ANY = ""  # kind of a model that is used for all kinds without a model of their own
+ANY = ""  # key of the model for all kinds of expansions that have no specific model
 
 
 def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
@@ -51,9 +51,9 @@ def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> 
 
 
 def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Sort candidates by the rank of their first passage with an answer: the oracle (docs/methods/ear.md).
+    """Sort candidates by the rank of the first passage with an answer, the oracle of docs/methods/ear.md.
 
-    Raises MismatchError for a candidate without this label.
+    Raises MismatchError for a candidate without a rank.
     """
     for expansion in expansions:
         if problem := find_missing_label(expansion, rank=True, top1=False):
@@ -62,7 +62,7 @@ def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
 
 
 def select_greedy(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Return the candidate that was decoded greedily (GAR's baseline); [] if its text was blank."""
+    """Return the greedily decoded candidate (the baseline of GAR) as a list; [] if there is none."""
     return [expansion for expansion in expansions if expansion.extra.get("decode") == GREEDY]
 
 
@@ -74,9 +74,9 @@ SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
 
 
 def concatenate(query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None) -> tuple[str, bool]:
-    """Return one query with all candidates (GAR's concatenation), and whether it was truncated.
+    """Return the query concatenated with all candidates, as in GAR, and whether the text was truncated.
 
-    max_clauses: maximum number of distinct words (runs of letters and digits); stop words and stemming only reduce it
+    max_clauses: maximum number of distinct words, before removal of stop words and stemming
     """
     text = expand_query(query, *(expansion.text for expansion in expansions))
     if max_clauses is None:
@@ -91,10 +91,10 @@ def concatenate(query: str, expansions: Sequence[Expansion], *, max_clauses: int
 
 
 class RankEstimator:
-    """Estimate the ranks of candidates with a query re-ranker. Lower is better, unlike the scores of a cross-encoder.
+    """Query reranker that estimates the ranks of candidates. Lower is better, unlike the scores of a cross-encoder.
 
-    model: folder of drtk rerank-queries train
-    Raises MismatchError for any other model, and what loading it raises.
+    model: model folder of `drtk rerank-queries train`
+    Raises MismatchError for any other model.
     """
 
     def __init__(self, model: str, *, device: str = "auto", settings: CrossEncoderSettings | None = None) -> None:
@@ -127,7 +127,7 @@ class RankEstimator:
 
 
 class _TokenizedLists(NamedTuple):
-    """Lists of distinct candidates, the tokens of all candidates of each model, and counts."""
+    """Lists of distinct candidates, the tokens of all candidates by query reranker, and counts."""
 
     lists: list[ExpansionList]
     tokens: dict[RankEstimator, TokenizedPairs]
@@ -135,10 +135,10 @@ class _TokenizedLists(NamedTuple):
 
 
 class QuerySelector(BatchFunction):
-    """Select the best candidates of windows of `ExpansionList`; results are lines of choices.jsonl.
+    """Batch function that selects the best candidates of `ExpansionList` records; results are lines of choices.jsonl.
 
-    models: query re-rankers by kind; ANY is for kinds without one; {} unless `select` is "scorer"
-    index, corpus: to search the top passage of candidates without "top1", for retrieval-dependent (rd) models
+    models: query rerankers by kind of expansion, see ANY; {} unless `select` is "scorer"
+    index, corpus: sparse index and its corpus, to search the top-1 passage of candidates without "top1" (for "rd" models)
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class QuerySelector(BatchFunction):
         return self._estimators[kind if kind in self._estimators else ANY]
 
     def _search_top_passages(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
-        """Return title and text of the top passage, by expanded query, for candidates that need it but lack "top1"."""
+        """Search the top-1 passage of candidates that lack a required "top1"; return title and text by expanded query."""
         queries = dict.fromkeys(
             expand_query(candidates.query.text, expansion.text)
             for candidates in lists
@@ -203,7 +203,7 @@ class QuerySelector(BatchFunction):
         return top_passages
 
     def __call__(self, prepared: _TokenizedLists) -> WindowResult:
-        """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
+        """Return the lines of a window, and counts of candidates and of retrieved passages."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
@@ -215,13 +215,13 @@ class QuerySelector(BatchFunction):
                 remaining = estimates[self._get_estimator(candidates.kind)]
                 list_estimates = np.fromiter(islice(remaining, len(candidates.expansions)), dtype=np.float32)
             counts["distinct"] += len(candidates.expansions)
-            lines.append(dump(self._select(candidates, list_estimates, counts)))
+            lines.append(dump(self._build_choice(candidates, list_estimates, counts)))
         return WindowResult(lines, counts)
 
-    def _select(
+    def _build_choice(
         self, candidates: ExpansionList, estimates: np.ndarray | None, counts: dict[str, int]
     ) -> dict[str, Any]:
-        """Return the line of choices.jsonl for a list of candidates."""
+        """Select candidates of a list, and return the record of choices.jsonl."""
         expansions, query = candidates.expansions, candidates.query.text
         line: dict[str, Any] = {"query_id": candidates.query.id, "kind": candidates.kind}
         if self._settings.select == "concat":
@@ -258,10 +258,10 @@ def select_queries(
 ) -> dict[str, Any]:
     """Select the best candidates of each query; write choices.jsonl and the query files into the folder of `job`.
 
-    models: query re-rankers by kind; ANY is for kinds without one
-    Returns counts for the manifest, and under "files" the number of queries per file.
-    Raises what `iter_expansion_lists` raises, RecordError (file:line) for candidates without the labels that `select`
-    needs, DrtkError if there are no candidates.
+    models: query rerankers by kind of expansion, see ANY
+    Returns counts for the manifest; "files" has the number of queries per file.
+    Raises the errors of `iter_expansion_lists`, RecordError (file:line) for candidates without the labels that `select`
+    requires, DrtkError if there are no candidates.
     """
     folder = job.begin()
     path = str(folder / LINES)
@@ -290,8 +290,8 @@ def select_queries(
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # only possible with `select` greedy
         raise DrtkError(
-            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode=greedy`; '
-            "use `select=first` for the first candidate"
+            f'{name_of(source)}: no candidate has "decode": "{GREEDY}"; run `drtk expand-queries` with `decode=greedy`, or use '
+            "`select=first` for the first candidate"
         )
     warn_if_texts_missing(counts, corpus_name)
     files, num_without = write_queries(folder, queries, settings.n_best)
@@ -300,13 +300,15 @@ def select_queries(
 
 
 def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:
-    """Return a `check` of `iter_expansion_lists` for the labels and models that `select` needs."""
+    """Return a `check` of `iter_expansion_lists` for the labels and models that `select` requires."""
     input_formats = {kind: load_input_format(model) for kind, model in models.items()}
 
     def check(expansion: Expansion, _: Query) -> str | None:
         input_format = input_formats.get(expansion.kind, input_formats.get(ANY))
         if models and input_format is None:
-            return f"there is no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one for all kinds"
+            return (
+                f"no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one model for all kinds"
+            )
         needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
         missing = find_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
@@ -315,22 +317,22 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
 
 
 def _reject_empty(lists: Iterator[ExpansionList], source: str) -> Iterator[ExpansionList]:
-    """Yield the lists. Raises DrtkError if there are none, because then the kinds of the query files are unknown."""
+    """Yield the lists. Raises DrtkError if there are none."""
     is_empty = True
     for candidates in lists:
         is_empty = False
         yield candidates
     if is_empty:
-        raise DrtkError(f"{name_of(source)}: contains no candidates; there is nothing to select from")
+        raise DrtkError(f"{name_of(source)}: contains no candidates; run `drtk expand-queries` first")
 
 
 def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tuple[dict[str, int], int]:
-    """Write the query files from choices.jsonl: KIND.jsonl, or KIND.1.jsonl to KIND.N.jsonl for the N best.
+    """Write the query files from choices.jsonl: KIND.jsonl, or KIND.1.jsonl to KIND.N.jsonl if `n_best` is above 1.
 
-    The text is the expanded query, and "expansion" has the ids of its candidates. Queries without a candidate of a kind are
-    written unexpanded at the end of its first file, so that its run contains all queries.
-    Returns the number of queries per file and, under "asked alone", of unexpanded ones; and the number of queries without
-    any candidate.
+    "text" is the expanded query, and "expansion" has the ids of its candidates. Queries without a candidate of a kind are
+    written unexpanded at the end of the first file of this kind, so that a run of the file contains all queries.
+    Returns the number of queries per file ("asked alone": unexpanded queries), and the number of queries without any
+    candidate.
     """
     expanded: dict[str, set[str]] = {}
     for choice in _iter_choices(folder):

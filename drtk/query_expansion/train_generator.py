@@ -43,15 +43,18 @@ def capitalize_words(answer: str) -> str:
 
 
 def select_answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
-    """Return the first nonblank answer, on one line. case: "initial" applies `capitalize_words`, for TriviaQA"""
+    """Return the first nonblank answer on one line; None if there is none.
+
+    case: "initial" applies `capitalize_words`, for TriviaQA
+    """
     first = next((text for answer in answers if (text := " ".join(answer.split()))), None)
     return capitalize_words(first) if first and case == "initial" else first
 
 
 def select_sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
-    """Return the sentence with an answer in the first passage that contains one; None if no passage does.
+    """Return the first sentence with an answer in the first passage with an answer; None if there is no such passage.
 
-    For an answer across sentences, it is the shortest sequence of sentences that contains it, the first of several.
+    If an answer spans several sentences, return the first of the shortest sequences of sentences that contain it.
     """
     text = next((passage.text for passage in passages if contains(passage.text)), None)
     if text is None:
@@ -73,9 +76,10 @@ def build_title_target(
     separator: str,
     match_title: bool = False,
 ) -> str | None:
-    """Return the distinct titles of passages with an answer, joined in rank order, or with mode "first" only the first.
+    """Return the distinct titles of passages with an answer, joined in rank order; None if there is no such passage.
 
-    match_title: also match answers in titles, as GAR's scripts do
+    mode: "all" titles, or only the "first"
+    match_title: also match answers in titles, as in GAR's scripts
     """
     titles: dict[str, None] = {}
     for passage in passages:
@@ -85,14 +89,14 @@ def build_title_target(
     return separator.join(list(titles)[:1] if mode == "first" else titles) or None
 
 
-Format = Callable[[str], str]  # formats a question as the model's input
+Format = Callable[[str], str]  # formats a question as model input
 
 
 @dataclass
 class QuestionPairs:
-    """Training pairs of questions and targets, by number.
+    """Sequence of training pairs of questions and targets.
 
-    all_questions: including those without a target
+    all_questions: all questions, with and without a target
     dropped: number of questions without a target, by reason
     """
 
@@ -105,12 +109,12 @@ class QuestionPairs:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, number: int) -> TextPair:
-        return TextPair(self.format(self.questions[number].text), self.targets[number])
+    def __getitem__(self, index: int) -> TextPair:
+        return TextPair(self.format(self.questions[index].text), self.targets[index])
 
-    def key(self, number: int) -> str:
+    def key(self, index: int) -> str:
         """Return the id of the question."""
-        return self.questions[number].id
+        return self.questions[index].id
 
 
 def build_question_pairs(
@@ -124,7 +128,7 @@ def build_question_pairs(
 ) -> QuestionPairs:
     """Build the training pairs of the questions in a file.
 
-    run, corpus: for tasks gar-sentence and gar-title, which search the hits of each question for answers
+    run, corpus: required by tasks gar-sentence and gar-title, which search the hits of each question for answers
     Raises DrtkError if no question has an answer or a target, or no passage has text, RecordError (file:line) for unknown
     ids in the run.
     """
@@ -134,7 +138,7 @@ def build_question_pairs(
     ]
     pairs.dropped["without answers"] = len(pairs.all_questions) - len(answerable)
     if not answerable:
-        raise DrtkError(f"{name_of(source)}: no question has an answer; check its answers field")
+        raise DrtkError(f"{name_of(source)}: no question has an answer; check the field with the answers")
     if settings.task == "gar-answer":
         targets = {
             query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in answerable
@@ -193,7 +197,7 @@ def _iter_targets(
 def _count_texts(
     passages: Iterator[Passage], text_counts: Counter[str], settings: GeneratorConfig
 ) -> Iterator[Passage]:
-    """Yield the passages; count them, and those without text (or title, if titles are matched)."""
+    """Yield the passages; count passages, and passages without text (and without title, if titles are matched)."""
     reads_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
         text_counts[PASSAGES] += 1
@@ -206,12 +210,12 @@ Finish = Callable[[Path, StartModel, Mapping[str, Any]], None]
 
 
 def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
-    """Return the pairs of all other folds, on which the generator of a fold is trained."""
+    """Return the pairs of all folds except `fold`, the training data of the generator of this fold."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
-    """Return the pairs for training and for evaluation: those of `dev`, or a held-out share of `pairs`."""
+    """Return the pairs for training and the pairs for evaluation, from `dev` or from a held-out share of `pairs`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
     train_pairs, held_out = split_held_out(pairs, settings.dev_share)
@@ -225,7 +229,7 @@ def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | Non
         plan_schedule(len(train_pairs), settings, what="pairs")
         if settings.dev_share is not None and not dev_pairs:
             raise DrtkError(
-                f"without fold {fold}, `dev_share={settings.dev_share}` leaves no questions to evaluate with; increase it"
+                f"fold {fold}: no questions remain for evaluation with `dev_share={settings.dev_share}`; increase `dev_share`"
             )
 
 
@@ -243,10 +247,10 @@ def train_folds(
     done: Collection[int] = (),
     finish: Finish,
 ) -> None:
-    """Train a generator for each fold, on the pairs of all other folds, into a subfolder of `folder`.
+    """Train a generator for each fold, on the pairs of all other folds, and write it into a subfolder of `folder`.
 
-    folds: fold of each question, by id
-    dev: pairs to evaluate all generators with; None uses a held-out share of each generator's training pairs
+    folds: fold of each question, by question id
+    dev: pairs to evaluate every generator with; None uses a held-out share of each generator's training pairs
     done: folds that an earlier run finished
     finish: called after each training
     """

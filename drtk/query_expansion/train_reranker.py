@@ -1,4 +1,4 @@
-"""Train a query re-ranker from labeled candidates (EAR; docs/methods/ear.md)."""
+"""Train a query reranker from labeled candidates (EAR; docs/methods/ear.md)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from drtk.training.reranker import GROUP_TOKENS, score_tokens
 from drtk.training.sampling import EpochDataset
 
 MEASURE = "mean rank"  # of the selected candidates; lower is better
-HIGH_LEARNING_RATE = 5e-4  # from here on, training destroys a pre-trained encoder
+HIGH_LEARNING_RATE = 5e-4  # above, training destroys a pre-trained encoder
 
 
 def start_query_reranker(model: str, input_format: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
     """Return the model to train: an encoder with a new head, or a cross-encoder.
 
-    The head of a cross-encoder is negated, because higher scores of a cross-encoder are better, but lower ones here.
-    max_length: None uses that of `input_format`, or the maximum of the model if it is shorter
-    Raises what `start_crossencoder` raises.
+    The head of a cross-encoder is negated, because lower scores of a query reranker are better.
+    max_length: maximum input length; None uses the length of `input_format`, or the model's maximum if it is shorter
+    Raises the errors of `init_cross_encoder`.
     """
     start = init_cross_encoder(model, max_length=max_length, seed=seed, default=input_format.max_length)
     folder: Path = resolve_tower_folder(locate(model), "passage")
@@ -57,11 +57,11 @@ def _negate_head(classifier: Any, model: str) -> None:
     linear = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear) and layer.out_features == 1]
     if not linear:
         raise MismatchError(
-            f"{model}: has no linear layer with one output, whose sign can be changed; use another model"
+            f"{model}: has no linear layer with one output, which is required to negate the score; use another model"
         )
     for weights in linear[-1].parameters():
         weights.neg_()
-    log(f"{model}: the head is negated, because lower scores of a query re-ranker are better")
+    log(f"{model}: the head is negated, because lower scores of a query reranker are better")
 
 
 def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
@@ -73,20 +73,21 @@ def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
 
 
 def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
-    """Return a function from a step, counted from 1, to its learning-rate factor; None for schedules of transformers."""
+    """Return a function from a 1-based step to its learning-rate factor; None for schedules of transformers."""
     return partial(compute_inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
-    """Return the schedule for a number of lists of candidates. Raises what `plan_schedule` raises."""
+    """Return the schedule for a number of candidate lists. Raises the errors of `plan_schedule`."""
     epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
     return plan_schedule(num_lists, replace(config, epochs=epochs), what="lists of candidates")
 
 
 def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> dict[str, Tensor]:
-    """Return the model's inputs for all candidates, (candidates, tokens) each, and their "ranks" and "present".
+    """Return the model inputs of all candidates, (candidates, tokens) each, and the tensors "ranks" and "present".
 
-    ranks, present: (lists, n) with n the size of the longest list; `present` is False for padding
+    ranks: (lists, n), padded to the size n of the longest list
+    present: (lists, n), False for padding
     """
     tokens = tokenizer(candidate for labeled in lists for candidate in labeled.candidates)
     counts = torch.tensor([len(labeled.ranks) for labeled in lists])
@@ -97,7 +98,7 @@ def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> d
 
 
 def make_objective(settings: QueryRerankerConfig) -> Objective:
-    """Return the objective, a function of the model and the inputs of a step that returns {"margin": loss}."""
+    """Return the objective, a function from the model and the inputs of a step to {"margin": loss}."""
     options: dict[str, Any] = {
         "alpha": settings.rank_margin,
         "weight": settings.pair_weight,
@@ -115,33 +116,36 @@ def make_objective(settings: QueryRerankerConfig) -> Objective:
 
 
 class MeanRank:
-    """Mean rank of the candidates that a model in training selects. Each process scores its share of the candidates."""
+    """Metric: mean rank of the candidates that the model selects. Each process scores a share of the candidates.
+
+    indices: indices in `labeled` of the lists to evaluate with
+    kind: kind of the candidates, if kinds are evaluated separately
+    """
 
     def __init__(
         self,
         model: nn.Module,
         labeled: LabeledCandidates,
-        numbers: Sequence[int],
+        indices: Sequence[int],
         *,
         tokenizer: CandidateTokenizer,
         kind: str = "",
     ) -> None:
-        """numbers: of the lists to evaluate with; kind: of the candidates, if kinds are evaluated separately"""
         self.name = f"{MEASURE} ({kind})" if kind else MEASURE
         self._model, self._tokenizer = model, tokenizer
-        self._ranks = [labeled.get_ranks(number) for number in numbers]
-        candidates = (candidate for number in numbers for candidate in labeled[number].candidates)
+        self._ranks = [labeled.get_ranks(index) for index in indices]
+        candidates = (candidate for index in indices for candidate in labeled[index].candidates)
         self._tokens = tokenizer(
-            candidate for number, candidate in enumerate(candidates) if number % get_world_size() == get_rank()
+            candidate for index, candidate in enumerate(candidates) if index % get_world_size() == get_rank()
         )
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
         if get_rank() == 0:
             log(
-                f"`dev`: {len(numbers):,} lists of candidates; {self.name} of the first candidates {first:.2f}, of the best {best:.2f}"
+                f"`dev`: {len(indices):,} candidate lists; {self.name} of the first candidates {first:.2f}, of the best {best:.2f}"
             )
 
     def __call__(self) -> dict[str, float]:
-        """Return {name: mean rank}. The training mode of the model is restored."""
+        """Return {name: mean rank}."""
         scores = score_tokens(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)
@@ -159,12 +163,12 @@ def train_query_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a query re-ranker and write it into `folder` (on rank 0); return "steps", "epochs" and, with `dev`, "best".
+    """Train a query reranker, and write it into `folder` (on rank 0); return "steps", "epochs" and, with `dev`, "best".
 
-    folder: of the model, log.jsonl, and checkpoints, which are deleted at the end; training resumes from a checkpoint
-    dev: candidates by kind to evaluate with; the model with the lowest mean rank is kept. "" evaluates all kinds
-         together; otherwise the best model for each kind is written into a subfolder, and "best" is by kind
-    Raises what `plan_training` and `drtk.training.fit.fit` raise.
+    folder: folder for the model, log.jsonl, and checkpoints (deleted at the end); training resumes from a checkpoint
+    dev: candidates to evaluate with, by kind; the model with the lowest mean rank is kept. With key "", all kinds are
+         evaluated together; otherwise the best model of each kind is written into a subfolder, and "best" is by kind
+    Raises the errors of `plan_training` and `drtk.training.fit.fit`.
     """
     schedule = plan_training(len(labeled), settings)
     factor = make_learning_rate_factor(settings)
@@ -187,8 +191,8 @@ def train_query_reranker(
 
     def make_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:
         count = min(len(candidates), settings.dev_questions or len(candidates))
-        numbers = [number * len(candidates) // count for number in range(count)]  # evenly spaced
-        measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizer=tokenizer, kind=kind)
+        indices = [index * len(candidates) // count for index in range(count)]  # evenly spaced
+        measure = MeanRank(model.to(arguments.device), candidates, indices, tokenizer=tokenizer, kind=kind)
         return ModelSelection(
             model,
             measure,
@@ -233,7 +237,7 @@ def train_query_reranker(
 
 
 def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
-    """Log the peak learning rate, which with schedule inverse-sqrt is not `max_lr`; warn if it is too high."""
+    """Log the peak learning rate, which differs from `max_lr` with schedule inverse-sqrt; warn if it is too high."""
     factor = make_learning_rate_factor(settings)
     peak = settings.max_lr
     if factor is not None:
@@ -244,6 +248,6 @@ def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
             warn(f"training ends after {steps:,} of {settings.warmup:,.0f} steps of `warmup`")
     if peak > HIGH_LEARNING_RATE:
         warn(
-            f"a learning rate of {peak:.2g} destroys a pre-trained encoder; lower `max_lr`, which is the peak rate itself "
-            "with `schedule=linear`"
+            f"a learning rate of {peak:.2g} destroys a pre-trained encoder; lower `max_lr` (the peak learning rate with "
+            "`schedule=linear`)"
         )

@@ -1,4 +1,4 @@
-"""Encode texts and passages to vectors."""
+"""Encode queries and passages to vectors."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class Embedder:
-    """Encode texts with one model, as queries or as passages.
+    """Bi-encoder model that encodes texts as queries or as passages.
 
-    dimension: of the vectors
-    similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an index of inner products must normalize vectors
-    identity: entry of the model in manifests of embeddings and indexes; vectors with equal digests are comparable
-    weights: load the weights now, not at the first use. A pickled embedder contains its arguments only; the process that
-            receives it loads the weights
-    Raises MismatchError if `settings` contradict the encoding that a model folder of drtk records.
+    dimension: dimension of the vectors
+    similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an inner-product index must normalize the vectors
+    weights: load the weights now, not at the first use. Pickling an embedder stores its arguments only; the process that
+            unpickles it loads the weights
+    Raises MismatchError if `settings` contradict the encoding settings in a model folder of drtk.
     """
 
     def __init__(
@@ -106,9 +105,10 @@ class Embedder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the vectors: digests of weights, configuration and tokenizer, pooling, encoding.
+        """Manifest entry of the model: digests of weights, configuration and tokenizer, and encoding settings.
 
-        Both roles of a model have the same identity, whatever prompt and length `settings` choose for one of them.
+        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, also if
+        `settings` override prompt or length.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
@@ -142,7 +142,7 @@ class Embedder:
         return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
     def tokenize(self, items: Sequence[Any]) -> TokenizedTexts:
-        """Tokenize items as the model reads them: with prompts, titles and special tokens."""
+        """Tokenize items with the prompts, titles and special tokens that the model expects."""
         return self._tokenize(items)
 
     @torch.inference_mode()
@@ -183,16 +183,16 @@ def encode_corpus(
 ) -> None:
     """Encode a corpus, or with role "query" a file of queries, and write the vectors to the folder of `job`.
 
-    part: (number, of) to encode one part of several
-    Raises MismatchError if `dimensions` exceeds that of the model.
+    part: (index, number of parts), to encode one part of the input
+    Raises MismatchError if `dimensions` exceeds the dimension of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     running = running or RunnerSettings()
-    entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is noticed
+    entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is detected
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
-            f"`dimensions={settings.dimensions}`: vectors of {model} have only {embedder.dimension} dimensions"
+            f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
         )
     identity, title = embedder.identity, embedder.encoding.title
     records: Iterable[Passage] | Iterable[Query]
@@ -226,7 +226,7 @@ def encode_corpus(
 
 
 class WindowEncoder(BatchFunction):
-    """Encode windows of passages or queries; results are (records, dimension), float32."""
+    """Batch function that encodes windows (batches) of passages or queries to (records, dimension), float32."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder.load()
@@ -249,11 +249,11 @@ def encode_records(
     total: int | None = None,
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
-    """Encode records, or one part of them, and write the vectors as shards of `embedder.settings.shard_size` records.
+    """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
-    With n parts, each takes every n-th shard. Shards that are already written are not encoded again.
+    part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
     total: number of records, for the progress bar
-    empty_texts: counts the records of this part and those without text
+    empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size

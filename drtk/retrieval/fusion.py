@@ -1,7 +1,4 @@
-"""Fuse several runs into one ranking per query.
-
-A fusion method takes the rankings of one query, one per run ([] if a run lacks the query), and returns (id, score) pairs.
-"""
+"""Fuse several runs into one ranking per query."""
 
 from __future__ import annotations
 
@@ -33,17 +30,18 @@ FUSIONS = Registry(
             "weighted sum of normalized scores; a missing score counts as the run's lowest",
         ),
         "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of raw scores (DPR: weights 1, 1.1)"),
-        "zscore": (
-            "drtk.retrieval.fusion:sum_zscores",
-            "weighted sum of z-scores",
-        ),
+        "zscore": ("drtk.retrieval.fusion:sum_zscores", "weighted sum of z-scores"),
         "round-robin": ("drtk.retrieval.fusion:interleave", "documents of each run in turn (GAR)"),
     },
 )
 
 
 class Fusion(Protocol):
-    """Interface of the fusion methods in FUSIONS."""
+    """Interface of the fusion methods in FUSIONS.
+
+    rankings: rankings of one query, one per run; [] if a run lacks the query
+    Returns (id, score) pairs in any order.
+    """
 
     def __call__(self, rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking: ...
 
@@ -78,7 +76,7 @@ def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, set
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of z-scores, used for ensembles of re-rankers (docs/methods/hlatr.md)."""
+    """Fuse by the weighted sum of z-scores, used for ensembles of rerankers (docs/methods/hlatr.md)."""
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
@@ -93,13 +91,13 @@ def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, setting
 
 
 def _scale_minmax(scores: Sequence[float]) -> list[float]:
-    """Scale scores to 0 to 1; if all are equal, they become 1, so that they count more than a missing document."""
+    """Scale scores to the range 0 to 1. Equal scores become 1, so that they count more than a missing document."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
 def _compute_zscores(scores: Sequence[float]) -> list[float]:
-    """Return z-scores with the population standard deviation; if all scores are equal, they become 0."""
+    """Return z-scores with the population standard deviation. Equal scores become 0."""
     mean, deviation = fmean(scores), pstdev(scores)
     return [(score - mean) / deviation if deviation > 0 else 0.0 for score in scores]
 
@@ -112,17 +110,17 @@ _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
 
 
 def parse_weights(text: str, num_runs: int) -> list[float]:
-    """Parse weights such as `1,1.1`; an empty text gives 1 for each run. Raises UsageError unless there is one per run."""
+    """Parse weights such as `1,1.1`; "" sets all weights to 1. Raises UsageError unless there is one weight per run."""
     if not text:
         return [1.0] * num_runs
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"`weights`: '{text}' is not a list of numbers, such as 1,1.1") from None
+        raise UsageError(f"`weights`: expected numbers separated by commas, such as 1,1.1; got '{text}'") from None
     if len(weights) != num_runs:
-        raise UsageError(f"`weights`: {len(weights)} weights for {num_runs} runs; give one for each run")
+        raise UsageError(f"`weights`: got {len(weights)} weights for {num_runs} runs; give one weight per run")
     if not all(-inf < weight < inf for weight in weights):
-        raise UsageError(f"`weights`: '{text}' contains NaN or infinity; give finite numbers")
+        raise UsageError(f"`weights`: expected finite numbers, got '{text}'")
     return weights
 
 
@@ -136,8 +134,8 @@ def fuse(
 ) -> Ranking:
     """Return the fused ranking of one query: the top `settings.top` documents, with strictly decreasing scores.
 
-    scored_depths: number of hits of each ranking that a re-ranker scored; None if all. Only these are fused. Documents
-            without any such score follow at the end, in the order of the first ranking that contains them.
+    scored_depths: number of top hits of each ranking that a reranker scored; None if all. Only scored hits are fused.
+            Unscored documents are appended, in the order of the first ranking that contains them.
     """
     rankings = [ranking[: settings.depth] for ranking in rankings]
     if scored_depths is None:
@@ -155,22 +153,22 @@ FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] |
 def fuse_runs(
     runs: Sequence[str], settings: FuseSettings, job: FilterJob, *, find_weights: FindWeights | None = None
 ) -> None:
-    """Fuse TREC runs and write the fused run. The first run is streamed, the others are loaded into memory.
+    """Fuse TREC runs, and write the fused run. The first run is streamed, the others are loaded into memory.
 
-    find_weights: computes the weights from all runs, loaded into memory, and their scored depths; None uses
+    find_weights: function from all runs, loaded into memory, and their scored depths to weights; None uses
             `settings.weights`
     """
     job.record(settings, runs=list(runs))
     method = FUSIONS.load(settings.method)
     if runs.count(STANDARD) > 1:
-        raise UsageError("only one of the runs can be read from stdin (-)")
-    # Below the depth that it scored, `drtk rerank` writes decreasing placeholders, which would distort normalization.
+        raise UsageError("only one run can be read from stdin (-); give files for the other runs")
+    # `drtk rerank` writes decreasing placeholder scores below its depth, which would distort normalization.
     scored_depths: list[int | None] | None = None
     if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
         scored_depths = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored_depths, strict=True):
             if depth is not None:
-                log(f"fuse: {run} was reranked to depth {depth:,}: only these scores are normalized")
+                log(f"{run}: reranked to depth {depth:,}; only the scores of the top {depth:,} are normalized")
         scored_depths = scored_depths if any(scored_depths) else None
     others = [load_run(run, tracker=job.tracker) for run in runs[1:]]
     weights: Sequence[float]
@@ -191,7 +189,9 @@ def fuse_runs(
             num_incomplete += not all(rankings)
             yield query_id, [ranking or [] for ranking in rankings]
         if num_incomplete:
-            log(f"fuse: {num_incomplete:,} {'query is' if num_incomplete == 1 else 'queries are'} not in every run")
+            log(
+                f"{num_incomplete:,} {'query is' if num_incomplete == 1 else 'queries are'} missing from at least one run"
+            )
 
     def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in window:
@@ -203,16 +203,16 @@ def fuse_runs(
 
 
 def append_unscored(ranking: Ranking, ids: Iterable[str]) -> Ranking:
-    """Append documents without a score to a ranking, each with a score 1 below the previous one."""
+    """Append unscored documents to a ranking; each gets the previous score minus 1."""
     lowest = ranking[-1][1] if ranking else 0.0
     tail = [(id, lowest - position) for position, id in enumerate(ids, start=1)]
     return break_ties(ranking + tail) if tail else ranking
 
 
 def break_ties(hits: Ranking) -> Ranking:
-    """Sort by score, then by descending id; lower tied scores as little as possible, so that scores strictly decrease.
+    """Sort by score, then by descending id; lower tied scores minimally, so that scores strictly decrease.
 
-    Scores decrease strictly in single precision too, in which trec_eval sorts runs.
+    Scores strictly decrease in single precision too, which trec_eval uses to sort runs.
     """
     single = array("f", [score for _, score in hits])
     order = sorted(range(len(hits)), key=lambda hit: (single[hit], hits[hit][0]), reverse=True)

@@ -1,4 +1,4 @@
-"""Rerank runs and score examples with cross-encoders; rerank runs with list re-rankers."""
+"""Rerank runs and score training examples with cross-encoders; rerank runs with list rerankers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
 @dataclass(frozen=True, slots=True)
 class RankingTexts:
-    """A query with its ranking, best first, and the texts of its top documents, which are reranked.
+    """A query with its ranking, and the texts of the top-ranked documents to rerank.
 
-    textless: number of texts that are empty or only a title
+    textless: number of documents without text, which may have a title
     """
 
     query_id: str
@@ -48,9 +48,9 @@ class RankingTexts:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
-    """A training example with its query, and the texts of its positives, then its negatives.
+    """A training example with its query, and the texts of positives and then negatives.
 
-    textless: number of texts that are empty or only a title
+    textless: number of passages without text, which may have a title
     """
 
     example: Example
@@ -65,7 +65,7 @@ def read_ranking_texts(
     """Yield the rankings of a run with the texts of their top `depth` documents.
 
     queries: texts by id
-    title: how titles are read, as in `format_passage`
+    title: title format, as in `format_passage`
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     for hits in skip_unknown_ids(
@@ -85,16 +85,18 @@ def read_example_texts(
     title: str,
     tracker: InputTracker,
 ) -> Iterator[ExampleTexts]:
-    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them."""
+    """Yield examples with the texts of query and passages.
+
+    Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
+    """
 
     def check_ids() -> Iterator[WithErrors[Example]]:
         for example in examples:
             place = f"{name_of(source)}:{tracker.line}"
-            errors = [RecordError(place, f"the queries have no '{example.query_id}'")] * (
-                example.query_id not in queries
-            )
             missing = corpus.find_missing((*example.positives, *example.negatives))
-            errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
+            errors = [RecordError(place, f"the corpus has no '{id}'") for id in missing]
+            if example.query_id not in queries:
+                errors.insert(0, RecordError(place, f"the queries have no '{example.query_id}'"))
             yield (None if errors else example), errors
 
     for example in skip_unknown_ids(check_ids(), source, tracker):
@@ -103,7 +105,7 @@ def read_example_texts(
 
 
 def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
-    """Return the texts of passages as a cross-encoder reads them, and the number of passages without text."""
+    """Return the formatted texts of passages, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
         not passage.text.strip() for passage in passages
@@ -111,20 +113,20 @@ def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[lis
 
 
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
-    """Return the numbers of pairs, of pairs without text, and of pairs with neither text nor title."""
+    """Return the number of pairs, of pairs without text, and of pairs with neither text nor title."""
     unreadable = sum(not text.strip() for record in records for text in record.texts)
     counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.textless for record in records), UNREADABLE: unreadable}
     return {name: count for name, count in counts.items() if count or name == PAIRS}
 
 
 def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return an error if all pairs had neither text nor title; None otherwise."""
+    """Return an error message if all pairs have neither text nor title; else None."""
     pairs = counts.get(PAIRS, 0)
     return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
 def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
-    """Warn if the passages of some pairs have no text."""
+    """Log a warning if the passages of some pairs have no text."""
     pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
         message = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
@@ -136,17 +138,17 @@ def _describe_missing_texts(pairs: int, corpus: str) -> str:
 
 
 def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """Sort the top documents of a ranking by new scores; the other documents follow in their order.
+    """Sort the top documents of a ranking by new scores; append the other documents in their order.
 
-    scores: of the first documents. The others get scores that decrease by 1 from the lowest of these.
-    Ties are broken by descending id, and scores strictly decrease, as `break_ties` does.
+    scores: new scores of the top documents. The scores of the other documents decrease by 1 from the lowest new score.
+    Ties are broken as in `break_ties`.
     """
     head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
     return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
 class RerankedWindow(NamedTuple):
-    """The result of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
+    """Result of a window of a run, with the ids and vectors (pairs, dimension) of its pairs."""
 
     result: WindowResult
     ids: list[str]
@@ -154,7 +156,7 @@ class RerankedWindow(NamedTuple):
 
 
 class _CrossEncoderFunction(BatchFunction):
-    """Base of batch functions that score the pairs of a record's query with each of its texts."""
+    """Base class of batch functions that score the query of each record with each text of the record."""
 
     def __init__(self, model: str, settings: CrossEncoderSettings, device: str, logits: bool) -> None:
         self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
@@ -164,9 +166,9 @@ class _CrossEncoderFunction(BatchFunction):
 
 
 class RunReranker(_CrossEncoderFunction):
-    """Rerank windows of `RankingTexts` by the scores of a cross-encoder; results are the lines of a run.
+    """Batch function that reranks windows of `RankingTexts` by a cross-encoder; results are the lines of a run.
 
-    vectors: also compute the vectors of the pairs, and return `RerankedWindow` instead of `WindowResult`
+    vectors: also compute the pair vectors, and return `RerankedWindow` instead of `WindowResult`
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class RunReranker(_CrossEncoderFunction):
 
 
 class ExampleScorer(_CrossEncoderFunction):
-    """Score windows of `ExampleTexts`; results are JSON lines of the examples with scores."""
+    """Batch function that scores windows of `ExampleTexts`; results are JSON lines of the examples with scores."""
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared
@@ -212,13 +214,13 @@ class ExampleScorer(_CrossEncoderFunction):
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
-    """Convert float32 numbers to the shortest decimals that identify them."""
+    """Convert float32 scores to floats with the shortest decimal representation."""
     return [float(str(score)) for score in scores]
 
 
 @dataclass(frozen=True, slots=True)
 class RankingRows:
-    """A query with its ranking, best first, and the rows of its top documents in the pair vectors."""
+    """A query with its ranking, and the rows of the top-ranked documents in the pair vectors."""
 
     query_id: str
     ranking: Ranking
@@ -226,14 +228,15 @@ class RankingRows:
 
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
-    """Raise MismatchError if pair vectors are of another cross-encoder than those that a list re-ranker was trained on.
+    """Raise MismatchError if pair vectors and the training data of a list reranker come from different cross-encoders.
 
-    trained, made: identities of the cross-encoders
+    trained: identity of the cross-encoder of the training data
+    made: identity of the cross-encoder of the pair vectors
     """
     if differences := find_encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
             f"{vectors}: contains vectors of {made.get('model')}, but {model} was trained on vectors of "
-            f"{trained.get('model')} (different {', '.join(differences)}); rerank with that model"
+            f"{trained.get('model')} (different {', '.join(differences)}); rerank with {trained.get('model')} first"
         )
 
 
@@ -251,8 +254,8 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
             errors = [
                 RecordError(
                     f"{name_of(run)}:{line}",
-                    f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}': its vectors are of the run "
-                    f"{vectors.run}; lower `depth`",
+                    f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'; lower `depth`, or give "
+                    f"the run of the vectors ({vectors.run})",
                 )
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in missing
@@ -265,9 +268,9 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
 
 
 class RunListReranker(BatchFunction):
-    """Rerank `RankingRows` by the logits of a list re-ranker; results are the lines of a run.
+    """Batch function that reranks `RankingRows` by the logits of a list reranker; results are the lines of a run.
 
-    Raises MismatchError for pair vectors of another dimension than the model reads.
+    Raises MismatchError if the dimension of the pair vectors differs from the input dimension of the model.
     """
 
     def __init__(self, model: str, vectors: str, device: str, tag: str) -> None:
@@ -276,8 +279,8 @@ class RunListReranker(BatchFunction):
         self._vectors, self._tag = PairVectors(vectors), tag
         if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
-                f"{vectors}: contains vectors of dimension {self._vectors.dimension}, but {model} reads dimension "
-                f"{self._model.settings.width}"
+                f"{vectors}: has vectors of dimension {self._vectors.dimension}, but {model} requires dimension "
+                f"{self._model.settings.width}; rerank with the cross-encoder of its training data"
             )
 
     @torch.inference_mode()

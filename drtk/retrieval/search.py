@@ -1,4 +1,4 @@
-"""Search one or several indexes with texts, encoded texts or stored vectors, for passages or documents."""
+"""Search one or several indexes with query texts or stored query vectors, for passages or documents."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, describe_folder, read_manifest
 from drtk.runtime.progress import log, warn
 
-DEPTH_GROWTH = 4  # factor by which the depth grows for queries with too few documents
+DEPTH_GROWTH = 4  # factor of the depth for the next search of queries with too few documents
 
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """Depth and unit of a ranking.
+    """Length and unit (passages or documents) of a ranking.
 
-    by: maps a passage id to its document id, to rank documents by their best passage (MaxP); None ranks passages
-    drop_same_id: exclude the document (or passage) whose id equals the query's id
+    k: maximum number of hits
+    by: function from passage id to document id, to rank documents by their best passage (MaxP); None ranks passages
+    drop_same_id: exclude the hit whose id equals the query id
     """
 
     k: int
     by: Callable[[str], str] | None = None
     drop_same_id: bool = False
 
-    def convert(self, query_id: str, hits: Ranking) -> Ranking:
-        """Return the ranking of documents without the query's own, best first; it may have more than `k` hits."""
+    def apply(self, query_id: str, hits: Ranking) -> Ranking:
+        """Aggregate passages to documents, and drop the hit with the query id; does not cut the ranking at `k`."""
         if self.by is not None:
             best: dict[str, float] = {}
             for id, score in hits:
@@ -55,27 +56,27 @@ def search(
 ) -> list[Ranking]:
     """Return up to `options.k` hits for each query.
 
-    batch: texts, or vectors (queries, dimension) float32
-    The top k passages may belong to fewer than k documents. Such queries are searched again, deeper, until no further
-    passage can change the top k documents.
+    batch: query texts, or query vectors (queries, dimension) float32
+    The top k passages may belong to fewer than k documents. Such queries are searched again at a greater depth, until no
+    further passage can change the top k documents.
     Raises DrtkError for a vector with NaN or infinite numbers.
     """
     if isinstance(batch, np.ndarray) and not (finite := np.isfinite(batch).all(axis=1)).all():
         raise DrtkError(
-            f"query '{query_ids[int(np.argmin(finite))]}': its vector contains NaN or infinity; encode it again"
+            f"query '{query_ids[int(np.argmin(finite))]}': the vector contains NaN or infinity; encode the queries again"
         )
     results: list[Ranking] = [[] for _ in query_ids]
     pending = list(range(len(query_ids)))
     depth = options.k + options.drop_same_id
     while pending:
-        part = batch[pending] if isinstance(batch, np.ndarray) else [batch[number] for number in pending]
+        queries = batch[pending] if isinstance(batch, np.ndarray) else [batch[index] for index in pending]
         unfinished = []
-        for number, hits in zip(pending, indexes.search(part, depth), strict=True):
-            results[number] = ranking = options.convert(query_ids[number], hits)
+        for index, hits in zip(pending, indexes.search(queries, depth), strict=True):
+            results[index] = ranking = options.apply(query_ids[index], hits)
             if options.by is None or len(hits) < depth or depth >= len(indexes):
                 continue
             if len(ranking) < options.k or hits[-1][1] >= ranking[options.k - 1][1]:
-                unfinished.append(number)
+                unfinished.append(index)
         pending, depth = unfinished, min(depth * DEPTH_GROWTH, len(indexes))
     return [ranking[: options.k] for ranking in results]
 
@@ -84,13 +85,13 @@ _MANIFEST_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, 
 
 
 class IndexGroup:
-    """Indexes of one type and one encoder, searched together.
+    """Indexes of the same type and encoder, searched together.
 
-    reads: "passages" if they are searched with texts, "vectors" if with vectors
+    reads: "passages" for sparse indexes (searched with texts), "vectors" for dense indexes (searched with vectors)
     tunable: whether k1 and b affect the scores
-    advised: k1 and b that an index of term weights recommends, unless `settings` override them
+    advised: k1 and b that an index of term weights recommends, without values that `settings` override
     encoder: identity of the encoder of the vectors, if known
-    Raises MismatchError for folders that are unfinished, not indexes, or of different types, encoders or dimensions.
+    Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
     """
 
     def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
@@ -108,30 +109,33 @@ class IndexGroup:
         self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
         if self.advised:
             values = ", ".join(f"{name} {value:g}" for name, value in self.advised.items())
-            log(f"using {values}, as {folders[0]} recommends")
+            log(f"using {values} (recommended by {folders[0]})")
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self._unit = self.reads == "vectors" and needs_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
-            warn("BM25 scores of different indexes are only roughly comparable: each uses its own word statistics")
+            warn("BM25 scores of different indexes are only roughly comparable, because collection statistics differ")
 
     def _check_manifest(self, folder: str, manifest: Manifest) -> None:
         first, first_folder = self.manifest, self.folders[0]
         if manifest["type"] != first["type"]:
             raise MismatchError(
-                f"{folder}: is an index of type {manifest['type']}, but {first_folder} is of type {first['type']}"
+                f"{folder}: is of type {manifest['type']}, but {first_folder} is of type {first['type']}; give indexes of one "
+                "type"
             )
         if differences := find_encoder_differences(manifest, first):
             raise MismatchError(
-                f"{folder}: contains vectors of another encoder than {first_folder} (different {', '.join(differences)}); "
-                "search indexes of one encoder"
+                f"{folder}: the encoder differs from {first_folder} ({', '.join(differences)}); give indexes of one encoder"
             )
         if manifest.get("bm25") != first.get("bm25"):
-            raise MismatchError(f"{folder}: its scale of term weights is not that of {first_folder}; search them apart")
+            raise MismatchError(
+                f"{folder}: the scale of term weights differs from {first_folder}; search the indexes separately"
+            )
         if manifest.get("dimension") != first.get("dimension"):
             raise MismatchError(
-                f"{folder}: has dimension {manifest['dimension']}, but {first_folder} has {first['dimension']}"
+                f"{folder}: has dimension {manifest['dimension']}, but {first_folder} has {first['dimension']}; give indexes "
+                "of one dimension"
             )
 
     def __len__(self) -> int:
@@ -146,8 +150,8 @@ class IndexGroup:
         if isinstance(batch, np.ndarray):
             if batch.shape[1] != self.indexes[0].dimension:
                 raise MismatchError(
-                    f"{self.folders[0]}: has vectors of dimension {self.indexes[0].dimension}, but the query vectors have "
-                    f"dimension {batch.shape[1]}"
+                    f"{self.folders[0]}: has dimension {self.indexes[0].dimension}, but the query vectors have dimension "
+                    f"{batch.shape[1]}; encode the queries with the encoder of the index"
                 )
             batch = scale_to_unit_length(batch) if self._unit else batch
         results = [index.search(batch, k) for index in self.indexes]
@@ -160,7 +164,9 @@ class IndexGroup:
         if len(set(ids)) < len(ids):
             duplicate = next(id for position, id in enumerate(ids) if id in ids[:position])
             folders = [folder for folder, hits in zip(self.folders, rankings, strict=True) if duplicate in dict(hits)]
-            raise MismatchError(f"passage '{duplicate}' is in {' and in '.join(folders)}; indexes must not overlap")
+            raise MismatchError(
+                f"passage '{duplicate}' is in {' and in '.join(folders)}; give indexes without common passages"
+            )
         return sort_hits(ids, [score for ranking in rankings for _, score in ranking], k)
 
 
@@ -173,7 +179,7 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(
-            f"{folder}: cannot be opened: {reason}; drtk validate {folder} reports damaged files"
+            f"{folder}: cannot be opened: {reason}; run `drtk validate {folder}` to find damaged files"
         ) from error
 
 
@@ -181,10 +187,10 @@ Encode = Callable[[Sequence[str]], np.ndarray]
 
 
 class TextQueries:
-    """Search indexes with texts.
+    """Searcher of indexes with query texts.
 
-    encode: returns the vectors of texts; None for an index of words
-    num_empty: number of blank queries so far; they get no hits
+    encode: function from texts to vectors; None for a sparse index
+    num_empty: number of blank queries so far, which get no hits
     """
 
     def __init__(self, indexes: IndexGroup, encode: Encode | None) -> None:
@@ -207,7 +213,7 @@ class TextQueries:
 
 @dataclass(frozen=True)
 class StoredQuery:
-    """A query whose vector is row `row` of shard `shard` of an embeddings folder."""
+    """Id of a query in an embeddings folder, and the shard index and row of its vector."""
 
     id: str
     shard: int
@@ -215,9 +221,9 @@ class StoredQuery:
 
 
 class StoredQueries:
-    """Search indexes with the query vectors of an embeddings folder; iterating yields its queries.
+    """Searcher of indexes with the query vectors of an embeddings folder; iterating yields its queries.
 
-    Raises MismatchError for a folder of passages or of another encoder, and for an index of words.
+    Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
     """
 
     num_empty = 0
@@ -226,16 +232,16 @@ class StoredQueries:
         manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
         if indexes.reads != "vectors":
             raise MismatchError(
-                f"{folder}: contains vectors, but {indexes.folders[0]} is an index of words; give texts"
+                f"{folder}: contains vectors, but {indexes.folders[0]} is a sparse index; give query texts"
             )
         if manifest.get("role", "query") != "query":
-            raise MismatchError(f"{folder}: contains vectors of passages; encode the queries with `role=query`")
+            raise MismatchError(f"{folder}: contains passage embeddings; encode the queries with `role=query`")
         settings = manifest.get("settings") or {}
         differences = _find_query_differences(manifest, indexes, settings.get("prompt"), settings.get("max_length"))
         if differences:
             raise MismatchError(
-                f"{folder}: was encoded by another model than {indexes.folders[0]} (different "
-                f"{', '.join(differences)}); encode the queries with the encoder of the index"
+                f"{folder}: the encoder differs from {indexes.folders[0]} ({', '.join(differences)}); encode the queries with "
+                "the encoder of the index"
             )
         self.indexes = indexes
         self._shards = read_shards(folder)
@@ -257,10 +263,10 @@ class StoredQueries:
 
 @dataclass(frozen=True)
 class QueryEncoder:
-    """Encode queries with the encoder of an index. The model is loaded at the first call.
+    """Encoder of queries for an index; the model is loaded at the first call.
 
-    model: folder or name of the same model, if it has moved; None uses the one recorded in the index
-    Raises UsageError if no model is recorded, MismatchError if the model did not make the vectors of the index.
+    model: folder or hub name of the encoder, if it has moved; None uses the encoder recorded in the index
+    Raises UsageError if no encoder is recorded, MismatchError if the model did not encode the vectors of the index.
     """
 
     indexes: IndexGroup
@@ -269,7 +275,7 @@ class QueryEncoder:
 
     @property
     def place(self) -> str | None:
-        """Return the folder or hub name of the model."""
+        """Folder or hub name of the model; None if unknown."""
         return self.model or (self.indexes.encoder or {}).get("model")
 
     @cached_property
@@ -279,9 +285,9 @@ class QueryEncoder:
 
         encoder, folder, place = self.indexes.encoder or {}, self.indexes.folders[0], self.place
         if not place:
-            raise UsageError(f"{folder}: does not record the encoder of its vectors; give `model`")
+            raise UsageError(f"{folder}: does not record the encoder; give `model`")
         if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
-            raise MismatchError(f"{folder}: its encoder {place} does not exist; give its new place as `model`")
+            raise MismatchError(f"{folder}: encoder {place} does not exist; give its new path as `model`")
         prompt, max_length = self.settings.prompt, self.settings.max_length
         settings = EncodeSettings(
             pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
@@ -297,8 +303,8 @@ class QueryEncoder:
             can_override = {"query prompt", "query length"} >= {*differences}
             hint = " (or give `prompt`, `max_length`)" if can_override else ""
             raise MismatchError(
-                f"{place}: is not the model that encoded the vectors of {folder} ({encoder.get('model')}): different "
-                f"{', '.join(differences)}; restore it{hint}, or encode and index the passages again"
+                f"{place}: differs from the encoder of {folder} ({encoder.get('model')}) in {', '.join(differences)}; restore "
+                f"the encoder{hint}, or encode and index the passages again"
             )
         return embedder
 
@@ -310,7 +316,7 @@ class QueryEncoder:
 def _find_query_differences(
     manifest: Manifest, indexes: IndexGroup, prompt: str | None, max_length: int | None
 ) -> list[str]:
-    """Return how an encoder differs from that of the indexes, ignoring a prompt or length that the user set."""
+    """Return the properties in which an encoder differs from the indexes, except a prompt or length set by the user."""
     overrides = {"query prompt": prompt, "query length": max_length}
     return [name for name in find_encoder_differences(manifest, indexes.manifest) if overrides.get(name) is None]
 
@@ -325,12 +331,12 @@ def write_run(
     model: str | None = None,
     qrels: str | None = None,
 ) -> None:
-    """Search one or several indexes together and write a TREC run.
+    """Search one or several indexes together, and write a TREC run.
 
-    source: file of queries ("-" is stdin), or folder of their embeddings
-    model: folder or name of the encoder; None uses the one recorded in the index
-    qrels: judgments; only judged queries are searched
-    Raises MismatchError if no query is judged, and what `IndexGroup`, `QueryEncoder` and `StoredQueries` raise.
+    source: file of queries ("-" is stdin), or folder of query embeddings
+    model: folder or hub name of the encoder; None uses the encoder recorded in the index
+    qrels: file of judgments, to search judged queries only; None searches all queries
+    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQueries`.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
@@ -350,7 +356,7 @@ def write_run(
         queries = (query for query in queries if query.id in judgements)
         first = next(queries, None)
         if first is None:
-            raise MismatchError(f"{source}: has none of the judged queries")
+            raise MismatchError(f"{source}: contains no judged query; give the queries of these qrels")
         queries = chain([first], queries)
 
     def write_window(window: list[Any]) -> Iterator[bytes]:
@@ -365,29 +371,29 @@ def write_run(
 
 
 class PassageSearcher:
-    """Search an index of words, and look up the retrieved passages in its corpus.
+    """Searcher of a sparse index that also looks up the retrieved passages in the corpus.
 
-    corpus: file of the passages; None uses the one recorded in the index
-    Raises MismatchError for an index of vectors, and if the corpus is not recorded or missing.
+    corpus: file of the passages; None uses the corpus recorded in the index
+    Raises MismatchError for a dense index, and if the corpus is not recorded or missing.
     """
 
     def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
         self.indexes, self._index = IndexGroup([index], settings or SearchSettings()), index
         if self.indexes.reads != "passages":
-            raise MismatchError(f"{index}: contains vectors; expected an index of words, such as bm25")
+            raise MismatchError(f"{index}: is a dense index; give a sparse index, such as bm25")
         self.corpus = str(corpus or self.indexes.manifest.get("corpus") or "")
         if not self.corpus or not Path(self.corpus).exists():
-            problem = f"its corpus {self.corpus} does not exist" if self.corpus else "does not record its corpus"
+            problem = f"corpus {self.corpus} does not exist" if self.corpus else "does not record the corpus"
             raise MismatchError(f"{index}: {problem}; give `corpus`")
         self._store = CorpusStore.open(self.corpus)
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """The manifest entries of the index."""
+        """Entry of the index in the inputs of a manifest."""
         return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return up to `k` passages for each text, best first; equal texts are searched once."""
+        """Return the top `k` passages for each text; equal texts are searched once."""
         unique = list(dict.fromkeys(texts))
         hits = dict(zip(unique, self.indexes.search(unique, k), strict=True))
         return [hits[text] for text in texts]
@@ -396,5 +402,7 @@ class PassageSearcher:
         """Return a passage of the corpus. Raises MismatchError if there is none with this id."""
         passage = self._store.get(id)
         if passage is None:
-            raise MismatchError(f"{self.corpus}: has no passage '{id}' of the index {self._index}; give its corpus")
+            raise MismatchError(
+                f"{self.corpus}: has no passage '{id}' of index {self._index}; give the corpus of the index"
+            )
         return passage

@@ -22,19 +22,20 @@ Highlight = Callable[[str], str]
 
 
 def stem_query_words(query: str) -> frozenset[str]:
-    """Return the stems of a query's words, without stop words unless there are no other words."""
+    """Return the stems of the query words, without stop words unless all words are stop words."""
     words = [word.lower() for word in _WORD.findall(query)]
     return frozenset(map(_load_stemmer(), [word for word in words if word not in load_stop_words()] or words))
 
 
 def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
-    """Return on one line the passage of `words` words that contains the most distinct `stems`, with ellipses where cut.
+    """Return the span of `words` words with the most distinct `stems`, on one line, with ellipses if truncated.
 
-    Without a match, it is the beginning of the text. mark: applied to matching words
+    Without a match, the snippet is the beginning of the text.
+    mark: function that is applied to matching words
     """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
     word_stems = [_load_stemmer()(text[start:end].lower()) for start, end in spans]
-    matches = {number: stem for number, stem in enumerate(word_stems) if stem in stems}  # by number of the word
+    matches = {index: stem for index, stem in enumerate(word_stems) if stem in stems}  # by word index
     first = _find_snippet_start(text, spans, _find_densest_match(matches, words)) if len(spans) > words else 0
     last = min(first + words, len(spans))
     position = spans[first][0] if first else 0
@@ -50,7 +51,7 @@ def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WO
 
 
 def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
-    """Return the number of the match that is followed by the most distinct stems, then by the most matches."""
+    """Return the word index of the match that is followed by the most distinct stems, then by the most matches."""
     best, start = (0, 0), 0
     for number in matches:
         window = [matches[other] for other in range(number, number + words - MAX_LEAD_WORDS) if other in matches]
@@ -60,7 +61,7 @@ def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
 
 
 def _find_snippet_start(text: str, spans: Sequence[tuple[int, int]], match: int) -> int:
-    """Return the number of the first word of the match's sentence, at most MAX_LEAD_WORDS before the match."""
+    """Return the index of the first word of the match's sentence, at most MAX_LEAD_WORDS before the match."""
     earliest = max(0, match - MAX_LEAD_WORDS)
     for number in range(match, earliest, -1):
         if re.search(r"[.!?\n]\s*\W*$", text[spans[number - 1][1] : spans[number][0]]):
@@ -74,11 +75,11 @@ def _load_stemmer() -> Callable[[str], str]:
 
 
 class PassageSnippets:
-    """Look up passages by id, and return (title, snippet) for a question; ("", "") if the passage is unknown.
+    """Function from a question and a passage id to (title, snippet); ("", "") for an unknown passage.
 
-    corpus: file of the passages; None if there is none
-    words: length of a snippet
-    mark: applied to matching words
+    corpus: file of the passages; None if there is no corpus
+    words: number of words of a snippet
+    mark: function that is applied to matching words
     """
 
     def __init__(self, corpus: str | None, *, words: int, mark: Highlight = str) -> None:
@@ -97,9 +98,9 @@ class PassageSnippets:
 def format_passages(
     query: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, highlight: Highlight = str
 ) -> Iterator[str]:
-    """Yield the lines of a ranking, of at most `width` columns: rank, score and title, then id and snippet.
+    """Yield the lines of a ranking, at most `width` columns wide: rank, score and title, then id and snippet.
 
-    passages: in the order of the ranking; None prints only the id
+    passages: passages in ranking order; for None, only the id is printed
     """
     stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
@@ -119,7 +120,7 @@ def format_passages(
 
 
 def _wrap(line: str, width: int, highlight: Highlight) -> Iterator[str]:
-    """Wrap a line to `width` columns, and highlight the words between NUL and SOH, which do not count as columns."""
+    """Wrap a line to `width` columns, and highlight the words between NUL and SOH characters, which have no width."""
     column, row = 0, ""
     for word in line.split():
         length = len(word.replace("\0", "").replace("\1", ""))

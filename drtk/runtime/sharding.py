@@ -52,11 +52,8 @@ def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iter
 
     total: number of records
     """
-    return (
-        record
-        for at, record in enumerate(records)
-        if number >= total or (at + 1) * number // total > at * number // total
-    )
+    share = min(number, total)
+    return (record for at, record in enumerate(records) if (at + 1) * share // total > at * share // total)
 
 
 def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:

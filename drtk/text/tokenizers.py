@@ -108,9 +108,7 @@ def serialize_tokenizer(tokenizer: Any, name: str) -> str:
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise MismatchError(
-            f"{name}: has no fast tokenizer, which is required for offsets of word pieces; use another model"
-        )
+        raise MismatchError(f"{name}: has no fast tokenizer, as word-piece offsets require; use another model")
     return backend.to_str()
 
 

@@ -197,7 +197,7 @@ def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: 
     }
     Path("in").write_bytes(orjson.dumps(row | fields))
     outcome = run_in_process("show", "in", *(["--html", "o.html"] if html else ["--term-weights"]))
-    assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
+    assert_one_line(outcome, 1, "passage 'a': weights must be a list of numbers")
 
 
 ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # color, clear screen, bell

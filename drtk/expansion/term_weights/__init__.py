@@ -1,4 +1,4 @@
-"""Term weighting methods, by name; each is imported when it is used."""
+"""Term weighting methods by name; the class of a method is imported at its first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interface of term weighting methods, their input, and statistics of a collection."""
+"""Interface and input of term weighting methods, and collection statistics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
 class SplitPassage(NamedTuple):
-    """A passage split into words and word pieces; those of the title come first, if titles are read.
+    """A passage split into words and word pieces. If titles are weighted, title pieces precede text pieces.
 
-    ids: word pieces without special tokens
-    title: number of pieces of the title
-    words: occurrences of words, lowercased and stemmed, without stop words
-    owners: index in `words` of the word of each piece; -1 for pieces of no word
+    ids: token ids of the word pieces, without special tokens
+    title: number of word pieces of the title
+    words: word occurrences, lowercased and stemmed, without stop words
+    owners: for each word piece, the index of its word in `words`; -1 if it belongs to no word
     """
 
     passage: Passage
@@ -33,7 +33,7 @@ class SplitPassage(NamedTuple):
     owners: list[int]
 
     def find_first_pieces(self) -> list[int]:
-        """Return the index of each word's first piece."""
+        """Return for each word the index of its first word piece."""
         firsts: list[int] = []
         for piece, owner in enumerate(self.owners):
             if owner == len(firsts):
@@ -41,7 +41,10 @@ class SplitPassage(NamedTuple):
         return firsts
 
     def spread_to_pieces(self, weights: Sequence[float], how: str) -> list[float]:
-        """Return the weights of pieces, given those of words. how: "copy" to all pieces of a word, or to its "first" one"""
+        """Return one weight per word piece, given one per word.
+
+        how: "copy" gives the weight to all pieces of a word, "first" to its first piece only
+        """
         if how == "copy":
             return [weights[owner] if owner >= 0 else 0.0 for owner in self.owners]
         values = [0.0] * len(self.ids)
@@ -51,7 +54,7 @@ class SplitPassage(NamedTuple):
 
 
 class PassageSplitter:
-    """Split passages into words and word pieces.
+    """Splitter of passages into words and word pieces.
 
     Raises UsageError for an unknown stemmer, DrtkError for a missing stop-word file.
     """
@@ -81,7 +84,7 @@ class PassageSplitter:
         return split_passages
 
     def _split_words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
-        """Return the words that have a piece and are not stop words, and for each piece the index of its word, or -1."""
+        """Return the words that have a word piece and are not stop words, and for each piece the index of its word, or -1."""
         spans = self._split(text, pieces)
         owners = align_words(pieces, spans)
         with_pieces = set(owners)
@@ -97,11 +100,12 @@ _SIZES = {"counts": 2, "attention": 1}  # numbers per word
 
 
 class Statistics:
-    """Word statistics of a collection, as sums over its passages.
+    """Collection statistics per word.
 
-    kind: "counts" (passages with the word, and its occurrences) or "attention" (sum of its saturated attention)
-    made_by: settings that affect the statistics; only statistics with equal settings can be added up
-    length: number of words in all passages, without punctuation
+    kind: "counts" (document frequency and collection frequency) or "attention" (summed saturated attention)
+    made_by: settings that the statistics were collected with; only statistics with equal settings can be merged
+    documents: number of passages in the collection
+    length: number of words in the collection, without punctuation
     """
 
     def __init__(self, kind: str, made_by: Mapping[str, Any]) -> None:
@@ -135,11 +139,11 @@ class Statistics:
 def read_statistics(
     sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, tracker: InputTracker
 ) -> Statistics:
-    """Read files of statistics, and return the sum of all lines.
+    """Read files of collection statistics, and merge all lines.
 
-    made_by: settings that all lines must have; None requires equal settings in all lines
+    made_by: required settings of the statistics; None requires equal settings in all lines
     Raises RecordError for a line without statistics, MismatchError for statistics of another kind or with other settings,
-    DrtkError if there are none.
+    DrtkError for files without statistics.
     """
     total: Statistics | None = None
     source = ""
@@ -150,15 +154,17 @@ def read_statistics(
             place = f"{name_of(source)}:{number}"
             row = _parse_line(line, place)
             if row["statistics"] != kind:
-                raise MismatchError(f"{place}: statistics of {row['statistics']}, but this method needs {kind}")
+                raise MismatchError(
+                    f"{place}: expected '{kind}' statistics, got '{row['statistics']}'; collect them with this method"
+                )
             if made_by is None:
                 made_by = row["made_by"]
             if differences := _describe_differences(row["made_by"], made_by):
-                raise MismatchError(f"{place}: was collected with {differences}; collect with the same settings")
+                raise MismatchError(f"{place}: collected with {differences}; collect again with equal settings")
             total = total or Statistics(kind, made_by)
             total.add(row["words"], length=row["length"], documents=row["documents"])
     if total is None or not total.documents:
-        raise DrtkError(f"{name_of(source)}: contains no statistics; collect them with drtk termweight")
+        raise DrtkError(f"{name_of(source)}: contains no statistics; run `drtk termweight` with `collect` first")
     return total
 
 
@@ -170,7 +176,7 @@ def _parse_line(line: bytes, place: str) -> dict[str, Any]:
         if not is_complete or any(len(values) != size for values in row["words"].values()):
             raise ValueError
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(place, "contains no statistics; drtk termweight with `collect` writes them") from error
+        raise RecordError(place, "contains no statistics; run `drtk termweight` with `collect` first") from error
     return row
 
 
@@ -182,9 +188,9 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
 class TermWeights(Protocol):
     """Interface of a term weighting method.
 
-    needs: kind of collection statistics that it requires, if any
-    split: its default word splitting
-    with_model: whether it runs a model on the passages
+    needs: kind of collection statistics that the method requires, if any
+    split: default word tokenizer
+    with_model: whether the method runs a model on the passages
     """
 
     needs: ClassVar[Needs | None]
@@ -196,14 +202,14 @@ class TermWeights(Protocol):
     ) -> None: ...
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return for each passage the weights, at least 0, of its `SplitPassage.words`."""
+        """Return for each passage the nonnegative weights of `SplitPassage.words`."""
 
     def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return additional fields for the record of the passage."""
 
 
 class WordWeights:
-    """Base of methods that weigh all occurrences of a word in a passage equally."""
+    """Base class of methods that give all occurrences of a word in a passage the same weight."""
 
     with_model: ClassVar[bool] = False
 

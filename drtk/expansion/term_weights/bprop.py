@@ -1,4 +1,4 @@
-"""B-PROP term weights (docs/methods/term-weights.md)."""
+"""B-PROP term weights; steps A to H are defined in docs/methods/term-weights.md."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class FirstTokenAttention:
-    """Compute the attention of the [CLS] token in the last layer, averaged over the heads (docs/methods/term-weights.md).
+    """Function that computes the attention of the [CLS] token in the last layer, averaged over the heads (step A).
 
-    Only the row of [CLS] is in memory, not the attention of all tokens.
+    Only the attention row of [CLS] is stored, not the attention of all tokens.
     room: maximum number of word pieces in an input, without special tokens
-    Raises MismatchError for a model without a first special token, or whose attention cannot be observed.
+    Raises MismatchError for a model without a first special token, or with an unsupported attention implementation.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FirstTokenAttention:
         self._pad = int(loaded.tokenizer.pad_token_id or 0)
         special = loaded.tokenizer("")["input_ids"]
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
-            raise MismatchError(f"{folder}: puts no special token before a text; use a BERT-like encoder")
+            raise MismatchError(f"{folder}: the tokenizer adds no special token before a text; use a BERT-like encoder")
         self._first, self._last = special[:1], special[1:]
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
@@ -57,7 +57,7 @@ class FirstTokenAttention:
     ) -> list[np.ndarray]:
         """Return the attention to each word piece of each text, float32; 0 for pieces beyond `room`.
 
-        masked: positions of the pieces of each text that are hidden by the attention mask
+        masked: for each text, the positions of word pieces that the attention mask hides
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
         tokens = TokenizedTexts.from_lists(inputs, None)
@@ -75,7 +75,7 @@ class FirstTokenAttention:
         return values
 
     def _forward(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the attention of the first token on every token, (rows, tokens)."""
+        """Return the attention of the first token to every token, (rows, tokens)."""
         inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
         self._row.clear()
         try:
@@ -84,13 +84,13 @@ class FirstTokenAttention:
             size = batch["input_ids"].size
             raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
         if not self._row:
-            raise MismatchError(f"{self._folder}: its attention cannot be observed; use a BERT-like encoder")
-        # ALBERT applies the same layer several times: the last row is that of the last application.
+            raise MismatchError(f"{self._folder}: unsupported attention implementation; use a BERT-like encoder")
+        # ALBERT applies the same layer several times; the last row is from the last application.
         return self._row[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
 
 
 def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
-    """Make the last self-attention append its first row, (rows, heads, tokens), to the returned list at each forward pass."""
+    """Register a hook that appends the first attention row of the last layer, (rows, heads, tokens), to the returned list."""
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -99,17 +99,19 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
         for module in model.modules()
         if "Attention" in type(module).__name__ and hasattr(module, "config") and "Cross" not in type(module).__name__
     ]
-    leaves = [one for one in layers if not any(other is not one and other in [*one.modules()] for other in layers)]
+    leaves = [
+        layer for layer in layers if not any(other is not layer and other in [*layer.modules()] for other in layers)
+    ]
     if not leaves:
-        raise MismatchError(f"{folder}: its attention cannot be observed; use a BERT-like encoder")
+        raise MismatchError(f"{folder}: unsupported attention implementation; use a BERT-like encoder")
     last: Any = leaves[-1]
-    usual = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
+    sdpa = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
     rows: list[Tensor] = []
 
-    def first_row(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
-        scaling = given.get("scaling") or query.shape[-1] ** -0.5
+        scaling = options.get("scaling") or query.shape[-1] ** -0.5
         scores = (
             torch.matmul(query[:, :, :1].float(), key.float().transpose(2, 3)) * scaling
         )  # (rows, heads, 1, tokens)
@@ -117,11 +119,11 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
             mask = attention_mask[:, :, :1]
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
         rows.append(scores.softmax(dim=-1)[:, :, 0])
-        output: tuple[Tensor, None] = usual(module, query, key, value, attention_mask, **given)
+        output: tuple[Tensor, None] = sdpa(module, query, key, value, attention_mask, **options)
         return output
 
     name = f"drtk_first_row_{id(rows)}"
-    AttentionInterface.register(name, first_row)
+    AttentionInterface.register(name, attend)
     last.config = copy(last.config)
     last.config._attn_implementation = name
     return rows
@@ -151,7 +153,7 @@ def saturate(attention: float, kind: Saturation) -> float:
 
 
 def normalize(values: Mapping[str, float]) -> dict[str, float]:
-    """Divide values by their sum (step E, and step F for the collection); all remain 0 if the sum is 0."""
+    """Divide values by their sum; return zeros if the sum is 0 (step E, and step F for the collection)."""
     total = sum(values.values())
     return {word: value / total if total > 0 else 0.0 for word, value in values.items()}
 
@@ -159,11 +161,11 @@ def normalize(values: Mapping[str, float]) -> dict[str, float]:
 def contrast(
     document: Mapping[str, float], collection: Mapping[str, float], kind: Contrast, *, unseen: float
 ) -> dict[str, float]:
-    """Contrast the distribution of a passage with that of the collection (step G).
+    """Score the words of a passage by the contrast of P(w|d) in the passage and P(w|C) in the collection (step G).
 
-    "cross-entropy": P(w|d) * -log2 P(w|C), at most 100; "difference": max(P(w|d) - P(w|C), 0). Words that are not only
-    letters score 0.
+    kind: "cross-entropy", P(w|d) * -log2 P(w|C), at most 100; or "difference", max(P(w|d) - P(w|C), 0)
     unseen: P(w|C) of words that are missing in the collection
+    Words with other characters than letters score 0.
     """
     scores = {}
     for word, p_document in document.items():
@@ -178,7 +180,7 @@ def contrast(
 
 
 def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, float]:
-    """Return a softmax over the words of letters only; other words have probability 0 (step H)."""
+    """Return the softmax over words that contain only letters; other words get 0 (step H)."""
     letter_scores = {word: score for word, score in scores.items() if word.isalpha()}
     if not letter_scores:
         return dict.fromkeys(scores, 0.0)
@@ -192,7 +194,7 @@ _TEMPERATURES = {"cross-entropy": 1.0, "difference": 0.1}
 
 
 class WordAttention:
-    """Compute the saturated attention of the words of passages (steps A to D)."""
+    """Function that computes the saturated attention to the words of passages (steps A to D)."""
 
     def __init__(self, settings: WeightingSettings, model: str, device: str) -> None:
         self._settings = settings
@@ -205,7 +207,7 @@ class WordAttention:
         )
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[dict[str, float]]:
-        """Return the values of the words of each passage; 0 for words beyond the maximum input length."""
+        """Return the saturated attention by word for each passage; 0 for words beyond the maximum input length."""
         masked: list[list[int]] | None = None
         if self._settings.sub2word == "first":
             masked = [_find_continuations(split_passage) for split_passage in split_passages]
@@ -213,7 +215,7 @@ class WordAttention:
         return [self._combine_pieces(*pair) for pair in zip(split_passages, attention, strict=True)]
 
     def _combine_pieces(self, split_passage: SplitPassage, attention: Iterable[float]) -> dict[str, float]:
-        """Return the saturated attention of each word of a passage (steps B to D)."""
+        """Return the saturated attention to each word of a passage (steps B to D)."""
         occurrences = [0.0] * len(split_passage.words)
         for owner, value in zip(split_passage.owners, attention, strict=True):
             if owner >= 0:
@@ -223,7 +225,7 @@ class WordAttention:
 
 
 def _find_continuations(split_passage: SplitPassage) -> list[int]:
-    """Return the pieces that are not the first one of their word."""
+    """Return the indices of word pieces that are not the first piece of a word."""
     first_pieces = set(split_passage.find_first_pieces())
     return [piece for piece, owner in enumerate(split_passage.owners) if owner >= 0 and piece not in first_pieces]
 
@@ -245,16 +247,15 @@ class Bprop(WordWeights):
         self._unseen = min((share for share in self._collection.values() if share > 0), default=1.0)
 
     def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
-        """Yield for each passage the weight of each distinct word."""
         for split_passage, saturations in zip(split_passages, self._attention(split_passages), strict=True):
-            yield self._weights(split_passage.words, saturations)
+            yield self._compute_weights(split_passage.words, saturations)
 
-    def _weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
+    def _compute_weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
         settings = self._settings
         document = normalize(saturations)
         if settings.emit == "attention":
             return document
-        seen = {word for word, value in saturations.items() if value > 0 and word.isalpha()}  # by the model
+        seen = {word for word, value in saturations.items() if value > 0 and word.isalpha()}  # within the input length
         if sum(map(str.isalpha, words)) < settings.min_words:
             return {word: 1 / len(seen) if word in seen else 0.0 for word in document}
         scores = contrast(document, self._collection, settings.contrast, unseen=self._unseen)

@@ -18,7 +18,11 @@ def is_word(word: str) -> bool:
 
 
 def compute_tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
-    """Return (tf / passage length) * log(N / df), which is 0 for a word in every passage."""
+    """Return (tf / passage length) * log(N / df), which is 0 for a word that is in every passage.
+
+    count: tf, term frequency
+    frequency: df, document frequency
+    """
     return count / length * log(documents / frequency)
 
 
@@ -33,7 +37,7 @@ def compute_bm25(count: int, length: int, *, idf: float, average: float, k1: flo
 
 
 class CountBasedWeights(WordWeights):
-    """Base of weights from counts. Words that are missing in the collection count as occurring once in one passage."""
+    """Base class of methods that compute weights from counts. Words missing in the collection have df = cf = 1."""
 
     needs: ClassVar[Needs | None] = "counts"
     split: ClassVar[WordSplit] = "pieces"
@@ -46,7 +50,6 @@ class CountBasedWeights(WordWeights):
         self._average = statistics.length / max(1, statistics.documents)
 
     def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
-        """Yield for each passage the weight of each distinct word."""
         for split_passage in split_passages:
             counts = Counter(split_passage.words)
             length = sum(count for word, count in counts.items() if is_word(word))
@@ -57,7 +60,7 @@ class CountBasedWeights(WordWeights):
         raise NotImplementedError
 
     def _get_counts(self, word: str) -> tuple[int, int]:
-        """Return the document frequency and the number of occurrences of a word in the collection, at least 1."""
+        """Return the document frequency and the collection frequency of a word, each at least 1."""
         passages, occurrences = self._statistics.words.get(word, (1, 1))
         return int(passages), int(occurrences)
 
@@ -72,7 +75,7 @@ class TfIdf(CountBasedWeights):
 
 
 class InverseFrequency(CountBasedWeights):
-    """1 / occurrences in the collection, as in MASTER's released code; punctuation is weighted too."""
+    """1 / collection frequency, as in MASTER's released code; punctuation is weighted too."""
 
     def weight(self, word: str, count: int, length: int) -> float:
         return 1 / self._get_counts(word)[1]
@@ -88,7 +91,7 @@ class Idf(CountBasedWeights):
 
 
 class Bm25(CountBasedWeights):
-    """BM25 score of a one-word query; 0 for punctuation."""
+    """Lucene's BM25 term score; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
 

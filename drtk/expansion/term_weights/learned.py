@@ -23,7 +23,7 @@ from drtk.text.words import load_function_words, normalize_word
 def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
-    """Load a trained model and its predictor. Raises MismatchError for a folder without a model of this method."""
+    """Load a trained model and its predictor. Raises MismatchError for a folder without a model of the method."""
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
@@ -32,7 +32,7 @@ def _load_model(
 
 
 class DeepCT:
-    """DeepCT weights: the model's output, at least 0, at the first piece of each occurrence of a word."""
+    """DeepCT: the weight of a word occurrence is the model's output at its first word piece, at least 0."""
 
     needs: ClassVar[Needs | None] = None
     split: ClassVar[WordSplit] = "pieces"
@@ -56,12 +56,12 @@ class DeepCT:
         return {}
 
 
-STEPS, LARGEST = 256, 255  # of the quantization; the largest must fit a byte
+STEPS, LARGEST = 256, 255  # of the quantization; the largest value must fit into a byte
 
 
 def quantize(impact: float, largest: float) -> int:
     """Quantize an impact to 8 bits: ceil(256 * impact / largest), at most 255; 0 if it is not positive."""
-    steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit of the quotient
+    steps = round(impact * STEPS / largest, 6)  # rounded, so that floating-point errors do not add a step
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
 
@@ -72,9 +72,9 @@ def _get_expansion_fields(settings: WeightingSettings, facts: Mapping[str, Any])
 def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield the passages whose expansion fields are valid.
+    """Yield the passages, and check their expansion fields.
 
-    Raises RecordError (file:line) for others, unless `tracker` skips them.
+    Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """
     fields = _get_expansion_fields(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
@@ -91,8 +91,8 @@ def iter_with_added_texts(
 class DeepImpact:
     """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
-    The weight of a word is its impact divided by the largest impact in the passage, without expansions. Function words
-    weigh 0: they are removed from questions, so their impacts are not trained.
+    The weight of a word is its impact divided by the largest impact in the passage, without expansions. Stop words have
+    weight 0, because they are removed from questions, so that their impacts are not trained.
     """
 
     needs: ClassVar[Needs | None] = None
@@ -107,11 +107,11 @@ class DeepImpact:
         self._expand = _get_expansion_fields(settings, weigher.facts)
         self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
         if self._largest <= 0:
-            raise MismatchError(f"{model}: does not record its largest impact; give `impact_max`")
+            raise MismatchError(f"{model}: does not record the largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return the weights, at most 1, of the words of each passage. Raises RecordError for invalid expansion fields."""
+        """Return the weights of the words of each passage, 0 to 1. Raises RecordError for invalid expansion fields."""
         inputs = []
         for split_passage in split_passages:
             words = [normalize_word(word) for word in split_passage.words]
@@ -136,10 +136,10 @@ class DeepImpact:
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 
 
-def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dict[str, float]:
-    """Return the impact of each word: the value at the first piece of its first occurrence. Function words have none.
+def compute_impacts(positions: WordPositions, values: Sequence[float] | Any) -> dict[str, float]:
+    """Return the impact of each word, the value at the first word piece of its first occurrence; stop words are skipped.
 
-    values: outputs of the model, one per piece
+    values: outputs of the model, one per word piece
     """
     excluded = load_function_words()
-    return {word: float(values[head]) for word, head in places.find_first_heads().items() if word not in excluded}
+    return {word: float(values[head]) for word, head in positions.find_first_heads().items() if word not in excluded}

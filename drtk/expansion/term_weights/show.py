@@ -21,7 +21,7 @@ Word = tuple[str, float]
 
 
 class WeightedPassage(NamedTuple):
-    """Title and text of a passage as pieces with weights; the weight between words is 0.
+    """Title and text of a passage, split into (string, weight) segments; text between words has weight 0.
 
     top: distinct lowercase words with the largest weights, without punctuation
     """
@@ -33,11 +33,11 @@ class WeightedPassage(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """The largest weight; 1 if all are 0."""
+        """Largest weight in the passage; 1 if all weights are 0."""
         return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
 
     def format_figures(self) -> list[str]:
-        """Format the weights of `top` with equally many decimals, so that the largest has three significant digits."""
+        """Format the weights of `top` with the same number of decimals; the largest has three significant digits."""
         decimals = max(0, 2 - floor(log10(self.top[0][1]))) if self.top else 0
         return [f"{weight:.{decimals}f}" for _, weight in self.top]
 
@@ -45,16 +45,16 @@ class WeightedPassage(NamedTuple):
 def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> Iterator[WeightedPassage]:
     """Yield passages with their weights, and the `top` words with the largest weights.
 
-    tokenizer: used instead of the recorded tokenizer
-    Raises MismatchError for a passage without weights, or with a wrong number of them, and what `RecordedTokenizers`
-    raises.
+    tokenizer: replaces the recorded tokenizer
+    Raises MismatchError for a passage with missing weights or a wrong number of weights, and the errors of
+    `RecordedTokenizers`.
     """
     tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
         name = read_weights_tokenizer(passage)
         weights = passage.extra.get("weights")
         if not isinstance(weights, list) or not (name or tokenizers.replacement):
-            raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight writes them")
+            raise MismatchError(f"passage '{passage.id}' has no weights; run `drtk termweight` first")
         pieces_of = tokenizers(name)
         title: list[Word] = [(passage.title, 0.0)] if passage.title else []
         if "title_weights" in passage.extra:
@@ -64,14 +64,14 @@ def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: 
 
 
 def split_weighted_text(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
-    """Return the text as pieces with weights; the weight of a word is the largest of its word pieces."""
+    """Split the text into (string, weight) segments; a word has the largest weight of its word pieces."""
     if not isinstance(weights, list) or not all(type(weight) in (int, float) for weight in weights):
-        raise MismatchError(f"passage '{id}': its weights must be a list of numbers; run drtk termweight again")
+        raise MismatchError(f"passage '{id}': weights must be a list of numbers; run `drtk termweight` again")
     pieces = tokenizer([text])[0]
     if len(weights) != len(pieces.ids):
         raise MismatchError(
-            f"passage '{id}': has {len(weights)} weights, but {len(pieces.ids)} word pieces with {tokenizer.name}; give its "
-            "`tokenizer`"
+            f"passage '{id}': has {len(weights)} weights, but {tokenizer.name} returns {len(pieces.ids)} word pieces; give the "
+            "tokenizer of the weights as `tokenizer`"
         )
     words: list[Word] = []
     position = 0
@@ -130,7 +130,7 @@ def _wrap(weighted: WeightedPassage, width: int, color: bool) -> Iterator[str]:
 
 
 def _iter_clusters(parts: Iterable[Word]) -> Iterator[list[Word]]:
-    """Yield the groups of pieces that are not separated by white space."""
+    """Yield the lists of segments that are not separated by white space; split segments at white space."""
     cluster: list[Word] = []
     for text, weight in parts:
         for at, piece in enumerate(_WHITE.split(text)):
@@ -150,7 +150,7 @@ def _shade(word: Word, largest: float, color: bool) -> str:
 
 
 def build_page(passages: Iterable[WeightedPassage], *, title: str) -> Iterator[str]:
-    """Yield the lines of an HTML page: passages with their words shaded by weight, and their heaviest words."""
+    """Yield the lines of an HTML page of passages, with words shaded by weight and a table of the top words."""
     return pages.render_page(title, _iter_page_parts(passages))
 
 

@@ -34,34 +34,34 @@ _SAMPLE = 2000  # training passages from which the largest impact is computed
 
 
 class PassageQuestions(NamedTuple):
-    """A passage and the questions that it answers."""
+    """A positive passage and its questions."""
 
     passage: Passage
     queries: list[str]
 
 
-class PassageQuestionsByNumber:
-    """The positives of all examples, by number, each with all questions that it answers."""
+class PassageQuestionsDataset:
+    """Dataset of the distinct positives of all examples, each with all its questions."""
 
     def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusTexts) -> None:
         self._texts, self._corpus = queries, corpus
         self._queries: dict[str, list[str]] = {}
         for example, query_id in enumerate(examples.query_ids):
-            for number in examples.positives(example):
-                self._queries.setdefault(examples.passage_ids[number], []).append(query_id)
+            for index in examples.positives(example):
+                self._queries.setdefault(examples.passage_ids[index], []).append(query_id)
         self._ids = list(self._queries)
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, number: int) -> PassageQuestions:
-        id = self._ids[number]
+    def __getitem__(self, index: int) -> PassageQuestions:
+        id = self._ids[index]
         (passage,) = self._corpus.get_many([id])
         return PassageQuestions(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
 def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
-    """Return the term recall of each word: the share of queries with a word of the same stem; 0 for function words."""
+    """Return the term recall of each word: the share of queries that contain a word with the same stem; 0 for stop words."""
     query_stems = [{stem(word) for word in extract_question_words(query)} for query in queries]
     excluded = load_function_words()
     recall: dict[str, float] = {}
@@ -74,10 +74,10 @@ def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callab
 
 
 class _PassageCollator:
-    """Base of collators that tokenize passages.
+    """Base class of collators that tokenize passages.
 
     room: maximum number of word pieces in an input, without special tokens
-    expand: fields with expansions, which are appended to the passage
+    expand: names of fields with expansions, which are appended to the passage
     """
 
     def __init__(
@@ -99,14 +99,13 @@ class _PassageCollator:
 
 
 class RecallCollator(_PassageCollator):
-    """Collate batches for DeepCT.
+    """Collator of batches for DeepCT.
 
-    Adds to the model's inputs, (passages, tokens) each: recall, the term recall at the first piece of each word, and first,
-    1 at these pieces.
+    Adds two tensors (passages, tokens) to the model inputs: "first" is 1 at the first word piece of each word, else 0;
+    "recall" has the term recall of the word at these pieces.
     """
 
     def __call__(self, items: Sequence[PassageQuestions]) -> dict[str, Tensor]:
-        """Return the tensors of a batch."""
         stem = make_stemmer("porter")
         passages = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
         batch = self._make_inputs(passages)
@@ -120,15 +119,14 @@ class RecallCollator(_PassageCollator):
 
 
 class PairCollator(_PassageCollator):
-    """Collate batches for DeepImpact, with a positive and a negative of each example in alternating rows.
+    """Collator of batches for DeepImpact, with positives and negatives of the examples in alternating rows.
 
-    Adds to the model's inputs, (2 * examples, tokens) each: in_question, 1 at the first piece of the first occurrence of
-    each question word.
+    Adds a tensor (2 * examples, tokens) to the model inputs: "in_question" is 1 at the first word piece of the first
+    occurrence of each question word, else 0.
     Raises RecordError for invalid expansion fields.
     """
 
     def __call__(self, items: Sequence[SampledExample]) -> dict[str, Tensor]:
-        """Return the tensors of a batch."""
         passages = [
             positions
             for item in items
@@ -165,7 +163,10 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
 def plan_training(
     examples: PackedExamples, method: str, training: WeightTrainingConfig, *, source: str = "examples"
 ) -> Schedule:
-    """Return the training schedule. source: name of the file of examples. Raises what `plan_schedule` raises."""
+    """Return the training schedule. Raises the errors of `plan_schedule`.
+
+    source: name of the file of examples, for error messages
+    """
     if method == "deepimpact":
         return plan_schedule(len(examples), training, source=source)
     passages = {number for example in range(len(examples)) for number in examples.positives(example)}
@@ -173,14 +174,14 @@ def plan_training(
 
 
 def compute_recall_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"recall": loss}, DeepCT's loss of a batch."""
+    """Return {"recall": loss}, the DeepCT loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
 def compute_pair_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"pairs": loss}, DeepImpact's loss of a batch with alternating rows of positives and negatives."""
+    """Return {"pairs": loss}, the DeepImpact loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
     in_question = inputs.pop("in_question")  # (2 * pairs, tokens)
     scores = (model(**inputs) * in_question).sum(dim=1)
@@ -197,12 +198,12 @@ def train_term_weighter(
     seed: int = 42,
     device: str = "auto",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train a term weighting model and write it into `folder` (on rank 0).
+    """Train a term weighting model, and write it into `folder` (on rank 0).
 
-    folder: of the model, log.jsonl, and checkpoints, which are deleted at the end; training resumes from a checkpoint
+    folder: folder for the model, log.jsonl, and checkpoints (deleted at the end); training resumes from a checkpoint
     training: result of `WeightTrainingConfig.resolve`
     Returns counts for the manifest of the run, and entries for the model's manifest.
-    Raises MismatchError for a length above the model's maximum, and what `drtk.training.fit.fit` raises.
+    Raises MismatchError for a length above the model's maximum, and the errors of `drtk.training.fit.fit`.
     """
     method = weigher.method
     schedule = plan_training(data.examples, method, training, source=data.source)
@@ -221,7 +222,7 @@ def train_term_weighter(
     dataset: EpochDataset[Any]
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
-        dataset = EpochDataset(PassageQuestionsByNumber(data.examples, **texts), **steps)
+        dataset = EpochDataset(PassageQuestionsDataset(data.examples, **texts), **steps)
         collate = RecallCollator(weigher, tokenizer, **input_options)
     else:
         dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
@@ -262,7 +263,7 @@ def find_largest_impact(
     length: int,
     device: str,
 ) -> float:
-    """Return the largest impact of a word, without function words, in a sample of the training passages."""
+    """Return the largest impact of a word in a sample of the training passages, without stop words."""
     ids = [*sample_evenly(examples.passage_ids, _SAMPLE, total=len(examples.passage_ids))]
     predict = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
     excluded = load_function_words()
@@ -279,5 +280,5 @@ def find_largest_impact(
             heads = [head for word, head in positions.find_first_heads().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")
+        raise DrtkError("all impacts are 0 after training; use another `seed` or a lower `learning_rate`")
     return largest

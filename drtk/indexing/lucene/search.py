@@ -1,8 +1,8 @@
 """Search a Lucene index.
 
-A call from Python into Java costs microseconds per object, and pyjnius' objects must not be shared between Python
-threads. So analysis, search and feedback of a query are composed into one method handle, which becomes a
-java.util.function.Function and runs in a parallel stream; the results of all items arrive as one JSON text.
+A call from Python into Java costs microseconds per object, and pyjnius objects must not be shared between Python
+threads. So analysis, search and feedback of a query are composed into one java.lang.invoke.MethodHandle, which runs as a
+java.util.function.Function in a parallel stream. The results of all queries are returned as one JSON text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COMMON_POOL = "java.util.concurrent.ForkJoinPool.common.parallelism"
 
 
 def get_class_object(name: str) -> Any:
-    """Return the java.lang.Class object of a class, by its full name."""
+    """Return the java.lang.Class object of a class by its full name."""
     return load_class("java.lang.Class").forName(name)
 
 
@@ -59,12 +59,12 @@ def make_method_type(returns: str, *takes: str) -> Any:
 
 
 def find_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return a method handle of a public method; its first argument is the object."""
+    """Return the method handle of a public method; the first argument of the handle is the object."""
     return _lookup().findVirtual(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
 def find_static_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return a method handle of a public static method."""
+    """Return the method handle of a public static method."""
     return _lookup().findStatic(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
@@ -79,7 +79,7 @@ def bind(handle: Any, position: int, value: Any) -> Any:
     return load_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, value)
 
 
-def chain(first: Any, second: Any) -> Any:
+def compose(first: Any, second: Any) -> Any:
     """Return a method handle that computes second(first(x))."""
     return load_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second)
 
@@ -93,7 +93,7 @@ def make_java_list(items: Iterable[Any]) -> Any:
 
 
 class JavaMap:
-    """Apply a method handle to every item of a Java collection, and return the results in order.
+    """Function that applies a method handle to every item of a Java collection, and returns the results in order.
 
     parallel: use all threads of Java's common pool
     """
@@ -111,7 +111,7 @@ class JavaMap:
             "com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", "java.lang.Object"
         )
         to_list = find_method(_STREAM, "toList", "java.util.List").asType(make_method_type("java.lang.Object", _STREAM))
-        self._run = chain(chain(chain(stream, mapped), to_list), bind(write, 0, _make_json_writer()))
+        self._run = compose(compose(compose(stream, mapped), to_list), bind(write, 0, _make_json_writer()))
 
     def __call__(self, items: Any) -> Any:
         """Return the results for a Java collection, parsed from JSON. Raises jnius.JavaException for a Java exception."""
@@ -119,10 +119,10 @@ class JavaMap:
 
 
 def _store_function(handle: Any, holder: Any) -> None:
-    """Convert a method handle to a java.util.function.Function, and store it in the AtomicReference `holder`.
+    """Convert a method handle to a java.util.function.Function, and store the Function in the AtomicReference `holder`.
 
-    From Java 24 on, the class of the Function is hidden from pyjnius, so it is made and stored by one chain of method
-    handles. Before Java 22, the class has a name, and the method that makes it rejects a public lookup.
+    Since Java 24, the class of the Function is hidden from pyjnius, so one composed method handle creates and stores the
+    Function. Before Java 22, the class is visible, and the method that creates the Function rejects a public lookup.
     """
     import jnius
 
@@ -136,11 +136,11 @@ def _store_function(handle: Any, holder: Any) -> None:
     else:
         make = bind(bind(make, 0, get_class_object(_FUNCTION)), 0, handle)
         store = bind(find_method(holder.getClass().getName(), "set", "void", "java.lang.Object"), 0, holder)
-        chain(make, store).invokeWithArguments(make_java_list([]))
+        compose(make, store).invokeWithArguments(make_java_list([]))
 
 
 def _make_json_writer() -> Any:
-    """Return a JSON writer that skips unused parts of search results."""
+    """Return a JSON writer that omits unused fields of search results."""
     writer = load_class("com.fasterxml.jackson.databind.ObjectMapper")()
     true = load_class("java.lang.Boolean")(True)
     for name in ("org.apache.lucene.search.TotalHits", "[Lorg.apache.lucene.search.SortField;", "[Ljava.lang.Object;"):
@@ -157,11 +157,11 @@ def open_reader(folder: Path) -> Any:
 
 
 class LuceneSearcher:
-    """Search a Lucene index; base of `LuceneIndex` and `ImpactIndex`.
+    """Base class of `LuceneIndex` and `ImpactIndex`, which searches a Lucene index.
 
-    make_similarity, make_analyzer: return Lucene's Similarity and Analyzer; called after the JVM is started
+    make_similarity, make_analyzer: return the Lucene Similarity and Analyzer; called after the JVM is started
     rm3: settings of RM3 query expansion; None for no expansion
-    is_english: whether the analyzer is for English
+    is_english: whether the analyzer is English
     Raises MismatchError for missing files and files of different indexes, DrtkError for Java exceptions.
     """
 
@@ -185,15 +185,13 @@ class LuceneSearcher:
             finalize(self, _close, reader).atexit = False  # tuning opens many readers
             if reader.maxDoc() != len(self):
                 raise MismatchError(
-                    f"{folder}: {INDEX_FOLDER}/ and {IDS_FILE} do not belong together; rebuild the index"
+                    f"{folder}: {INDEX_FOLDER}/ and {IDS_FILE} have different numbers of passages; rebuild the index"
                 )
             if threads:  # of Java's common pool, which the calling thread joins; only the first setting has an effect
                 load_class("java.lang.System").setProperty(_COMMON_POOL, str(max(threads - 1, 1)))
             self._lucene = load_class(SEARCHER)(reader.getContext())
             self._lucene.setSimilarity(make_similarity())
-            load_class(SEARCHER).setMaxClauseCount(
-                2**31 - 1
-            )  # queries may have any number of words (docs/methods/ear.md)
+            load_class(SEARCHER).setMaxClauseCount(2**31 - 1)  # for queries of any length (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
             self._to_query = self._make_bag_of_words() if rm3 is None else self._make_rm3_expansion(rm3)
         except jnius.JavaException as error:
@@ -204,14 +202,14 @@ class LuceneSearcher:
         return len(self._ids)
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id, also at the cut."""
+        """Return the top `k` passages for each text, by score, then by descending id, also for ties at rank k."""
         import jnius
 
         k = min(k, len(self))
         if k < 1:
             return [[] for _ in texts]
         try:
-            results = self._search(self._sort_by_score, texts, k + 1)  # one more hit shows whether the cut splits a tie
+            results = self._search(self._sort_by_score, texts, k + 1)  # hit k + 1 shows a tie at rank k
             tied = [at for at, hits in enumerate(results) if len(hits) > k and hits[k - 1]["score"] == hits[k]["score"]]
             if tied:
                 for at, hits in zip(
@@ -225,10 +223,10 @@ class LuceneSearcher:
         ]
 
     def _search(self, make_search: Callable[[int], Any], texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
-        """Return Lucene's hits for each text; batches grow until one takes about a second."""
+        """Return the Lucene hits for each text. The batch size grows until a batch takes about a second."""
         key = make_search.__name__, k
         if key not in self._maps:
-            self._maps[key] = JavaMap(chain(self._to_query, make_search(k)), parallel=self._threads != 1)
+            self._maps[key] = JavaMap(compose(self._to_query, make_search(k)), parallel=self._threads != 1)
         search = self._maps[key]
         hits: list[list[dict[str, Any]]] = []
         size = _FIRST_BATCH
@@ -241,12 +239,12 @@ class LuceneSearcher:
         return hits
 
     def _sort_by_score(self, k: int) -> Any:
-        """Return a method handle query -> top k, ties by document number: fast, because it skips blocks (block-max)."""
+        """Return a method handle query -> top k, with ties by document number. It is fast, because it skips blocks."""
         search = bind(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
         return bind(search, 1, k)
 
     def _sort_by_score_then_id(self, k: int) -> Any:
-        """Return a method handle query -> top k, ties by descending id."""
+        """Return a method handle query -> top k, with ties by descending id."""
         field = load_class(_SEARCH + "SortField")
         order = load_class(SORT)(
             field.FIELD_SCORE, field("id", load_class(_SEARCH + "SortField$Type").STRING_VAL, True)
@@ -256,7 +254,7 @@ class LuceneSearcher:
         return bind(search, 1, k).asType(make_method_type(TOP_DOCS, QUERY))
 
     def _make_bag_of_words(self) -> Any:
-        """Return a method handle text -> query with a clause for each term, weighted by its count."""
+        """Return a method handle text -> query with a clause per distinct term, weighted by its count."""
         build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, ANALYZER, STRING).bindTo(
             load_class(_BAG_OF_WORDS)()
         )
@@ -265,8 +263,8 @@ class LuceneSearcher:
     def _make_rm3_expansion(self, settings: BM25SearchSettings) -> Any:
         """Return a method handle text -> query with `fb_terms` feedback terms from its top `fb_docs` passages.
 
-        The terms are those of Anserini's RM3, whose own second search is limited to one hit. The expanded query is then
-        searched like any other, with the same order of ties.
+        Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
+        any other query, with the same order of ties.
         """
         handles = load_class("java.lang.invoke.MethodHandles")
         words = self._make_bag_of_words()
@@ -274,23 +272,23 @@ class LuceneSearcher:
         to_docs = bind(
             find_static_method(_SCORED_DOCS, "fromTopDocs", _SCORED_DOCS, TOP_DOCS, SEARCHER), 1, self._lucene
         )
-        best = chain(chain(words, self._sort_by_score_then_id(settings.fb_docs)), to_docs)
+        best = compose(compose(words, self._sort_by_score_then_id(settings.fb_docs)), to_docs)
 
         one_hit = load_class(_SEARCH_ARGS)()
         one_hit.hits = 1
         takes = (SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS)
         context = _lookup().findConstructor(get_class_object(_CONTEXT), make_method_type("void", *takes))
-        context = bind(context, 7, one_hit)  # from the last to the first, so that positions stay
+        context = bind(context, 7, one_hit)  # from the last to the first, so that other positions do not change
         context = bind(context, 6, None)  # no filter
         context = bind(context, 3, None)  # no query document
         context = bind(context, 1, None)  # no query id
-        context = context.bindTo(self._lucene)  # left: query, text, tokens
+        context = context.bindTo(self._lucene)  # remaining arguments: query, text, tokens
         context = handles.filterArguments(handles.filterArguments(context, 0, words), 2, tokens.bindTo(self._analyzer))
         context = handles.permuteArguments(context, make_method_type(_CONTEXT, STRING), 0, 0, 0)
 
         feedback = load_class(_RM3)(
             self._analyzer, None, CONTENTS, settings.fb_terms, settings.fb_docs, settings.fb_weight, False,
-            self._is_english,  # keep only terms of [a-z0-9], which would remove all terms of other alphabets
+            self._is_english,  # keep only terms of [a-z0-9]; in other alphabets no term would remain
         )  # fmt: skip
         rerank = find_method(_RM3, "rerank", _SCORED_DOCS, _SCORED_DOCS, _CONTEXT).bindTo(feedback)
         rerank = handles.filterArguments(rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT)), 0, best)
@@ -298,20 +296,20 @@ class LuceneSearcher:
         weighted = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
         weighted = weighted.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
         terms = _lookup().findGetter(get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map"))
-        finish = chain(terms, weighted)
+        finish = compose(terms, weighted)
         finish = handles.dropArguments(finish, 0, make_method_type("void", STRING).parameterList())
         both = handles.foldArguments(
             finish, rerank
-        )  # (text, context): rerank fills the context, then its terms are read
+        )  # (text, context): `rerank` fills the context, `finish` reads its terms
         both = handles.filterArguments(both, 1, context)
         return handles.permuteArguments(both, make_method_type(QUERY, STRING), 0, 0)
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace unpaired surrogates, which undecodable bytes of a command line become."""
+    """Replace unpaired surrogates, which represent undecodable bytes of the command line."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _close(reader: Any) -> None:
-    """Close a reader. `reader.close` must not be stored instead: pyjnius rebinds a method at each look-up."""
+    """Close a reader. Storing `reader.close` instead would fail, because pyjnius rebinds methods at each attribute access."""
     reader.close()

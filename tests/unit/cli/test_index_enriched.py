@@ -154,7 +154,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "using k1 10, b 0.9, as i recommends" in told(capfd, "search", "i", "queries.jsonl")
+    assert "using k1 10, b 0.9 (recommended by i)" in told(capfd, "search", "i", "queries.jsonl")
     found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
@@ -201,7 +201,7 @@ def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path
     given = [orjson.loads(line) | {"title": "violins"} for line in weights.read_bytes().splitlines()]
     rows(place / "titled.jsonl", given)
     complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--term-weights", "-o", "i")
-    assert "2 passages have no 'title_weights', so their titles are not indexed" in complaints
+    assert "titles of 2 passages are not indexed, because the passages have no 'title_weights'" in complaints
     rows(place / "queries.jsonl", [{"_id": "q", "text": "violins"}])
     assert run_command(capfd, "search", "i", "queries.jsonl") == ""
 
@@ -209,7 +209,7 @@ def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path
 def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
     run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
     run_command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
-    with pytest.raises(MismatchError, match="its scale of term weights is not that of one"):
+    with pytest.raises(MismatchError, match="the scale of term weights differs from one"):
         run_command(capfd, "search", "one", "two", "queries.jsonl")
 
 
@@ -255,18 +255,18 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
     rows(place / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
     with pytest.raises(RecordError) as caught:
         run_command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
-    assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be a whole number, got 1.5"
+    assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be an integer, got 1.5"
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--type", "impact", "--expand", "queries"], "`expand`: only supported by indexes of type bm25 and bm25s"),
-        (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
+        (["--type", "impact", "--expand", "queries"], "`expand` requires an index of type bm25 or bm25s"),
+        (["--type", "exact", "--term-weights"], "`term_weights` requires an index of type bm25 or bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
-        (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
-        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale requires --term-weights"),
-        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer requires --term-weights"),
+        (["--type", "bm25s", "--expand", "queries,"], "a field name is empty"),
+        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
+        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
@@ -300,5 +300,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     found = [run_command(capfd, "search", folder, "q") for folder in ("before", "after")]
     assert len(columns(found[0])) == 2
     assert found[0] == found[1]
-    with pytest.raises(RecordError, match=r"w:1: passage 'p1': has \d+ 'weights' for \d+ word pieces"):
+    with pytest.raises(
+        RecordError, match=r"w:1: passage 'p1': 'weights' has \d+ numbers, but the tokenizer returns \d+ word pieces"
+    ):
         run_command(capfd, *index, "--set", "tokenizer=other", "-o", "i")

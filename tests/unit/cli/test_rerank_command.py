@@ -278,7 +278,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
-    with pytest.raises(MismatchError, match="v: contains vectors of pairs; expected vectors of passages"):
+    with pytest.raises(MismatchError, match="v: contains vectors of pairs; give passage embeddings"):
         run("index", "v", "--type", "exact", "-o", "index")
 
 
@@ -358,7 +358,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     assert capfd.readouterr().err == ""
     assert Path("listed").read_bytes().startswith(Path("some").read_bytes())
     (here / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
-    with pytest.raises(RecordError, match="deeper:2: v has no vector of 'd59' for 'q0'"):
+    with pytest.raises(RecordError, match="deeper:2: v has no vector of document 'd59' for query 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
     with pytest.raises(
@@ -513,7 +513,7 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
         said = warnings_of(
             capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both"
         )
-        assert f"{source}-other was reranked to depth 4: only these scores are normalized" in said
+        assert f"{source}-other: reranked to depth 4; only the scores of the top 4 are normalized" in said
     assert read_json(here / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
     whole, part = rankings("run-both"), rankings("short-both")
     for query, found in part.items():
@@ -523,10 +523,10 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
         assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
         assert rest <= {id for id, _ in whole[query][5:]}
     # ranks know no scale, and a run that was changed since says nothing of its own
-    assert "was reranked to depth" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
+    assert ": reranked to depth" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
     (here / "run-other").write_text((here / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
     said = warnings_of(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
-    assert said.count("was reranked to depth") == 1
+    assert said.count(": reranked to depth") == 1
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])

@@ -129,8 +129,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        ({"text": "which?"}, "query 'q0' has no answers, so its candidates cannot be labeled"),
-        ({"text": "which?", "answers": []}, "query 'q0' has no answers, so its candidates cannot be labeled"),
+        ({"text": "which?"}, "query 'q0' has no answers, which are required to label candidates"),
+        ({"text": "which?", "answers": []}, "query 'q0' has no answers, which are required to label candidates"),
         ({"text": "which?", "answers": ["", " "]}, "none of the answers of query 'q0' can be matched"),
     ],
 )
@@ -177,7 +177,7 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     app(["index", str(corpus), "--type", "bm25s", "-o", str(tmp_path / "index"), "-q"], standalone_mode=False)
     corpus.unlink()
     named = ("--index", str(tmp_path / "index"))
-    with pytest.raises(MismatchError, match=r"index: its corpus .*moved\.jsonl does not exist; give `corpus`"):
+    with pytest.raises(MismatchError, match=r"index: corpus .*moved\.jsonl does not exist; give `corpus`"):
         label(place, tmp_path / "out", *named)
     write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
     with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of the index"):

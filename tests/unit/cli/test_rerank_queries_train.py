@@ -183,7 +183,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"contains a query re-ranker for each kind; give `model` answer=.*m/answer title="
+        MismatchError, match=r"contains a query reranker per kind of expansion; give `model` answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 

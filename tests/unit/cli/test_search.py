@@ -232,7 +232,7 @@ def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):
     of_q1 = "".join(line for line in everything.splitlines(keepends=True) if line.startswith("q1 "))
     assert run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "qrels.tsv") == of_q1
     write_text(place / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
-    with pytest.raises(MismatchError, match=r"queries\.jsonl: has none of the judged queries"):
+    with pytest.raises(MismatchError, match=r"queries\.jsonl: contains no judged query"):
         run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
@@ -271,12 +271,12 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, 
     for arguments, error, problem in (
         ("v --type bm26", UsageError, "unknown index type 'bm26'"),
         ("v --type PQ3", UsageError, "multiple of the number"),
-        ("- --type exact", UsageError, "reads embeddings folders"),
-        ("v --type exact --with corpus.jsonl", UsageError, "reads vectors"),
+        ("- --type exact", UsageError, "cannot be built from a stream"),
+        ("v --type exact --with corpus.jsonl", UsageError, "which contains vectors only"),
         ("corpus.jsonl --type exact", MismatchError, "is a file; expected a folder"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),
         ("v --type bm25s", DrtkError, "is a folder"),
-        ("empty.jsonl --type bm25s", DrtkError, "no passages to index"),
+        ("empty.jsonl --type bm25s", DrtkError, "contains no passages"),
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):
         with pytest.raises(error, match=problem):

@@ -70,7 +70,7 @@ def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
-    with pytest.raises(DrtkError, match=f"^{re.escape(PROBLEM)}. Judged documents would become negatives"):
+    with pytest.raises(DrtkError, match=f"^{re.escape(PROBLEM)}. Judged documents could become negatives"):
         app(call, standalone_mode=False)
     assert not list(folder.glob("train*"))
 
@@ -84,7 +84,7 @@ def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
         patch.setattr(Miner, "find_id_mismatch", raise_killed)  # after the last window
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
-    problem = "^a: no judged document was retrieved. Judged documents would become negatives"
+    problem = "^a: no judged document was retrieved. Judged documents could become negatives"
     with pytest.raises(DrtkError, match=problem):
         app([*call, "--resume"], standalone_mode=False)
     assert not list(folder.glob("train*"))

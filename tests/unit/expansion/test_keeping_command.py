@@ -117,7 +117,7 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(
 def test_the_second_pass_logs_the_lowest_score(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     app(["keep-queries", "scored.jsonl", "--keep", "0.5"], standalone_mode=False)
     logged = capfd.readouterr().err
-    assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in logged
+    assert "drtk: keeping 3 of 6 queries, with scores of at least 0.5\n" in logged
     assert "drtk: keep-queries: processing all records before writing the first; temporary folder " in logged
     assert "3 in, 3 out, 6 queries, 3 kept" in logged
 
@@ -416,7 +416,7 @@ def test_generation_resumes_after_a_fault_between_windows(
     [
         ({"queries": None}, "'queries' must be a list of strings"),
         ({"queries": ["b1", 2, "b3"]}, "'queries' must be a list of strings"),
-        ({"query_scores": [0.1, 0.2]}, "'query_scores' has 2 entries for 3 queries"),
+        ({"query_scores": [0.1, 0.2]}, "'query_scores' has 2 numbers for 3 queries"),
         ({"query_scores": [0.1, None, 0.2]}, "'query_scores' must be a list of numbers"),
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],
@@ -432,7 +432,7 @@ def test_bad_queries_and_scores_are_named(
 
 
 def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; drtk doc2query writes it$"):
+    with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; run `drtk doc2query` first$"):
         run_command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
     save(here / "unscored.jsonl", without_scores(SCORED))
     with pytest.raises(

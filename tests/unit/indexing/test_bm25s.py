@@ -139,8 +139,8 @@ def test_porter_and_stop_words_are_those_of_lucene() -> None:
 @pytest.mark.parametrize(
     ("texts", "settings", "problem"),
     [
-        ({}, {}, "nothing to index"),
-        ({"p": "... !"}, {}, "nothing to index"),
+        ({}, {}, "to index; check the corpus"),
+        ({"p": "... !"}, {}, "to index; check the corpus"),
         (EXAMPLE_TEXTS, {"stemmer": "krovetz"}, "krovetz"),
         (EXAMPLE_TEXTS, {"stemmer": "porter", "language": "de"}, "porter"),
         (EXAMPLE_TEXTS, {"stemmer": "snowball", "language": "zh"}, "zh"),

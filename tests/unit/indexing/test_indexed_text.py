@@ -82,13 +82,13 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
     found, problems = made(*faulty, good)
     assert [passage.text for passage in found] == ["rivers"]
     assert problems[:2] == [
-        "2: none: has no 'weights'; drtk termweight writes them",
-        "3: unnamed: has no 'metadata.weights_tokenizer', the tokenizer of its weights; give `tokenizer`",
+        "2: none: has no 'weights'; run `drtk termweight` first",
+        "3: unnamed: has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",
     ]
     assert problems[2:] == [
-        f"1: short: has {pieces + 1} 'weights' for {pieces} word pieces of its tokenizer",
-        "4: words: 'weights' must be a list of numbers",
-        "5: huge: the weight of 'rivers' is too large: its frequency is 100,000,000; expected about 0 to 1",
+        f"1: short: 'weights' has {pieces + 1} numbers, but the tokenizer returns {pieces} word pieces",
+        "4: words: 'weights' must be a list of finite numbers",
+        "5: huge: the weight of 'rivers' is too large (frequency 100,000,000); expected weights between 0 and 1",
     ]
 
 
@@ -108,12 +108,12 @@ def test_impacts_below_one_and_long_words_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("impacts", "problem"),
     [
-        ({"wing": 1.5}, "the impact of 'wing' must be a whole number, got 1.5"),
-        ({"wing": True}, "must be a whole number, got bool"),
-        ({"wing": "3"}, "must be a whole number, got str"),
-        ({"wing": 65_536}, "is 65,536, but the maximum is 65,535"),
-        ({"two words": 1}, "'two words' in 'impacts' is empty or contains white space"),
-        ({"": 1}, "is empty or contains"),
+        ({"wing": 1.5}, "the impact of 'wing' must be an integer, got 1.5"),
+        ({"wing": True}, "must be an integer, got bool"),
+        ({"wing": "3"}, "must be an integer, got str"),
+        ({"wing": 65_536}, "must be at most 65,535, got 65,536"),
+        ({"two words": 1}, "'two words' in 'impacts' must not be empty or contain white space"),
+        ({"": 1}, "must not be empty"),
         ([1], "must be an object"),
     ],
 )

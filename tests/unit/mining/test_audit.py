@@ -83,7 +83,7 @@ def test_no_examples_at_all_is_an_error_with_reasons(world: Path, capfd: pytest.
     # one query without a positive; the others find 9 candidates each, all above .5
     write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
-    why = r"^there are no examples to write: 1 without positives, 119 without negatives \(of 1,071 candidates "
+    why = r"^no training examples were mined: 1 without positives, 119 without negatives \(of 1,071 candidates "
     with pytest.raises(DrtkError, match=why + r"1,071 dropped by max-score\)$") as fault:
         run_command(capfd, *call, "--set", "max_score=0.5")
     assert fault.value.status == 1
@@ -134,11 +134,11 @@ def test_side_files_are_not_overwritten_and_need_a_folder(world: Path, capfd: py
     for option in ("--audit", "--report"):
         with pytest.raises(DrtkError, match="there: exists already; `force` replaces it"):
             run_command(capfd, *CALL, option, "there", "-o", "out.jsonl")
-        with pytest.raises(DrtkError, match="no/x: there is no folder no"):
+        with pytest.raises(DrtkError, match="no/x: folder no does not exist"):
             run_command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
-    with pytest.raises(UsageError, match="`output` and `report`: both are -;"):
+    with pytest.raises(UsageError, match="`output` and `report`: both write -;"):
         run_command(capfd, *CALL, "--report", "-")
-    with pytest.raises(UsageError, match=r"`output` and `audit`: both are out\.jsonl;"):
+    with pytest.raises(UsageError, match=r"`output` and `audit`: both write out\.jsonl;"):
         run_command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 

@@ -126,11 +126,11 @@ def test_a_low_score_drops_a_passage_from_its_source_only() -> None:
 def test_limits_by_source_and_rejected_limits() -> None:
     assert parse_limits(("3", "bm25=2"), "margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
     faults: list[tuple[dict[str, Any], str]] = [
-        ({"margin": ("x",)}, "`margin`: 'x' is neither a number nor NAME=NUMBER"),
-        ({"min_score": ("x=1",)}, "`min_score`: there is no source 'x' among bm25"),
-        ({"max_score": ("nan",)}, "`max_score`: is not a number"),
-        ({"max_share": ("95",)}, "`max_share` is a share of"),
-        ({"max_share": ("-0.1",)}, "`max_share` is a share of"),
+        ({"margin": ("x",)}, "`margin`: expected a number or NAME=NUMBER, got 'x'"),
+        ({"min_score": ("x=1",)}, "`min_score`: unknown source 'x'; choose from bm25"),
+        ({"max_score": ("nan",)}, "`max_score`: expected a number, got NaN"),
+        ({"max_share": ("95",)}, "`max_share` must be between"),
+        ({"max_share": ("-0.1",)}, "`max_share` must be between"),
     ]
     for options, problem in faults:
         with pytest.raises(UsageError, match=problem):
@@ -170,7 +170,7 @@ def test_missing_vectors_are_counted(tmp_path: Path) -> None:
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
-    with pytest.raises(MismatchError, match="contains vectors of queries"):
+    with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
 
 
@@ -206,7 +206,9 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
 
 def test_a_margin_above_the_range_of_scores_is_rejected() -> None:
     for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
-        with pytest.raises(MismatchError, match=f"judge: its scores are between {low} and {high}, so no negative is"):
+        with pytest.raises(
+            MismatchError, match=f"judge: scores are between {low} and {high}, so no negative can score"
+        ):
             CrossEncoderFilter(Judge({}, low=low, high=high), None, margin=margin)
     assert CrossEncoderFilter(Judge({}, low=-1, high=1), None, margin=1.5)
     assert CrossEncoderFilter(Judge({}), None, margin=3)

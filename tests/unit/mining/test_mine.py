@@ -298,22 +298,22 @@ def test_the_activation_function_bounds_the_scores(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--set min_negatives=5": "`min_negatives` adds random passages; `corpus` is required",
-    "--set max_overlap=0.9": "`max_overlap` compares texts; `corpus` is required",
-    "--set max_cosine=0.9": "`max_cosine` compares vectors; `vectors`",
-    "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
-    "--policy nq": "`policy=nq` matches answers; `queries` and `corpus` are required",
-    "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
-    "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
+    "--set min_negatives=5": "`min_negatives` requires `corpus`",
+    "--set max_overlap=0.9": "`max_overlap` requires `corpus`",
+    "--set max_cosine=0.9": "`max_cosine` requires `vectors`",
+    "--scorer x": "`scorer` requires `queries` and `corpus`",
+    "--policy nq": "`policy=nq` requires `queries` and `corpus`",
+    "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",
+    "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",
     "--set source_name=x y.run": "one name is given for several runs",
-    "--set scorer_logits=true": "--set scorer_logits requires --scorer",
-    "--set unretrieved=keep --set max_score=3": "--set unretrieved requires --margin or --max-share",
-    "--set match=regex --report r.txt": "`match` has no effect unless answers are matched",
-    "--set match_title=true": "`match_title` has no effect unless answers are matched",
-    "--query-vectors vectors": "`query_vectors` has no effect unless a source is an index",
-    "--model nosuch": "`model` has no effect unless a source is an index",
-    "--set prompt=x": "`prompt` has no effect unless a source is an index",
-    "--set k1=1.2": "`k1` has no effect unless a source is an index",
+    "--set scorer_logits=true": "--set scorer_logits needs --scorer MODEL",
+    "--set unretrieved=keep --set max_score=3": "--set unretrieved needs --margin or --max-share",
+    "--set match=regex --report r.txt": "`match` requires `policy=nq`",
+    "--set match_title=true": "`match_title` requires `policy=nq`",
+    "--query-vectors vectors": "`query_vectors` requires an index as a source",
+    "--model nosuch": "`model` requires an index as a source",
+    "--set prompt=x": "`prompt` requires an index as a source",
+    "--set k1=1.2": "`k1` requires an index as a source",
 }
 
 
@@ -337,8 +337,8 @@ def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixt
         run_command(capfd, *call[:2])
     for content, fault, problem in (
         ("", DrtkError, "qrels: contains no judgments"),
-        ("x\td1\t1\n", MismatchError, r"no query of the runs has judgments \(runs: 'q0', judgments: 'x'\)"),
-        ("q0\td1\t1\nq0\td1\t2\n", RecordError, "qrels:2: document 'd1' is judged a second time for query 'q0'"),
+        ("x\td1\t1\n", MismatchError, r"no query has judgments \(runs: 'q0', judgments: 'x'\)"),
+        ("q0\td1\t1\nq0\td1\t2\n", RecordError, "qrels:2: document 'd1' is judged twice for query 'q0'"),
         ("q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n", RecordError, r"qrels:2: passage 'zz' is not in the corpus \(1 more"),
     ):
         write_text(tmp_path / "qrels", content)
@@ -368,7 +368,7 @@ def test_judgments_of_documents_are_detected(
     assert "judgments are of documents, not passages; use --by source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
-        DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
+        DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
     ):
         run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
@@ -384,7 +384,7 @@ def test_counts_of_queries_and_random_passages(
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
+        "drtk: added 19 random passages to reach --set min_negatives=210; 20 negatives in all\n"
         in capfd.readouterr().err
     )
     row = json.loads((tmp_path / "out.jsonl").read_text())

@@ -73,15 +73,15 @@ REJECTED = [
     ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
     (
         "exact --query-vectors asked --model model",
-        "`model` has no effect unless a dense index is searched with `queries`",
+        "`model` has no effect: no dense index is searched with `queries`",
     ),
-    ("bm25 --queries queries.jsonl --set max_length=9", "`max_length` has no effect unless a dense index"),
-    ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
-    ("examples.jsonl --set from_rank=2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
-    ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
-    ("queries.jsonl", "queries.jsonl: looks like queries or passages; expected a TREC run .*`queries`"),
-    ("corpus.jsonl", "corpus.jsonl: looks like passages; .*passages: `corpus`"),
-    ("qrels.tsv", "qrels.tsv: looks like judgements, or .*judgements: `qrels`"),
+    ("bm25 --queries queries.jsonl --set max_length=9", "`max_length` has no effect: no dense index"),
+    ("examples.jsonl --margin 1", "`margin` requires a run or index as a source"),
+    ("examples.jsonl --set from_rank=2", "`from_rank` requires ranks, but the negatives of query 'q1' are shuffled"),
+    ("examples.jsonl exact.run --margin examples=1", "`margin`: unknown source 'examples'; choose from exact"),
+    ("queries.jsonl", "queries.jsonl: looks like queries or passages; expected a TREC run, .*`queries`"),
+    ("corpus.jsonl", "corpus.jsonl: looks like passages; .*passages as `corpus`"),
+    ("qrels.tsv", "qrels.tsv: looks like judgements, or .*judgments as `qrels`"),
     ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
@@ -138,8 +138,8 @@ def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -
     taken = [aligned.take(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
     assert sorted(aligned.buffered) == ["a", "e"]
-    assert sorted(aligned.remaining()) == ["a", "e"]
-    assert sorted(QueryBuffer(items(), only={"a"}).remaining()) == ["a"]
+    assert sorted(aligned.read_remaining()) == ["a", "e"]
+    assert sorted(QueryBuffer(items(), only={"a"}).read_remaining()) == ["a"]
 
 
 def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_with_a_run_score_limits_apply_to_the_run_only(
     app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
     out, told = capfd.readouterr()
     assert sorted(json.loads(out)["negatives"]) == ["d2", "d3", "d7"]
-    assert told.count("--set from_rank, --margin apply to runs and indexes, not to examples") == 1
+    assert told.count("--set from_rank, --margin: applied to runs and indexes only, not to training examples") == 1
     kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
     assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
 

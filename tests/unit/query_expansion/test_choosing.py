@@ -37,7 +37,7 @@ def test_the_lowest_estimate_is_the_best_and_ties_keep_their_order() -> None:
 
 def test_the_oracle_takes_the_lowest_label_and_ties_keep_their_order() -> None:
     assert ids(sort_by_label(candidates(101, 7, 101, 7))) == ["e1", "e3", "e0", "e2"]
-    with pytest.raises(MismatchError, match="'e1' has no rank; drtk rerank-queries label"):
+    with pytest.raises(MismatchError, match="'e1' has no rank; run `drtk rerank-queries label`"):
         sort_by_label(candidates(1, None))
 
 

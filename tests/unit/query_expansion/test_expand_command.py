@@ -220,7 +220,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
 
 def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["questions.jsonl", "--model", models / "gpt2", "--kind", "answer", *SHORT]
-    with pytest.raises(UsageError, match="is a language model, which needs `prompt`"):
+    with pytest.raises(UsageError, match="is a language model, which requires `prompt`"):
         rows(capfd, *call)
     found = rows(capfd, *call, "--prompt", "… market winters")
     assert {row["query_id"] for row in found} == set(asked.texts)
@@ -339,10 +339,10 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     generators, questions, _ = held_out
     with pytest.raises(
         MismatchError,
-        match=r"gen: contains 3 generators, one per fold; use `holdout`, or a single one such as .*/fold-0",
+        match=r"gen: contains 3 generators, one per fold; use `holdout`, or give one generator, such as .*/fold-0",
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
-    with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
+    with pytest.raises(MismatchError, match="contains a single generator"):
         rows(capfd, questions, "--model", models / "t5", "--kind", "answer", "--holdout")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
@@ -356,7 +356,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
         row["query_id"] for row in rows(capfd, *call, "--set", "outside=draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
-    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from question 'q3' in"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from 'q3' in"):
         rows(capfd, *call, "--set", "outside=draw")
 
 

@@ -147,7 +147,7 @@ def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
     source, assumed = write_rows(tmp_path / "in", rows), set[str]()
     for _ in range(2):
         assert load(place, source, assumed=assumed).depth == 100
-    assert caplog.text.count("different ranks beyond 100 (150, 250 …) all count as no answer found") == 2
+    assert caplog.text.count("ranks beyond 100 (150, 250 …) count as no answer found") == 2
     message = "in: the search depth of the labels is unknown ('q0#sentence#00' has no 'depth'); assuming 100"
     assert caplog.text.count(message) == 1
     caplog.clear()
@@ -172,7 +172,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     assert load(place, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
     rows = read_rows(place / "labelled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
-    message = r"in:3: 'q0#sentence#02' was labeled to depth 1, but other candidates of query 'q0' and kind 'sentence' to depth 100"
+    message = r"in:3: 'q0#sentence#02' was labeled with depth 1, but other candidates of query 'q0' and kind 'sentence' with depth 100"
     with pytest.raises(RecordError, match=message):
         load(place, write_rows(tmp_path / "in", rows))
 
@@ -180,10 +180,10 @@ def test_joined_labels_keep_the_depth_of_each_kind(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label adds it"),
+        ({"rank": None}, "in:9: 'q0#title#00' has no rank; run `drtk rerank-queries label` first"),
         ({"rank": 0}, "in:9: 'rank' must be an integer of at least 1"),
         ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
-        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"),
+        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"),
         ({"query_id": "q5"}, "candidates of query 'q[05]', kind '.*', are not adjacent"),
     ],
 )

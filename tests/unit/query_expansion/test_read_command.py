@@ -165,7 +165,7 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(
     call = [*FILES, "--model", str(model), *SHORT]
     app(["read", "fused", *call, "-o", "p"], standalone_mode=False)
     told = capfd.readouterr().err
-    assert told.count("give different orders") == 1
+    assert told.count("are in different orders") == 1
     assert "fused:1: ranks and scores of query 'q1'" in told
     app(["fuse", "fused", "run", "--method", "round-robin", "-o", "ours", "-q"], standalone_mode=False)
     app(["read", "ours", *call, "-o", "p2"], standalone_mode=False)

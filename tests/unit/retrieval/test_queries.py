@@ -53,7 +53,7 @@ def encode(index, model, **settings):
 def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place, tmp_path):
     copy = shutil.copytree(place / "model", tmp_path / "copy")
     np.testing.assert_array_equal(encode(index, copy), encode(index, None))
-    with pytest.raises(MismatchError, match=r"other: is not the model that encoded the vectors of .*dense"):
+    with pytest.raises(MismatchError, match=r"other: differs from the encoder of .*dense"):
         encode(index, place / "other")
     change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
     encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
@@ -84,14 +84,14 @@ CONFIGURATION_CHANGES = {
 def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, place, tmp_path, named):
     file, entries = CONFIGURATION_CHANGES[named]
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), file, **entries)
-    with pytest.raises(MismatchError, match=f"copy: is not the model .*: different {named}; restore it"):
+    with pytest.raises(MismatchError, match=f"copy: differs from the encoder of .* in {named}; restore the encoder"):
         encode(index, copy)
 
 
 def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     run_command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
-    with pytest.raises(MismatchError, match=r"q: was encoded by another model than .*dense \(different tokenizer\)"):
+    with pytest.raises(MismatchError, match=r"q: the encoder differs from .*dense \(tokenizer\)"):
         run_command(capfd, "search", index, tmp_path / "q")
 
 
@@ -119,5 +119,5 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, ca
 
 def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):
     monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
-    with pytest.raises(DrtkError, match=r"^query 'q0': its vector contains NaN or infinity; encode it again$"):
+    with pytest.raises(DrtkError, match=r"^query 'q0': the vector contains NaN or infinity; encode the queries again$"):
         run_command(capfd, "search", index, place / "queries.jsonl")

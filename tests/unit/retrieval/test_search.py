@@ -97,19 +97,19 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     bm25 = words(tmp_path / "b", {"d": "word"})
     encoder = ENCODER | {"digest": "2" * 32}
     others = [dense(tmp_path / "e", [[1.0]], ["b"], encoder=encoder), wider, bm25]
-    for other, problem in zip(others, ["another encoder", "dimension 2", "of type bm25s"], strict=True):
+    for other, problem in zip(others, ["the encoder differs", "dimension 2", "of type bm25s"], strict=True):
         with pytest.raises(MismatchError, match=problem):
             opened(one, other)
     with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
-    with pytest.raises(UsageError, match="does not record the encoder of its vectors"):
+    with pytest.raises(UsageError, match="does not record the encoder"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
     passages = write_embeddings(tmp_path / "p", [[1.0]])
     queries = write_embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
-        (one, passages, "contains vectors of passages"),
-        (one, queries, "another model"),
-        (bm25, queries, "index of words"),
+        (one, passages, "contains passage embeddings"),
+        (one, queries, "the encoder differs"),
+        (bm25, queries, "is a sparse index"),
     ]:
         with pytest.raises(MismatchError, match=problem):
             StoredQueries(opened(index), source)
@@ -141,7 +141,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
-    with pytest.raises(DrtkError, match="query 'q2': its vector contains NaN or infinity"):
+    with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):
         search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
@@ -175,12 +175,12 @@ def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_pa
     queries = write_embeddings(tmp_path / "q", [[1.0]], role="query")
     with pytest.raises(MismatchError, match="is part 1 of 2, like"):
         open_embeddings([one, again])
-    with pytest.raises(MismatchError, match="another model"):
+    with pytest.raises(MismatchError, match="model or settings differ"):
         open_embeddings([one, other])
-    with pytest.raises(MismatchError, match="vectors of queries"):
+    with pytest.raises(MismatchError, match="contains vectors of queries; give passage embeddings"):
         open_embeddings([queries])
     vectors, facts = open_embeddings([one, write_embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
-    assert list(vectors.ids()) == ["a", "d"]
+    assert list(vectors.iter_ids()) == ["a", "d"]
     assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)
 
 

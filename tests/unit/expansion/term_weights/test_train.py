@@ -9,7 +9,7 @@ import pytest
 from drtk.expansion.term_weights.train import (
     PairCollator,
     PassageQuestions,
-    PassageQuestionsByNumber,
+    PassageQuestionsDataset,
     RecallCollator,
     compute_pair_terms,
     compute_recall,
@@ -70,7 +70,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
     corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
     texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
-    passages = PassageQuestionsByNumber(PackedExamples(examples), queries=texts, corpus=corpus)
+    passages = PassageQuestionsDataset(PackedExamples(examples), queries=texts, corpus=corpus)
     data = EpochDataset(passages, batch=3, steps=2, seed=5)
     epochs = [[data[3 * epoch + at] for at in range(3)] for epoch in (0, 1)]
     for epoch in epochs:
