@@ -265,8 +265,8 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
         (["--type", "exact", "--term-weights"], "`term_weights` requires an index of type bm25 or bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "a field name is empty"),
-        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
-        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
+        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale requires --term-weights"),
+        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer requires --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
