@@ -208,7 +208,11 @@ def _common(
             if isinstance(job, FolderJob):
                 job.discard()
                 if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
-                    log(f"{job.path}: is unfinished; `resume` continues from there")
+                    checkpoints = job.path / "checkpoints"
+                    if checkpoints.is_dir() and not any(checkpoints.iterdir()):
+                        log(f"{job.path}: no checkpoint was saved yet (`save_steps`), so `resume` begins again")
+                    else:
+                        log(f"{job.path}: is unfinished; `resume` continues from there")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.

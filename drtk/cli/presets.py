@@ -14,7 +14,7 @@ from drtk.cli.options import format_default
 from drtk.config import Preset, flag_of, get_default, load_preset, merge_settings, plain_type, preset_names
 from drtk.errors import UsageError
 
-_CALLED = {"documents": "neighbors"}  # what documents are read for, and what the pages call it
+_FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentation calls by another name
 
 
 @plain_command
@@ -45,22 +45,22 @@ def presets(
         sys.stdout.writelines(f"{line}\n" for line in _describe_fields(command))
         return
     if check:
-        for each in preset_names() if name is None else [name]:
-            sys.stdout.write(_check(load_preset(each)) + "\n")
+        for preset_name in preset_names() if name is None else [name]:
+            sys.stdout.write(_check_preset(load_preset(preset_name)) + "\n")
         return
     if name is not None:
         sys.stdout.write(load_preset(name).text)
         return
-    found = [load_preset(each) for each in preset_names()]
-    width = max((len(preset.name) for preset in found), default=0)
-    reach = max((len(preset.command) for preset in found), default=0)
-    for preset in found:
+    shipped = [load_preset(preset_name) for preset_name in preset_names()]
+    width = max((len(preset.name) for preset in shipped), default=0)
+    reach = max((len(preset.command) for preset in shipped), default=0)
+    for preset in shipped:
         sys.stdout.write(f"{preset.name:<{width}}  {preset.command:<{reach}}  {preset.summary}\n")
 
 
-def _check(preset: Preset) -> str:
+def _check_preset(preset: Preset) -> str:
     """Return a line about a valid preset. Raises UsageError for an invalid preset."""
-    made: Any = merge_settings(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
+    made: Any = merge_settings(_get_settings_class(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
         if check := getattr(made, "check", None):
@@ -73,11 +73,11 @@ def _check(preset: Preset) -> str:
     from drtk.pretraining.parse import parse_composition
 
     plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
-    needs = sorted(_CALLED.get(each, each) for each in check_composition(plan, place=preset.name))
-    said = f"{preset.name}: good, {_count(plan.slots, 'slot')}, {_count(plan.objectives, 'term')}"
+    needs = sorted(_FIELD_NAMES.get(field, field) for field in check_composition(plan, place=preset.name))
+    line = f"{preset.name}: good, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
-        said += ", a generator"
-    return said + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
+        line += ", a generator"
+    return line + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
 
 
 def _describe_fields(command: str) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _describe_fields(command: str) -> Iterator[str]:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
 
 
-def _settings_of(preset: Preset) -> type:
+def _get_settings_class(preset: Preset) -> type:
     """Return the settings class of a preset's command. Raises UsageError for a command that does not exist or has no presets."""
     from drtk.cli.main import load_functions
 
@@ -124,5 +124,5 @@ def _settings_of(preset: Preset) -> type:
     return kind
 
 
-def _count(things: Any, name: str) -> str:
+def _format_count(things: Any, name: str) -> str:
     return f"{len(things)} {name}{'s' if len(things) != 1 else ''}"

@@ -15,7 +15,7 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 class ConversionSettings:
     """Settings of `drtk convert`."""
 
-    kind: Kind | None = option(None, "Kind of records in the input. [default: detected]", flag="--as", panel=INPUT)
+    kind: Kind | None = option(None, "Kind of records in the input. [required]", flag="--as", panel=INPUT)
     to: str | None = option(
         None,
         "Output format, such as beir, tevatron or parquet. [default: drtk's]",

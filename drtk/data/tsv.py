@@ -13,6 +13,7 @@ Line = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
 Shape = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
+QRELS_HEADER = ["query-id", "corpus-id", "score"]
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
@@ -22,6 +23,8 @@ def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
         return _parse_quoted(lines)
+    if [column.strip() for column in columns] == QRELS_HEADER:
+        return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
     shapes: dict[int, Shape] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
     return _parse_lines(
         chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"

@@ -304,7 +304,7 @@ def _find_common_queries(
         raise MismatchError(
             f"{name}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example "
             f"'{min(retrieved[other] & missing)}' of {other}; use `intersect` to compare on the common queries, or "
-            "`missing_as_zero` to count missing queries as 0"
+            "`missing_as_zero=true` to count missing queries as 0"
         )
     for name, ids in retrieved.items():
         log_missing(name, len(ids), len(judgments), retrieved_only=False, judged_by=judged_by)

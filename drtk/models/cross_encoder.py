@@ -88,13 +88,9 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         config = load_config(path)
         names = config.architectures or ()
         if names and not any(name.endswith("ForSequenceClassification") for name in names):
-            raise MismatchError(
-                f"{folder}: expected a cross-encoder, got {names[0]}; train one with `drtk train-reranker`"
-            )
+            raise MismatchError(f"{folder}: expected a cross-encoder, got {names[0]}; use another model")
         if config.num_labels != 1:
-            raise MismatchError(
-                f"{folder}: expected a classifier with one label, got {config.num_labels} labels; use another model"
-            )
+            raise MismatchError(f"{folder}: expected a classifier with one label, got {config.num_labels} labels")
         model, missing = load_weights(AutoModelForSequenceClassification, path)
         if missing:  # transformers initializes them at random
             raise MismatchError(
@@ -235,9 +231,7 @@ class CrossEncoderScorer:
         Raises MismatchError if the model has no encoder below its head, and the errors of `scores`.
         """
         if self._model.base_model is self._model:
-            raise MismatchError(
-                f"{self.model}: the model has no encoder below its head to take vectors from; use another model"
-            )
+            raise MismatchError(f"{self.model}: has no encoder to take vectors from; use another cross-encoder")
         vectors = torch.empty((len(pairs.tokens), self.dimension), dtype=torch.float32, device=self.device)
         return self._run(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
 

@@ -157,9 +157,7 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
 
 def warn_untrained_head(folder: Path) -> None:
     """Warn that the masked-LM head is randomly initialized."""
-    warn(
-        f"{folder}: has no masked-LM head; training starts with a randomly initialized one, tied to the word embeddings"
-    )
+    warn(f"{folder}: has no masked-LM head; training starts with a randomly initialized one with tied embeddings")
 
 
 def _init_masked_lm(backbone: nn.Module) -> Any:

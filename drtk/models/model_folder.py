@@ -52,9 +52,7 @@ def locate(model: str) -> Path:
             snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
         )
     except LocalEntryNotFoundError as error:
-        raise DrtkError(
-            f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached; check name and network"
-        ) from error
+        raise DrtkError(f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached") from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise DrtkError(f"{model}: no such folder, and not on the model hub: {str(error).splitlines()[0]}") from error
 
@@ -142,9 +140,7 @@ class EncodingConfig:
         """Raise UsageError for a pooling mode that is not in `poolings`, the supported modes."""
         for mode in self.pooling:
             if mode not in poolings:
-                raise UsageError(
-                    f"unknown pooling '{mode}'; choose from {', '.join(poolings)}, or join several by + (cls+mean)"
-                )
+                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)}, or combine as cls+mean")
 
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"

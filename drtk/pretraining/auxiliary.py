@@ -68,12 +68,10 @@ def build_diffcse_network(
             )
         if text_encoder.tokenizer.mask_token_id is None or text_encoder.tokenizer.padding_side == "left":
             raise MismatchError(
-                "`aux` diffcse requires a tokenizer with a mask token and padding on the right; use a model such as BERT"
+                "`aux` diffcse requires a tokenizer with a mask token that pads on the right, such as BERT's"
             )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
-        raise MismatchError(
-            "`aux` diffcse: the two encoders have different vocabularies; use encoders with one tokenizer"
-        )
+        raise MismatchError("`aux` diffcse: the two encoders have different vocabularies; use one tokenizer")
     proposing = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
     adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()

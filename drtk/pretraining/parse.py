@@ -249,13 +249,9 @@ def _check_slot(plan: Composition, name: str) -> None:
                 "deleted",
                 "any",
             ):
-                raise UsageError(
-                    f'of = "{slot.of}" requires the same view and length in both slots, without inserted or deleted tokens'
-                )
+                raise UsageError(f'of = "{slot.of}" requires the same view and length in both slots, without edits')
             if slot.masking == "extension" and slot.rate < other.rate:
-                raise UsageError(
-                    f"rate {slot.rate} is below the rate of '{slot.of}'; use {other.rate} or more to extend its mask"
-                )
+                raise UsageError(f"rate {slot.rate} is below the rate of '{slot.of}'; use {other.rate} or more")
         elif slot.masking in ("extension", "complement"):
             raise UsageError(f"masking '{slot.masking}' requires 'of'; set it to the slot whose mask is used")
         if slot.corruption in GENERATED and plan.generator is None:
@@ -263,9 +259,7 @@ def _check_slot(plan: Composition, name: str) -> None:
     path, at = [name], slot.of
     while at in plan.slots:
         if at in path:
-            raise UsageError(
-                f"slots {' -> '.join([*path, at])} refer to each other in a cycle; change 'of' in one of them"
-            )
+            raise UsageError(f"slots {' -> '.join([*path, at])} refer to each other in a cycle; change one 'of'")
         path.append(at)
         at = plan.slots[at].of
 
@@ -297,9 +291,7 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
 
 def _check_token_objective(plan: Composition, objective: TokenObjective) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
-        raise UsageError(
-            f"{len(objective.source)} sources for {len(objective.slot)} slots; give one source, or one per slot"
-        )
+        raise UsageError(f"{len(objective.source)} sources for {len(objective.slot)} slots; give one, or one per slot")
     if objective.projector and not objective.source:
         raise UsageError("'projector' requires 'source', the slot whose vector is projected")
     is_edited = objective.target == "edited"

@@ -172,9 +172,7 @@ def check_reporting(names: Sequence[str]) -> None:
     """Raise UsageError for an experiment tracker unknown to transformers, MissingDependency if it is not installed."""
     for name in names:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
-            raise UsageError(
-                f"`report_to`: unknown tracker '{name}'; choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))}"
-            )
+            raise UsageError(f"`report_to`: unknown '{name}'; choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
         if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
             raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 

@@ -41,9 +41,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     differing = [name for name in weights if name not in state]
     differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in places]
     if differing:
-        raise DrtkError(
-            f"{path}: contains the weights of another model ('{differing[0]}' is not in both); use `force` without `resume` to start over"
-        )
+        raise DrtkError(f"{path}: contains the weights of another model ({differing[0]}); use `force` to start over")
     model.load_state_dict(weights, strict=False)
 
 

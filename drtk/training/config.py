@@ -1,4 +1,4 @@
-"""Configuration of the trainers: retriever, re-rankers and generators."""
+"""Configuration of the trainers: retriever, rerankers and generators."""
 
 from __future__ import annotations
 
@@ -245,9 +245,7 @@ class RerankerConfig(TrainingConfig):
             raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")
         passages = self.negatives_in_a_step + 1
         if self.kind == "crossencoder" and self.loss == "listwise" and (self.backward or 0) > passages:
-            raise UsageError(
-                f"`backward` {self.backward}: must be at most {passages}, the number of passages per query"
-            )
+            raise UsageError(f"`backward` {self.backward}: must be at most {passages}, the passages per query")
 
 
 GAR = "gar-"  # prefix of the tasks that expand questions; the expansion type follows

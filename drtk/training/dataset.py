@@ -1,4 +1,4 @@
-"""Datasets and collation for training retrievers and re-rankers."""
+"""Datasets and collation for training retrievers and rerankers."""
 
 from __future__ import annotations
 
@@ -68,11 +68,8 @@ class SampledExamples(EpochDataset[Any]):
     ) -> None:
         super().__init__(examples.query_ids, batch=batch, steps=steps, seed=seed)
         self._examples, self._queries, self._corpus, self._negatives = examples, queries, corpus, negatives
-        self._negative_sampling, self._rotate, self._with_scores = (
-            negative_sampling,
-            positive_sampling == "rotate",
-            with_scores,
-        )
+        self._negative_sampling, self._with_scores = negative_sampling, with_scores
+        self._rotate = positive_sampling == "rotate"
         self._positives = examples.positives_by_query() if with_positives else None
 
     def load(self, index: int, epoch: int) -> SampledExample:

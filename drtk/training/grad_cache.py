@@ -25,13 +25,13 @@ class AuxiliaryModel(Protocol):
     pair: BiEncoder
 
     def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
-        """Return the task's inputs for the texts of a role. rows: indices of some of the texts"""
+        """Return the inputs of the task for the texts of a role. rows: text indices; all texts by default"""
 
     def count_labels(self, role: str, slot: Any) -> Tensor:
-        """Return the divisor of a role's term, over the texts of all processes, ()."""
+        """Return the number of labels of a role in all processes, a scalar, by which the loss of the role is divided."""
 
     def compute_loss(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the loss term of some texts of a role, given their vectors."""
+        """Return the scalar loss by name for the texts of `slot`, divided by `count`. vectors: vectors of these texts"""
 
 
 class Chunk(NamedTuple):

@@ -132,7 +132,7 @@ class ListEvaluator:
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(
-                    f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; use the vectors of the dev run"
+                    f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; encode the dev run"
                 )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_if_order_differs("the dev run")

@@ -67,7 +67,7 @@ class RetrieverLoss:
             alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
             if learns_from_teacher(config.contrastive):
                 raise UsageError(
-                    f"`contrastive` {config.contrastive}: is a distillation loss; choose a contrastive loss"
+                    f"`contrastive` {config.contrastive}: is a distillation loss; choose a contrastive one"
                 )
             contrastive = RETRIEVER_LOSSES.load(config.contrastive) if alpha else None
         names = [CONTRASTIVE, *(f"{CONTRASTIVE}_{size}" for size in config.matryoshka)]

@@ -67,7 +67,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
-        "--corpus hf:x": "hf:x: must be a local file because it is read repeatedly",
+        "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
@@ -83,7 +83,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
         "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts cannot be combined",
         "--with none.jsonl": "none.jsonl: No such file or directory",
-        "--with hf:x": "hf:x: must be a local file because it is read repeatedly",
+        "--with hf:x": "hf:x: must be a local file (read repeatedly)",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (

@@ -128,6 +128,7 @@ def test_repeated_questions_without_ids_get_different_ids(tmp_path: Path) -> Non
         (b"1\ta\n2\t\xff\n", 2, "not UTF-8 at byte 3"),
         (b"1\ta\n1 2\tb\n", 2, "'_id' '1 2' contains white space"),
         (b"a\tb\tc\td\te\n", 1, "got 5"),
+        (b"query-id\tcorpus-id\tscore\nq\td\t1\n", 1, "the header of judgments"),
         (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "a quoted field is not closed"),
         (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array ends in or after element 1"),
         (b'[{"_id":"1","text":"a"}\n', 2, "the array ends in or after element 1"),

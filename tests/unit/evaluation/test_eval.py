@@ -217,7 +217,8 @@ def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> l
     return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
 
 
-SHALLOW = "at most 20 documents for a query with judgments, fewer than the cut-off of R@100"
+DEEPER = "; search deeper for exact values"
+SHALLOW = f"at most 20 documents for a query with judgments, fewer than the cut-off of R@100{DEEPER}"
 
 
 def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +231,7 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
     # 20 passages are 10 documents
     options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
     (line,) = find_depth_messages(capfd, "eval", "short.run", *options)
-    assert line.endswith("at most 10 documents for a query with judgments, fewer than the cut-off of R@11")
+    assert line.endswith("at most 10 documents for a query with judgments, fewer than the cut-off of R@11" + DEEPER)
     answers = ["eval", "short.run", "--answers", "q.jsonl", "--corpus"]
     (line,) = find_depth_messages(capfd, *answers, "more.jsonl")
     assert line == f"drtk: short: {SHALLOW.replace('judgments', 'answers').replace('R@100', 'Answer@100')}"
@@ -243,8 +244,8 @@ def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFix
     log_shallow_runs(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
     query = "for a query with judgments, fewer than the cut-off of"
     assert caplog.messages == [
-        f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100",
-        f"one: at most 1 document {query} nDCG@10, R@10, R@20 and 3 more",
+        f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100{DEEPER}",
+        f"one: at most 1 document {query} nDCG@10, R@10, R@20 and 3 more{DEEPER}",
     ]
 
 

@@ -180,7 +180,7 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
 def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     encoder = save_tiny_encoder(here / "encoder")
     for name, model, error, message in (
-        ("doc2query", encoder, MismatchError, r"encoder: expected a generation model .*, got an encoder \(bert\)"),
+        ("doc2query", encoder, MismatchError, r"encoder: expected a generation model.*, got an encoder \(bert\)"),
         ("doc2query", models / "gpt2", MismatchError, "expected an encoder-decoder"),
         ("continue-text", models / "t5", MismatchError, "expected a decoder-only model"),
     ):

@@ -152,7 +152,7 @@ WRONG = {
     "too many sources": ((SLOTS, DECODER.replace('source = "one"', 'source = ["one", "plain"]')), "objective 'decoder': 2 sources for 1 slots"),
     "nothing edited": ((SLOTS, MLM, 'target = "edited"\n'), "objective 'mlm': slot 'one' has no edits"),
     "a mask of no other slot": ((SLOTS.replace('of = "one", ', ""), MLM), "[slots.two]: masking 'extension' requires 'of'"),
-    "less than what is extended": ((SLOTS.replace("0.5", "0.2"), MLM), "[slots.two]: rate 0.2 is below the rate of 'one'; use 0.3 or more to extend its mask"),
+    "less than what is extended": ((SLOTS.replace("0.5", "0.2"), MLM), "[slots.two]: rate 0.2 is below the rate of 'one'; use 0.3 or more"),
     "nothing masked": ((SLOTS, MLM.replace('"one"', '"plain"')), "objective 'mlm': target \"masked\" requires a masking; set the masking of slot 'plain'"),
     "other tokens than its view": (
         ('[slots]\none = { view = "passage", corruption = "deleted", rate = 0.3 }\n', MLM, 'target = "all"\n'),
@@ -285,7 +285,7 @@ UNKNOWN = [
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
     ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),
     ("mlm", "slots.passage.masking=complement", "[slots.passage]: masking 'complement' requires 'of'"),
-    ("simlm", "slots.decoder.rate=0.2", "[slots.decoder]: rate 0.2 is below the rate of 'encoder'; use 0.3 or more to extend its mask"),
+    ("simlm", "slots.decoder.rate=0.2", "[slots.decoder]: rate 0.2 is below the rate of 'encoder'; use 0.3 or more"),
     ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; choose from encoder, decoder, "),
     ("simlm", "objective.decoder.reader.layer=1", "objective 'decoder': reader 'decoder' has no option 'layer'; choose from layers, init"),
     ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),

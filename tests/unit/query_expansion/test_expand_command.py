@@ -356,7 +356,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
         row["query_id"] for row in rows(capfd, *call, "--set", "outside=draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
-    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from question 'q3' in"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from 'q3' in"):
         rows(capfd, *call, "--set", "outside=draw")
 
 

@@ -48,7 +48,7 @@ def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingDependency, match="wandb needs wandb, which is not installed"):
         arguments.check_reporting(["wandb"])
     arguments.check_reporting(["none"])
-    with pytest.raises(UsageError, match=r"`report_to`: unknown tracker 'tensorbord'; choose from .*tensorboard"):
+    with pytest.raises(UsageError, match=r"`report_to`: unknown 'tensorbord'; choose from .*tensorboard"):
         arguments.check_reporting(["tensorbord"])
 
 
