@@ -49,7 +49,7 @@ def compare(
     drtk compare bm25.run dense.run --qrels qrels.tsv --queries queries.jsonl --format html -o comparison.html
     """
     if qrels is not None and answers is not None:
-        raise UsageError("--qrels and --answers: choose one")
+        raise UsageError("--qrels and --answers cannot be combined; give one")
     from drtk.evaluation.compare_report import compare_files
 
     lines = compare_files(runs, settings, job.tracker, qrels=qrels, answers=answers, corpus=corpus, queries=queries)

@@ -15,7 +15,7 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-LanguageModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="GPT-2-type model, a folder or hub name.")]
+LanguageModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="GPT-2-type model, a folder or Hub name.")]
 
 
 @with_settings(ContinuationSettings, panel=GENERATION)

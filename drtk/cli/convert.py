@@ -20,7 +20,7 @@ def convert(
         list[str] | None,
         typer.Argument(
             metavar="[INPUT]…",
-            help="Files to read; - is stdin. Files of examples are concatenated.",
+            help="Files to read; - is stdin. Several files of examples are concatenated.",
             show_default=False,
         ),
     ] = None,
@@ -30,7 +30,7 @@ def convert(
         typer.Option(
             "--masked-lm",
             metavar="MODEL",
-            help="Export this encoder and its language-model head as a masked language model.",
+            help="Export this encoder with its language-model head as a masked language model.",
         ),
     ] = None,
     *,
@@ -61,7 +61,7 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
     from drtk.runtime.manifest import find_inputs
 
     if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
-        raise UsageError("--masked-lm converts a model; leave out the input and the options for records")
+        raise UsageError("--masked-lm cannot be combined with input files or options for records")
     folder = locate(model)
     made = load_trained_masked_lm(folder)
     save_masked_lm(*made, job.begin())

@@ -37,7 +37,12 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "with_files": (
         Annotated[
             list[str] | None,
-            _flag("--with", metavar="FILE", panel=INPUT, help="Join a file of added fields by id; repeatable."),
+            _flag(
+                "--with",
+                metavar="FILE",
+                panel=INPUT,
+                help="File of additional fields, joined to the passages by id; repeatable.",
+            ),
         ],
         None,
     ),
@@ -45,7 +50,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
         Annotated[bool, _flag("--bare", panel=INPUT, help="Write only ids and the fields this command adds.")],
         False,
     ),
-    "shard": (Annotated[str, _flag("--shard", metavar="N/OF", help="Process only shard N of OF.")], "1/1"),
+    "shard": (Annotated[str, _flag("--shard", metavar="I/N", help="Process only shard I of N, such as 1/4.")], "1/1"),
     "quiet": (Annotated[bool, _flag("--quiet", "-q", help="Print warnings and errors only.")], False),
     "verbose": (Annotated[bool, _flag("--verbose", "-v", help="Print details, and tracebacks of errors.")], False),
 }
@@ -92,9 +97,9 @@ def record_filter(
         if trains is not None and settings.get(trains) is not None:
             flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{flag} writes a model; leave out --bare and --with, which are for passages")
+                raise UsageError(f"--{flag} writes a model; omit --bare and --with")
             if parse_shard(given.get("shard", "1/1")) != WHOLE:
-                raise UsageError(f"--{flag} writes a model; leave out --shard, which is for passages")
+                raise UsageError(f"--{flag} writes a model; omit --shard")
             return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(
             name,
@@ -189,7 +194,7 @@ def _common(
         outputs = {"`output`": output} | {f"`{key}`": settings.get(key) for key in writes}
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
-            raise UsageError("--skip-done needs --output with a file or folder")
+            raise UsageError("--skip-done requires --output with a file or folder")
         job = make(name, output, settings, common)
         if not dry_run:
             recovered = job.recover()

@@ -16,7 +16,7 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or hub name.")]
+WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or Hub name.")]
 
 
 @with_settings(GenerationSettings, panel=GENERATION)
@@ -56,7 +56,7 @@ def doc2query(
     keeping.check(generates=True)
     if keeping.keep is not None and job.shard != WHOLE:
         raise UsageError(
-            "--keep needs the scores of all queries, but --shard computes only some; "
+            "--keep requires the scores of all queries, but --shard computes only some; "
             "use --scores with shards, and drtk keep-queries --keep afterwards"
         )
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)

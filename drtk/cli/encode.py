@@ -18,14 +18,18 @@ from drtk.runtime.runners import RunnerSettings
 @with_settings(RunnerSettings, name="running")
 @folder_maker("embeddings", resume=True, passages=True)
 def encode(
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Encoder, a folder or hub name[@revision].")],
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Encoder, a folder or Hub name[@revision].")],
     output: Folder,
     source: Source = "-",
     role: Annotated[
-        Literal["passage", "query"], typer.Option("--role", metavar="passage|query", help="Role of the input texts.")
+        Literal["passage", "query"],
+        typer.Option(
+            "--role", metavar="passage|query", help="Encode as passages or queries; selects encoder and prompt."
+        ),
     ] = "passage",
     shard: Annotated[
-        str, typer.Option("--shard", rich_help_panel=CONTROL, metavar="N/OF", help="Encode only shard N of OF.")
+        str,
+        typer.Option("--shard", rich_help_panel=CONTROL, metavar="I/N", help="Encode only shard I of N, such as 1/4."),
     ] = "1/1",
     device: Device = "auto",
     *,

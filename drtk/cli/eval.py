@@ -26,7 +26,7 @@ Judged = Annotated[
     typer.Option(
         "--qrels",
         metavar="FILE",
-        help="Judgments: BEIR TSV, TREC qrels, or a folder of BEIR collections.",
+        help="Judgments, BEIR TSV or TREC qrels, or a folder of BEIR collections.",
     ),
 ]
 KnownCorpus = Annotated[
@@ -71,14 +71,14 @@ def eval_(
         lines = evaluate_predictions(named, answers, settings, job.tracker)
     elif answers is not None:
         if qrels is not None:
-            raise UsageError("--qrels and --answers: choose one")
+            raise UsageError("--qrels and --answers cannot be combined; give one")
         if corpus is None:
             raise UsageError("--answers requires --corpus FILE (the passage texts)")
         from drtk.evaluation.answers import evaluate_by_answers
 
         lines = evaluate_by_answers(named, answers, corpus, settings, job.tracker)
     elif qrels is None:
-        raise UsageError("--qrels FILE or --answers FILE is required")
+        raise UsageError("--qrels or --answers is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
         if corpus is not None:
             raise UsageError("--corpus cannot be combined with --qrels for a folder of collections; omit it")

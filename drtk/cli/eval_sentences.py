@@ -16,13 +16,14 @@ from drtk.runtime.filter_job import FilterJob
 
 Systems = Annotated[
     list[str],
-    typer.Argument(metavar="[NAME=]MODEL…", help="Model folders, hub names, or files of texts with vectors."),
+    typer.Argument(metavar="[NAME=]MODEL…", help="Model folders, Hub names, or files of texts with vectors."),
 ]
 Tasks = Annotated[
-    str, typer.Option("--data", metavar="DIR", help="Folder of tasks: DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")
+    str, typer.Option("--data", metavar="DIR", help="Folder of tasks, with DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")
 ]
 PairsOut = Annotated[
-    str | None, typer.Option("--pairs-out", metavar="FILE", help="Write every rated pair with its cosine as JSONL.")
+    str | None,
+    typer.Option("--pairs-out", metavar="FILE", help="File for the cosine similarity of each rated pair, as JSONL."),
 ]
 
 

@@ -25,13 +25,18 @@ def expand_queries(
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Generator, a folder or hub name."),
+        typer.Option("--model", metavar="MODEL", help="Sequence-to-sequence generator, a folder or Hub name."),
     ] = None,
     from_run: Annotated[
         str | None,
-        typer.Option("--from-run", metavar="RUN", help="Take candidates from the passages of this run instead."),
+        typer.Option(
+            "--from-run", metavar="RUN", help="TREC run; take candidates from its passages instead of generating them."
+        ),
     ] = None,
-    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="from-run: passages.")] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of --from-run (required with it)."),
+    ] = None,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -51,9 +56,9 @@ def expand_queries(
     from drtk.runtime.progress import log, warn
 
     if (model is None) == (from_run is None):
-        raise UsageError("--model and --from-run: choose one")
+        raise UsageError("--model and --from-run cannot be combined; give one")
     if (corpus is None) != (from_run is None):
-        raise UsageError("--corpus and --from-run go together")
+        raise UsageError("--corpus and --from-run must be given together")
     settings.check()
     settings.check_kind(from_run=from_run is not None)
     if model is not None:

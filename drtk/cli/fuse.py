@@ -20,7 +20,7 @@ FusedRuns = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="TREC runs; one may be - for stdin.", show_default=False)
 ]
 SweepQrels = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="sweep: judgments, BEIR TSV or TREC qrels.")
+    str | None, typer.Option("--qrels", metavar="FILE", help="Judgments for --sweep, BEIR TSV or TREC qrels.")
 ]
 
 
@@ -41,13 +41,13 @@ def fuse(
 
     if not settings.sweep:
         if qrels is not None:
-            raise UsageError("--qrels needs --sweep")
+            raise UsageError("--qrels requires --sweep")
         fuse_runs(runs, settings, job)
         return
     if qrels is None:
-        raise UsageError("--sweep needs --qrels")
+        raise UsageError("--sweep requires --qrels")
     if settings.method == "round-robin" or settings.weights:
-        raise UsageError("--sweep needs a method with weights, and chooses them itself; leave out --weights")
+        raise UsageError("--sweep chooses the weights; use a --method with weights and omit --weights")
     from drtk.evaluation.tuning import find_fusion_weights
 
     def find_weights(

@@ -28,7 +28,7 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE",
-            help="Corpus (bm25, bm25s, impact; - is stdin) or embeddings folders.",
+            help="Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types).",
             show_default=False,
         ),
     ] = None,

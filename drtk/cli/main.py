@@ -319,7 +319,7 @@ def _check_arguments() -> None:
             word.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                f"{word.encode(errors='backslashreplace').decode()}: is not UTF-8; choose another name"
+                f"{word.encode(errors='backslashreplace').decode()}: not UTF-8; choose another name"
             ) from None
 
 

@@ -21,7 +21,7 @@ MinedSources = Annotated[
 ]
 MinedCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages, for random negatives and text filters."),
+    typer.Option("--corpus", metavar="FILE", help="Corpus, for random negatives and text filters."),
 ]
 MinedQueries = Annotated[
     str | None,
@@ -29,25 +29,32 @@ MinedQueries = Annotated[
 ]
 QueryVectors = Annotated[
     str | None,
-    typer.Option("--query-vectors", metavar="DIR", help="Index: encoded queries, a folder of drtk encode."),
+    typer.Option(
+        "--query-vectors", metavar="DIR", help="Query embeddings for dense indexes, a folder from drtk encode."
+    ),
 ]
 MinedVectors = Annotated[
-    str | None, typer.Option("--vectors", metavar="DIR", help="Passage vectors, for max_cosine and --report.")
+    str | None,
+    typer.Option("--vectors", metavar="DIR", help="Passage embeddings, for the setting max_cosine and for --report."),
 ]
 IndexModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="Index: encoder. [default: as the index records]"),
+    typer.Option(
+        "--model", metavar="MODEL", help="Query encoder for dense indexes. [default: as recorded in the index]"
+    ),
 ]
 AuditFile = Annotated[
     str | None,
-    typer.Option("--audit", metavar="FILE", help="Write the reason for each candidate, a JSON line per query."),
+    typer.Option(
+        "--audit", metavar="FILE", help="File for why each candidate was kept or dropped, one JSON line per query."
+    ),
 ]
 ReportFile = Annotated[
     str | None,
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write statistics to FILE.html or text; - is stdout.",
+        help="File for mining statistics, as HTML (FILE.html) or text; - is stdout.",
     ),
 ]
 

@@ -40,7 +40,7 @@ def whole_number(text: str) -> int:
 
 Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
-Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
+Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", parser=whole_number, help="Random seed.", rich_help_panel=CONTROL),
@@ -53,21 +53,29 @@ SkipCorpusCheck = Annotated[
         rich_help_panel=CONTROL,
     ),
 ]
-Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
-Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
-Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
+Corpus = Annotated[
+    str, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
+]
+Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")]
+Judged = Annotated[
+    str | None, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")
+]
 Answers = Annotated[
     str | None,
-    typer.Option("--answers", metavar="FILE", help="Questions with answers; a passage with an answer is relevant."),
+    typer.Option(
+        "--answers",
+        metavar="FILE",
+        help="Questions with answers; a passage that contains an answer counts as relevant.",
+    ),
 ]
-Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
+Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")]
 Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
+    str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
 ]
 _PRESET = typer.Option(
     "--preset",
     metavar="NAME",
-    help="Preset (drtk presets lists them) or .toml file.",
+    help="Preset name (see drtk presets) or .toml file.",
     rich_help_panel=METHOD,
     autocompletion=preset_names,
 )
@@ -124,7 +132,7 @@ def with_settings(
             chosen = {key: value for key, value in chosen.items() if value is not None and value != []}
             changes, others = _split_changes(settings, given.pop("changes", None) or [])
             for key in changes.keys() & chosen.keys():
-                raise UsageError(f"--set {key} and {flag_of(declared[key])}: choose one")
+                raise UsageError(f"--set {key} and {flag_of(declared[key])} cannot be combined; give one")
             if "changes" in inner:
                 given["changes"] = others or None
             if "changes" not in own_parameters:
@@ -134,7 +142,9 @@ def with_settings(
             if recipe_name is not None:
                 loaded = load_preset(recipe_name)
                 if loaded.command != command_name(function):
-                    raise UsageError(f"preset '{recipe_name}' is for drtk {loaded.command}")
+                    raise UsageError(
+                        f"preset '{recipe_name}' sets options of drtk {loaded.command}, not of this command; choose another (drtk presets)"
+                    )
                 for old, new in loaded.renamed.items():
                     warn(f"preset {recipe_name}: {old} was renamed to {new}")
                 base = loaded.settings
@@ -143,7 +153,7 @@ def with_settings(
                 else:
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
-                raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
+                raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")
             given[name] = merge_settings(
                 settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given
             )
@@ -203,7 +213,7 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
     for change in changes:
         name, separator, _ = change.partition("=")
         if not separator:
-            raise UsageError(f"--set {change}: is not NAME=VALUE")
+            raise UsageError(f"--set {change}: expected NAME=VALUE")
         if name.removeprefix("settings.").replace("-", "_") not in names:
             if (renamed := current_name(name, command)) in names:
                 raise UsageError(f"--set {name}: was renamed to '{renamed}'")

@@ -21,7 +21,7 @@ _FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentatio
 def presets(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Preset to print, a name or .toml file.", show_default=False),
+        typer.Argument(metavar="NAME", help="Name or .toml file of a preset to print.", show_default=False),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check NAME or all presets, and print the passage fields they require.")

@@ -46,7 +46,7 @@ def pretrain(
         list[str], typer.Argument(metavar="PASSAGES", help="Passage files, in any format that drtk reads.")
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name[@revision].")
     ],
     output: Annotated[
         str,

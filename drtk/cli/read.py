@@ -22,7 +22,7 @@ WINDOW = 32  # questions between two points to resume from
 def read(
     model: Annotated[
         str,
-        typer.Option("--model", metavar="MODEL", help="FiD reader, a folder or hub name."),
+        typer.Option("--model", metavar="MODEL", help="FiD reader, a folder or Hub name."),
     ],
     corpus: Corpus,
     queries: Queries,
@@ -30,7 +30,11 @@ def read(
     output: Output = "-",
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="MODEL", help="Tokenizer, if the model folder has none (FiD: t5-base)."),
+        typer.Option(
+            "--tokenizer",
+            metavar="MODEL",
+            help="Tokenizer, if the model folder has none (t5-base for released FiD readers).",
+        ),
     ] = None,
     device: Device = "auto",
     *,

@@ -33,19 +33,21 @@ WINDOW_OF_LISTS = 512
 @record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or Hub name.")
     ],
     source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
     output: Output = "-",
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option("--vectors", metavar="DIR", help="Write the vector of each scored pair, for HLATR."),
+        typer.Option(
+            "--vectors", metavar="DIR", help="Folder for the vectors of the scored pairs, to train or apply HLATR."
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -73,14 +75,12 @@ def rerank(
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
-            raise UsageError(
-                f"{model}: is a list re-ranker and reads vectors; give --vectors DIR, without --corpus and --queries"
-            )
+            raise UsageError(f"{model}: HLATR models rerank by vectors; give --vectors, without --corpus and --queries")
         _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
-        raise UsageError(f"{'--corpus' if corpus is None else '--queries'}: a cross-encoder reads texts; name the file")
+        raise UsageError(f"{'--corpus' if corpus is None else '--queries'} is required by a cross-encoder")
     _rerank_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
 
 
@@ -134,7 +134,7 @@ def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_ch
     given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
     given += ["skip_corpus_check"] * skip_corpus_check
     if given:
-        raise UsageError(f"`{given[0]}`: is for a cross-encoder; {model} re-ranks by --vectors alone")
+        raise UsageError(f"`{given[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
 
 
 def _rerank_lists(
@@ -158,7 +158,7 @@ def _rerank_lists(
     longest = read_list_reranker_config(Path(model)).depth
     depth = settings.depth or longest
     if depth > longest:
-        raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
+        raise UsageError(f"--depth {depth}: {model} was trained on {longest} candidates; use {longest} or fewer")
     job.counts[SCORED] = {"depth": depth}
     opened = PairVectors(vectors)
     job.lookups = (vectors, model)

@@ -19,10 +19,13 @@ from drtk.runtime.runners import RunnerSettings
 
 Expansions = Annotated[
     str,
-    typer.Argument(metavar="EXPANSIONS", help="Candidates of drtk expand-queries; - is stdin.", show_default=False),
+    typer.Argument(
+        metavar="EXPANSIONS", help="Candidates, output of drtk expand-queries; - is stdin.", show_default=False
+    ),
 ]
 IndexCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the index. [default: as the index records]")
+    str | None,
+    typer.Option("--corpus", metavar="FILE", help="Corpus of the index. [default: as recorded in the index]"),
 ]
 
 
@@ -30,7 +33,9 @@ IndexCorpus = Annotated[
 @record_filter("expansions")
 def rerank_queries__label(
     queries: Queries,
-    index: Annotated[str, typer.Option("--index", metavar="DIR", help="BM25 index (drtk index --type bm25).")],
+    index: Annotated[
+        str, typer.Option("--index", metavar="DIR", help="BM25 index folder, made by drtk index --type bm25.")
+    ],
     source: Expansions = "-",
     output: Output = "-",
     corpus: IndexCorpus = None,
@@ -78,16 +83,17 @@ def rerank_queries__label(
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labeled: Annotated[
-        str, typer.Argument(metavar="LABELED", help="Candidates of drtk rerank-queries label; - is stdin.")
+        str,
+        typer.Argument(metavar="LABELED", help="Labeled candidates, output of drtk rerank-queries label; - is stdin."),
     ],
     output: Folder,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name.")
     ],
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="NAME", help="Train on candidates of this kind only."),
+        typer.Option("--kind", metavar="NAME", help="Train only on candidates of this expansion kind. [default: all]"),
     ] = None,
     dev: Annotated[
         list[str] | None,
@@ -95,14 +101,17 @@ def rerank_queries__train(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="[KIND=]FILE",
-            help="Development labels, for all kinds or one; keep the best weights; repeatable.",
+            help="Labeled candidates that select the best checkpoint, for all kinds or one; repeatable.",
             show_default=False,
         ),
     ] = None,
     dev_queries: Annotated[
         str | None,
         typer.Option(
-            "--dev-queries", rich_help_panel=EVALUATION, metavar="FILE", help="Questions of --dev. [default: --queries]"
+            "--dev-queries",
+            rich_help_panel=EVALUATION,
+            metavar="FILE",
+            help="Questions of the --dev candidates. [default: --queries]",
         ),
     ] = None,
     dev_kind: Annotated[
@@ -111,7 +120,7 @@ def rerank_queries__train(
             "--dev-kind",
             rich_help_panel=EVALUATION,
             metavar="NAME",
-            help="Kind of candidates to evaluate on. [default: --kind]",
+            help="Expansion kind to evaluate on. [default: --kind]",
         ),
     ] = None,
     seed: Seed = 42,
@@ -136,9 +145,9 @@ def rerank_queries__train(
         if each.startswith((".", "best-", "checkpoint")):
             raise UsageError(f"--dev: '{each}' cannot be the name of a folder for its model")
     if devs and "" not in devs and dev_kind is not None:
-        raise UsageError("--dev-kind: --dev KIND=FILE names the kind already")
+        raise UsageError("--dev-kind cannot be combined with --dev KIND=FILE")
     if not devs and (dev_queries is not None or dev_kind is not None):
-        raise UsageError("--dev-queries and --dev-kind need --dev")
+        raise UsageError("--dev-queries and --dev-kind require --dev")
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -230,13 +239,17 @@ def rerank_queries__apply(
         typer.Option(
             "--model",
             metavar="[KIND=]DIR",
-            help="scorer: model of drtk rerank-queries train, for all kinds or for one; repeatable.",
+            help="Model of drtk rerank-queries train, for all kinds or one (select scorer); repeatable.",
             show_default=False,
         ),
     ] = None,
     index: Annotated[
         str | None,
-        typer.Option("--index", metavar="DIR", help="rd scorers: BM25 index for candidates without 'top1'."),
+        typer.Option(
+            "--index",
+            metavar="DIR",
+            help='BM25 index to retrieve the top passage of candidates without "top1" (variant rd).',
+        ),
     ] = None,
     corpus: IndexCorpus = None,
     device: Device = "auto",
@@ -260,9 +273,9 @@ def rerank_queries__apply(
     settings.check()
     models = _parse_by_kind("--model", model or [])
     if (settings.select == "scorer") != bool(models):
-        raise UsageError("--model and --select scorer go together")
+        raise UsageError("--model and --select scorer must be given together")
     if not models and (index is not None or corpus is not None):
-        raise UsageError("--index and --corpus need --model")
+        raise UsageError("--index and --corpus require --model")
     questions = load_queries(queries, job.tracker)
     if index is not None:
         from drtk.runtime.manifest import describe_folder

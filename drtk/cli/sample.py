@@ -15,7 +15,7 @@ from drtk.text.config import SampleSettings
 @with_settings(SampleSettings)
 @folder_maker("sample")
 def sample(
-    output: Annotated[str, typer.Argument(metavar="DIR", help="Folder to write.", show_default=False)],
+    output: Annotated[str, typer.Argument(metavar="DIR", help="Output folder.", show_default=False)],
     *,
     settings: SampleSettings,
     job: FolderJob,

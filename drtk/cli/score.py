@@ -23,7 +23,7 @@ def score(
     corpus: Corpus,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder with one label, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder with one label, a folder or Hub name.")
     ],
     source: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.", show_default=False)
@@ -31,7 +31,7 @@ def score(
     output: Output = "-",
     sample: Annotated[
         int | None,
-        typer.Option("--sample", metavar="N", min=1, help="Score only N examples, evenly spaced."),
+        typer.Option("--sample", metavar="N", min=1, help="Score only N examples, sampled at even intervals."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -60,7 +60,7 @@ def score(
     from drtk.runtime.streams import is_stream
 
     if sample is not None and is_stream(source):
-        raise UsageError("--sample needs a file, because it counts the examples first")
+        raise UsageError("--sample requires a file, because the examples are counted first; save the input to a file")
     check_examples(source)
     warn_if_swapped(corpus, queries)
     check_same_corpus(source, corpus, skip=skip_corpus_check)

@@ -29,7 +29,7 @@ def search(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="Index folders, and one file of queries or folder of query vectors.",
+            help="One or more index folders, then a file of queries or a folder of query vectors.",
             show_default=False,
         ),
     ],
@@ -37,11 +37,12 @@ def search(
     question: Annotated[
         str | None,
         typer.Option(
-            "--query", metavar="TEXT", help="Print the passages for a typed query; -: for each line of stdin."
+            "--query", metavar="TEXT", help="Search for one query and print the passages; - reads queries from stdin."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: as the index records]")
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Encoder of the queries. [default: as recorded in the index]"),
     ] = None,
     by: Annotated[
         Literal["passage", "source"],
@@ -54,21 +55,25 @@ def search(
     ] = "passage",
     drop_same_id: Annotated[
         bool,
-        typer.Option("--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document whose id is the query's id."),
+        typer.Option(
+            "--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document with the same id as the query."
+        ),
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, documents for --by source."),
+        typer.Option("--corpus", metavar="FILE", help="Corpus, to print texts with --query and for --by source."),
     ] = None,
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of k1 and b on --qrels and print a table."
+            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of BM25 k1 and b on --qrels and print a table."
         ),
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option("--qrels", metavar="FILE", help="Search judged queries only; judgments for --tune."),
+        typer.Option(
+            "--qrels", metavar="FILE", help="Search only queries with judgments in this file; required by --tune."
+        ),
     ] = None,
     *,
     settings: SearchSettings,
@@ -92,9 +97,9 @@ def search(
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
-        raise UsageError("--tune and --qrels need query files; leave out --query")
+        raise UsageError("--tune and --qrels require query files; omit --query")
     if tune and qrels is None:
-        raise UsageError("--tune needs --qrels")
+        raise UsageError("--tune requires --qrels")
     if question is not None:
         collection = IndexGroup(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
@@ -146,13 +151,13 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
         elif kind == KIND:
             sources.append(path)
         else:
-            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX_KIND}' (drtk index makes it)")
+            raise MismatchError(f"{path}: expected an index, got '{kind}'; make an index with drtk index")
     if not folders:
-        raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
+        raise UsageError(f"no index among {', '.join(paths)}; make one with drtk index")
     if len(folders) > len(set(folders)):
-        raise UsageError("an index folder is given twice")
+        raise UsageError("an index folder is given twice; give each folder once")
     if len(sources) > 1:
-        raise UsageError(f"queries are given twice: {' and '.join(sources)}; choose one")
+        raise UsageError(f"give only one query source, got {' and '.join(sources)}")
     return folders, sources[0] if sources else None
 
 

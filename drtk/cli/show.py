@@ -238,46 +238,60 @@ TOP = 5  # heaviest words listed below a passage
 
 @plain_command
 def show(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A file or folder that drtk made, or a file it can read.")
-    ],
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records to show.")] = 3,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="File or folder to show: any input or output of drtk.")],
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Number of records to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
-    weights: Annotated[bool, typer.Option("--term-weights", help="Shade words of passages by term weight.")] = False,
+    weights: Annotated[
+        bool, typer.Option("--term-weights", help="Show the words of passages shaded by term weight.")
+    ] = False,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="term-weights: heaviest words to list per passage.")
+        int,
+        typer.Option(
+            "--top",
+            metavar="N",
+            min=0,
+            help="Number of words with the highest weights to list per passage (term-weights).",
+        ),
     ] = TOP,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
             metavar="NAME",
-            help="term-weights: tokenizer. [default: as the passages record]",
+            help="Tokenizer of the term weights. [default: as recorded with the passages]",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write weighted passages to an HTML page."),
+        typer.Option("--html", metavar="FILE", help="HTML file for the weighted passages (term-weights)."),
     ] = None,
     with_files: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="FILE", help="Join a file of added fields by id; repeatable."),
+        typer.Option(
+            "--with", metavar="FILE", help="File of additional fields, joined to the passages by id; repeatable."
+        ),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", metavar="NAME", help="Show the inputs and labels of a pre-training preset."),
+        typer.Option(
+            "--preset", metavar="NAME", help="Show the model inputs and labels that this pre-training preset makes."
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="preset: model whose tokenizer is used.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokenizer is used (preset).")
     ] = None,
     generator: Annotated[
         str | None,
-        typer.Option("--generator", metavar="MODEL", help="preset: masked language model that proposes tokens."),
+        typer.Option(
+            "--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens (preset)."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="PATH=VALUE", help="preset: change it, such as slots.encoder.rate=0.4; repeatable."
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a value of --preset, such as slots.encoder.rate=0.4; repeatable.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")] = 42,
@@ -291,24 +305,24 @@ def show(
     drtk show corpus.jsonl --preset simlm --model bert-base-uncased --count 2
     """
     if html is not None and not html.endswith((".html", ".htm")):
-        raise UsageError(f"--html {html}: name a file that ends in .html")
+        raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
         if weights or html is not None or json:
             raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
         if model is None:
-            raise UsageError("--preset needs --model, whose tokenizer splits the passages")
+            raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
         return
     if model is not None or generator is not None or changes:
-        raise UsageError("--model, --generator and --set need --preset")
+        raise UsageError("--model, --generator and --set require --preset")
     if weights or html is not None:
         if json:
-            raise UsageError("--json prints the manifest, not weights")
+            raise UsageError("--json cannot be combined with --term-weights or --html")
         _weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} needs --term-weights or --html")
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} requires --term-weights or --html")
     elif with_files:
-        raise UsageError("--with needs --term-weights or --preset")
+        raise UsageError("--with requires --term-weights or --preset")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 
@@ -345,7 +359,7 @@ def _slots(
 
     found = load_preset(preset)
     if found.command != "pretrain":
-        raise UsageError(f"preset '{preset}' is for drtk {found.command}; those of pretrain have slots to show")
+        raise UsageError(f"preset '{preset}' sets options of drtk {found.command}; choose a preset of pretrain")
     lines = preview_slots(
         path,
         found.content | {"name": preset},

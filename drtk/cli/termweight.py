@@ -50,41 +50,53 @@ def termweight(
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Model that reads passages, a folder or hub name."),
+        typer.Option(
+            "--model", metavar="MODEL", help="Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the word pieces, a folder or hub name."),
+        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the output word pieces, a folder or Hub name."),
     ] = None,
     collection: Annotated[
         list[str] | None,
-        typer.Option("--collection", metavar="FILE", help="Collection statistics; repeatable, counts add up."),
+        typer.Option(
+            "--collection",
+            metavar="FILE",
+            help="File of collection statistics, written by --collect; several files are summed; repeatable.",
+        ),
     ] = None,
     collect: Annotated[
-        bool, typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of weights.")
+        bool,
+        typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of term weights."),
     ] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", rich_help_panel=METHOD, help="Merge the files of --collection; reads no input.")
+        bool,
+        typer.Option(
+            "--merge", rich_help_panel=METHOD, help="Merge the files of --collection into one; reads no corpus."
+        ),
     ] = False,
     stopword_share: Annotated[
         bool,
         typer.Option(
             "--stopword-share",
             rich_help_panel=METHOD,
-            help="Log the fraction of stop words that masking by weight hides.",
+            help="Log the fraction of stop words among the tokens masked by weight.",
         ),
     ] = False,
     train: Annotated[
         str | None,
         typer.Option(
-            "--train", metavar="EXAMPLES", help="Train --model on these examples (deepct, deepimpact); -o is a folder."
+            "--train",
+            metavar="EXAMPLES",
+            help="Train --model on these examples into the folder -o (deepct, deepimpact).",
         ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="train: passages of the examples.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the --train examples.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="train: queries of the examples.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries of the --train examples.")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -106,7 +118,7 @@ def termweight(
 
     TERM_WEIGHTS.check(method)
     if collect and merge:
-        raise UsageError("--collect and --merge: choose one")
+        raise UsageError("--collect and --merge cannot be combined; give one")
     work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"
     given: dict[str, Any] = {
         "INPUT": source != STANDARD,
@@ -125,18 +137,20 @@ def termweight(
     ]
     for name in names if work in _EFFECTS else ():
         if name not in _EFFECTS[work]:
-            raise UsageError(f"{name if name == 'INPUT' else f'`{name}`'} is for weighing; {_PURPOSES[work]}")
+            raise UsageError(
+                f"{name if name == 'INPUT' else f'`{name}`'} is only valid for computing weights; {_PURPOSES[work]}"
+            )
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
-            raise UsageError("--train needs --corpus, --queries and --model")
+            raise UsageError("--train requires --corpus, --queries and --model")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
     for name in _list_changed_fields(training):
-        raise UsageError(f"`{name}` needs --train")
+        raise UsageError(f"`{name}` requires --train")
     if corpus is not None or queries is not None:
-        raise UsageError("--corpus and --queries need --train")
+        raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--stopword-share is printed to standard output; write the passages to a file with --output")
+        raise UsageError("--stopword-share requires --output, because it prints to standard output")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

@@ -30,22 +30,24 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
     needs_run = task in ("gar-sentence", "gar-title")
     for name in () if needs_run else ("run", "dev_run"):
         if given[name] is not None:
-            raise UsageError(f"`{name}`: only with `task` gar-sentence or gar-title")
+            raise UsageError(f"`{name}` requires `task` gar-sentence or gar-title")
     if task == "doc2query":
         if (given["corpus"] is None) != (given["queries"] is None):
-            raise UsageError("`corpus` and `queries` go together; without both, INPUT has passages with their queries")
+            raise UsageError(
+                "`corpus` and `queries` must be given together; without both, INPUT must be passages with queries"
+            )
         return
     if given["queries"] is not None:
-        raise UsageError(f"`queries`: with `task` {task}, INPUT has the questions; leave it out")
+        raise UsageError(f"`queries` cannot be combined with `task` {task}, whose INPUT has the questions; omit it")
     if not needs_run and given["corpus"] is not None:
-        raise UsageError("`corpus`: only with `task` gar-sentence or gar-title")
+        raise UsageError("`corpus` requires `task` gar-sentence or gar-title")
     for name in ("run", "corpus") if needs_run else ():
         if given[name] is None:
             raise UsageError(
                 f"`{name}`: is required by `task` {task}, which searches the passages of a run for answers"
             )
     if needs_run and (given["dev"] is None) != (given["dev_run"] is None):
-        raise UsageError("`dev` and `dev_run` go together: questions to evaluate with, and their hits")
+        raise UsageError("`dev` and `dev_run` must be given together")
 
 
 def _read_questions(
@@ -166,15 +168,16 @@ def train_generator(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Examples, passages with queries, or questions with answers (GAR).",
+            help="Training examples, passages with queries, or questions with answers (GAR).",
         ),
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or Hub name.")
     ],
     output: Folder,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples or of --run.")
+        str | None,
+        typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the examples or of --run."),
     ] = None,
     queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
     dev: Annotated[
@@ -183,12 +186,12 @@ def train_generator(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="Development data in the format of INPUT; keep the best weights.",
+            help="Development data in the format of INPUT, used to select the best checkpoint.",
         ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="FILE", help="GAR sentences and titles: hits for the questions."),
+        typer.Option("--run", metavar="FILE", help="TREC run of the questions (gar-sentence, gar-title)."),
     ] = None,
     dev_run: Annotated[
         str | None,
@@ -196,7 +199,7 @@ def train_generator(
             "--dev-run",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="GAR sentences and titles: hits for the questions of --dev.",
+            help="TREC run of the --dev questions (gar-sentence, gar-title).",
         ),
     ] = None,
     seed: Seed = 42,
@@ -215,10 +218,10 @@ def train_generator(
     drtk train-generator questions.jsonl --preset gar-answer --model facebook/bart-large --dev dev.jsonl -o gar-answer
     """
     if dev is not None and settings.dev_share is not None:
-        raise UsageError("`dev` and `dev_share`: choose one")
+        raise UsageError("`dev` and `dev_share` cannot be combined; give one")
     measured = dev is not None or settings.dev_share is not None
     if settings.patience is not None and not measured:
-        raise UsageError("`patience` needs `dev` or `dev_share`")
+        raise UsageError("`patience` requires `dev` or `dev_share`")
     given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
     check_files(settings, given)
     from drtk.models.model_folder import locate
@@ -245,7 +248,7 @@ def train_generator(
         pairs, held = questions, held_questions = _read_questions(source, given, start, settings, job)
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
-        raise DrtkError(f"{source}: no pairs are left for evaluation; raise `dev_share`")
+        raise DrtkError(f"{source}: no pairs are left for evaluation; increase `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:

@@ -26,20 +26,24 @@ def train_reranker(
     ],
     output: Folder,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name."),
+        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or Hub name."),
     ] = None,
     vectors: Annotated[
-        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: pair vectors of the run, by drtk rerank.")
+        str | None,
+        typer.Option(
+            "--vectors", metavar="DIR", help="Pair vectors of the run, a folder from drtk rerank --vectors (hlatr)."
+        ),
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
+        str | None,
+        typer.Option("--qrels", metavar="FILE", help="Judgments of the run, BEIR TSV or TREC qrels (hlatr)."),
     ] = None,
     dev: Annotated[
         str | None,
@@ -47,12 +51,17 @@ def train_reranker(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Development data, a BEIR folder; keep the best weights.",
+            help="BEIR folder of development data, used to select the best checkpoint.",
         ),
     ] = None,
     dev_run: Annotated[
         str | None,
-        typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
+        typer.Option(
+            "--dev-run",
+            rich_help_panel=EVALUATION,
+            metavar="RUN",
+            help="TREC run of the --dev queries, which is reranked to evaluate.",
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
@@ -74,15 +83,15 @@ def train_reranker(
     lists = {"vectors": vectors, "qrels": qrels}
     for name, value in (texts if hlatr else lists).items():
         if value is not None:
-            raise UsageError(f"`{name}`: is not for `kind` {settings.kind}")
+            raise UsageError(f"`{name}` cannot be combined with `kind` {settings.kind}")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
-            more = "; drtk rerank RUN --vectors DIR writes it" if name == "vectors" else ""
+            more = "; make it with drtk rerank RUN --vectors DIR" if name == "vectors" else ""
             raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
     if (dev is None) != (dev_run is None):
-        raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
+        raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
-        raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
+        raise UsageError("`skip_corpus_check` cannot be combined with `kind` hlatr")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
@@ -193,14 +202,16 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         more = _count_missing(len(unknown), len(wanted))
-        raise MismatchError(f"{queries}: has no '{unknown[0]}', which the dev run and its judgments name{more}")
+        raise MismatchError(
+            f"{queries}: query '{unknown[0]}' of `dev_run` is missing{more}; use the queries of that run"
+        )
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
     absent = list(store.find_missing(named))
     if absent:
         more = _count_missing(len(absent), len(named))
-        raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")
+        raise MismatchError(f"{place}: passage '{absent[0]}' of `dev_run` is missing{more}; use the corpus of that run")
     return texts, store
 
 

@@ -27,7 +27,7 @@ def train_retriever(
     corpus: Corpus,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or Hub name[@revision].")
     ],
     output: Folder,
     dev: Annotated[
@@ -36,7 +36,7 @@ def train_retriever(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Development data, a BEIR folder with qrels/dev.tsv; keep the best weights.",
+            help="BEIR folder with qrels/dev.tsv, used to select the best checkpoint.",
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,

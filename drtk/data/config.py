@@ -7,7 +7,7 @@ from typing import Literal
 
 from drtk.config import INPUT, NoEffect, option
 
-_NO_EXAMPLES = (NoEffect("needs --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
+_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
 Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 
@@ -33,10 +33,18 @@ class ConversionSettings:
         None, "Queries of the examples (for formats with texts).", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
     )
     corpus_out: str | None = option(
-        None, "Also write the passages of the examples.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "File for the passages of the examples (for input that contains texts).",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
     queries_out: str | None = option(
-        None, "Also write the queries of the examples.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "File for the queries of the examples (for input that contains texts).",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
 
 
@@ -47,12 +55,16 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 class ValidationSettings:
     """Settings of `drtk validate`."""
 
-    kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
+    kind: FileKind | None = option(
+        None, "Type of the records in the file. [default: detected]", flag="--as", panel=INPUT
+    )
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
-    qrels: str | None = option(None, "Judgments to compare with.", metavar="FILE", panel=INPUT)
+    qrels: str | None = option(
+        None, "Judgments; report query and passage ids that do not match the input.", metavar="FILE", panel=INPUT
+    )
     leak: str | None = option(
-        None, "Test set to check for leakage: report texts that both files contain.", metavar="FILE", panel=INPUT
+        None, "Test set to check for leakage: report texts that the input shares with it.", metavar="FILE", panel=INPUT
     )
     show: int = option(10, "Number of problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

@@ -7,12 +7,12 @@ from typing import Literal
 
 from drtk.config import CONTROL, HARDWARE, ScoringUnit, option, redeclare, setting
 
-REL = "Minimum relevance grade, for measures that do not name one."
+REL = "Minimum relevance grade, for measures without (rel=N)."
 BY = "Score passages, or source documents by their best passage (MaxP)."
-DROP = "Ignore the document whose id is the query's id (BEIR)."
-MATCH = "Answer matching by tokens (DPR) or regular expressions."
+DROP = "Ignore the document with the same id as the query (as in BEIR)."
+MATCH = "Match answers by tokens (as in DPR) or as regular expressions."
 MEASURES = "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, P_30 …"
-DIGITS = "Decimals to print."
+DIGITS = "Number of decimals to print, 0 to 17."
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class ScoringSettings:
     rel: int = option(1, REL)
     by: ScoringUnit = option("passage", BY)
     drop_same_id: bool | None = option(None, DROP)
-    depth: int | None = option(None, "Documents per query to score. [default: all]", at_least=1)
-    order: Literal["score", "rank"] = setting("score", "Column that orders the run.")
+    depth: int | None = option(None, "Number of top documents per query to score. [default: all]", at_least=1)
+    order: Literal["score", "rank"] = setting("score", "Order documents by the score or the rank column of the run.")
     match: Literal["tokens", "regex"] = option("tokens", MATCH)
-    match_title: bool = setting(False, "Also search titles for answers (GAR).")
+    match_title: bool = setting(False, "Also search passage titles for answers (as in GAR).")
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class EvalSettings(ScoringSettings):
         "Answer@1,5,20,100 with --answers; EM F1 with --exact-match]",
     )
     drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections]")
-    split: str = option("test", "Split of a BEIR collection, qrels/NAME.tsv.", metavar="NAME")
+    split: str = option("test", "Split of a BEIR collection, the file qrels/NAME.tsv.", metavar="NAME")
     retrieved_only: bool = setting(False, "Ignore judged queries without a ranking, instead of counting them as 0.")
-    per_query: bool = option(False, "Also print the values per query.")
+    per_query: bool = option(False, "Also print the value of each measure for each query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "Output format; trec is the output of trec_eval."
     )
@@ -56,11 +56,11 @@ class EvalSettings(ScoringSettings):
 class ReportSettings:
     """Settings of drtk report."""
 
-    measures: str = option("nDCG@10 RR@10 R@10 R@100", "Measures to report.")
+    measures: str = option("nDCG@10 RR@10 R@10 R@100", "Measures to report, separated by spaces or commas.")
     by: ScoringUnit = option("passage", BY)
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
-    examples: int = option(3, "Example queries to show.", at_least=0)
+    examples: int = option(3, "Number of example queries to show.", at_least=0)
     show: str = option(
         "", "System to show beside the first in examples. [default: the best of the others]", metavar="NAME"
     )
@@ -78,16 +78,18 @@ class CompareSettings(ScoringSettings):
     drop_same_id: bool = option(False, DROP)
     intersect: bool = option(False, "Compare on the queries that are in all runs.")
     missing_as_zero: bool = setting(False, "Count queries missing from a run as 0.")
-    permutations: int = setting(100_000, "Permutations of the randomization test.", at_least=100)
+    permutations: int = setting(100_000, "Number of permutations of the randomization test.", at_least=100)
     seed: int = option(42, "Random seed.", panel=CONTROL)
-    correction: Literal["holm", "none"] = setting("holm", "Correction of p values for multiple comparisons.")
+    correction: Literal["holm", "none"] = setting(
+        "holm", "Correction of p-values for multiple comparisons: Holm or none."
+    )
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
-    confidence: float = setting(0.95, "Confidence level of intervals.", at_least=0.5, at_most=0.9999)
+    confidence: float = setting(0.95, "Confidence level of the intervals, 0.5 to 0.9999.", at_least=0.5, at_most=0.9999)
     moved: int = option(
         5, "Number of queries to print with the largest gains, and with the largest losses.", at_least=0
     )
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
-        "table", "Output format; html is a page with all results."
+        "table", "Output format; html is a web page with all results."
     )
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
     heading: str = option("Comparison", "Heading of the comparison.")
@@ -99,10 +101,10 @@ class PlotSettings:
 
     measure: str | None = option(None, "Measure to compare (differences plot only). [default: nDCG@10]")
     hit_rate: bool | None = option(None, "Plot success@k (hit rate) instead of recall@k (recall plot only).")
-    rel: int | None = option(None, "Minimum relevance grade. [default: 1]")
+    rel: int | None = option(None, "Minimum relevance grade of relevant documents. [default: 1]")
     by: ScoringUnit | None = option(None, BY + " [default: passage]")
     drop_same_id: bool | None = option(None, DROP)
-    depth: int | None = option(None, "Documents per query to use. [default: all]", at_least=1)
+    depth: int | None = option(None, "Number of top documents per query to use. [default: all]", at_least=1)
     field: tuple[str, ...] | None = option(
         None,
         "Field of log.jsonl to plot; repeatable (training plot only). [default: loss, or all loss terms]",
@@ -110,10 +112,12 @@ class PlotSettings:
     )
     positive: float | None = option(None, "Pairs rated above this value are positive (space plot only). [default: 4]")
     points: int | None = option(None, "Vectors to sample per input (space plot only). [default: 1500]", at_least=2)
-    format: Literal["png", "svg", "pdf", "json"] | None = option(None, "Output format. [default: from the file name]")
+    format: Literal["png", "svg", "pdf", "json"] | None = option(
+        None, "Output format. [default: by the extension of --output]"
+    )
     heading: str | None = option(None, "Heading of the figure.")
-    width: float | None = setting(None, "Width in inches.", at_least=1, at_most=100)
-    height: float | None = setting(None, "Height in inches.", at_least=1, at_most=100)
+    width: float | None = setting(None, "Width of the figure in inches, 1 to 100.", at_least=1, at_most=100)
+    height: float | None = setting(None, "Height of the figure in inches, 1 to 100.", at_least=1, at_most=100)
 
 
 PLOT_OPTIONS = frozenset({"format", "heading", "width", "height"})  # options of every plot

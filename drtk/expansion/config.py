@@ -11,7 +11,7 @@ from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.models.config import PairTitle
 from drtk.training.config import Precision, TrainingConfig
 
-_NO_SCORER = (NoEffect("needs --scorer", {"scorer": ("",)}),)
+_NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 
 @dataclass(frozen=True)
@@ -19,43 +19,54 @@ class KeepSettings:
     """Score queries against their passage and drop the lowest (doc2query--): drtk keep-queries, and part of doc2query."""
 
     scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
-    keep: float | None = option(None, "Fraction of all queries to keep, by score.", at_least=1e-6, at_most=1)
-    min_score: float | None = option(None, "Minimum score of a query to keep.", metavar="X")
-    scores: bool = option(False, 'Write "query_scores" beside "queries".')
-    scorer_title: PairTitle | None = setting(
-        None, "scorer: titles as title: text, title text, or none. [default: as trained, or join]", no_effect=_NO_SCORER
+    keep: float | None = option(
+        None, "Fraction of all queries to keep, highest scores first; above 0, at most 1.", at_least=1e-6, at_most=1
     )
-    scorer_logits: bool = setting(False, "scorer: use logits, without the activation function.", no_effect=_NO_SCORER)
+    min_score: float | None = option(None, "Drop queries with a score below this.", metavar="X")
+    scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
+    scorer_title: PairTitle | None = setting(
+        None,
+        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
+        no_effect=_NO_SCORER,
+    )
+    scorer_logits: bool = setting(
+        False, "Use the scorer's logits, without its activation function.", no_effect=_NO_SCORER
+    )
     scorer_batch_tokens: int | None = setting(
-        None, "scorer: tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_NO_SCORER
+        None,
+        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
+        at_least=1,
+        no_effect=_NO_SCORER,
     )
     scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
-        "auto", "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
+        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
     )
 
     def check(self, *, generates: bool) -> None:
         """Raise UsageError for values that contradict each other. generates: the queries are new and have no scores."""
         is_filter = self.keep is not None or self.min_score is not None
         if self.keep is not None and self.min_score is not None:
-            raise UsageError("`keep` and `min_score`: choose one")
+            raise UsageError("`keep` and `min_score` cannot be combined; give one")
         if self.scorer and not (is_filter or self.scores):
-            raise UsageError("`scorer` goes with `keep`, `min_score` or `scores`, which say what the scores are for")
+            raise UsageError("`scorer` requires `keep`, `min_score` or `scores`")
         if not self.scorer and generates and (is_filter or self.scores):
-            raise UsageError("`keep`, `min_score` and `scores` need a cross-encoder: `scorer`")
+            raise UsageError("`keep`, `min_score` and `scores` require `scorer` (a cross-encoder)")
         if not self.scorer and not generates and not is_filter:
-            raise UsageError("nothing to do: `keep` or `min_score` drops queries, `scorer` with `scores` scores them")
+            raise UsageError(
+                "nothing to do; give `keep` or `min_score` to drop queries, or `scorer` with `scores` to score them"
+            )
 
 
 def _only_for(*methods: str) -> tuple[NoEffect, ...]:
     others = tuple(name for name in TERM_WEIGHTS if name not in methods)
-    return (NoEffect(f"is for --method {' or '.join(methods)}", {"method": others}),)
+    return (NoEffect(f"requires --method {' or '.join(methods)}", {"method": others}),)
 
 
 _ONLY_COUNTING = _only_for("bprop", "tfidf", "inv-freq", "idf", "bm25")
 _ONLY_MODEL = _only_for("bprop", "deepct", "deepimpact")
 _ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = _only_for("bprop"), _only_for("bm25"), _only_for("deepimpact")
 _ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect with `emit=attention`", {"emit": ("attention",)}))
-_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("needs `emit=softmax`", {"emit": ("score", "attention")}))
+_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("score", "attention")}))
 
 
 @dataclass(frozen=True)
@@ -64,57 +75,83 @@ class WeightingSettings:
 
     words: Literal["treebank", "pieces", "plain"] | None = setting(
         None,
-        "Word tokenizer: nltk's, word pieces merged, or letters and digits. "
-        "[default: bprop treebank; idf, bm25 plain; others pieces]",
+        "Word tokenizer: NLTK's, merged word pieces, or runs of letters and digits. "
+        "[default: treebank for bprop, plain for idf and bm25, else pieces]",
         no_effect=_ONLY_COUNTING,
     )
-    stemmer: Literal["none", "porter", "snowball"] = setting("none", "Stemmer.", no_effect=_ONLY_COUNTING)
+    stemmer: Literal["none", "porter", "snowball"] = setting(
+        "none", "Stemmer that is applied to words before counting.", no_effect=_ONLY_COUNTING
+    )
     stopwords: str = setting(
-        "none", "Stop words, which get weight 0: none, lucene, or a file.", no_effect=_ONLY_COUNTING
+        "none",
+        "Stop words, which get weight 0: none, lucene, or a file with one word per line.",
+        no_effect=_ONLY_COUNTING,
     )
     title: Literal["join", "none"] | None = setting(
-        None, "Read and weight titles with texts, or not. [default: as trained, or join]"
+        None, "Join titles to texts, or ignore them. [default: as trained, or join]"
     )
-    spread: Literal["copy", "first"] = setting("copy", "Word pieces that get the word's weight: all, or the first.")
-    weight_norm: Literal["none", "sum", "max"] = setting("none", "Divide weights by the passage's sum or maximum.")
-    k1: float = setting(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25)
-    b: float = setting(0.4, "bm25: b, length normalization, 0 to 1.", at_least=0, at_most=1, no_effect=_ONLY_BM25)
+    spread: Literal["copy", "first"] = setting(
+        "copy", "Word pieces that get the weight of a word: all (copy), or only the first."
+    )
+    weight_norm: Literal["none", "sum", "max"] = setting(
+        "none", "Normalize the weights of a passage by their sum or maximum."
+    )
+    k1: float = setting(0.9, "BM25 k1, term-frequency saturation (method bm25).", at_least=0, no_effect=_ONLY_BM25)
+    b: float = setting(
+        0.4, "BM25 b, length normalization, 0 to 1 (method bm25).", at_least=0, at_most=1, no_effect=_ONLY_BM25
+    )
     emit: Literal["score", "softmax", "attention"] = setting(
-        "score", "bprop: weight: contrast of passage and collection, its softmax, or attention.", no_effect=_ONLY_BPROP
+        "score",
+        "Weight: contrast to the collection, softmax of it, or plain attention (method bprop).",
+        no_effect=_ONLY_BPROP,
     )
     sub2word: Literal["sum", "first"] = setting(
-        "sum", "bprop: attention of a word: sum over its pieces, or its first.", no_effect=_ONLY_BPROP
+        "sum",
+        "Attention of a word: sum over its word pieces, or the first one's (method bprop).",
+        no_effect=_ONLY_BPROP,
     )
     gather: Literal["sum", "max"] = setting(
-        "sum", "bprop: aggregation over occurrences of a word.", no_effect=_ONLY_BPROP
+        "sum", "Aggregation over the occurrences of a word (method bprop).", no_effect=_ONLY_BPROP
     )
     saturation: Literal["ratio", "sqrt", "sigmoid"] = setting(
         "ratio",
-        "bprop: saturation of attention v: v / (v + .01), square root, or sigmoid around .02.",
+        "Saturation of attention v: v / (v + .01), sqrt(v), or sigmoid around .02 (method bprop).",
         no_effect=_ONLY_BPROP,
     )
     contrast: Literal["cross-entropy", "difference"] = setting(
-        "cross-entropy", "bprop: contrast: P(w|d) * -log2 P(w|C), or max(0, P(w|d) - P(w|C)).", no_effect=_ONLY_CONTRAST
+        "cross-entropy",
+        "Contrast: P(w|d) * -log2 P(w|C), or max(0, P(w|d) - P(w|C)) (method bprop).",
+        no_effect=_ONLY_CONTRAST,
     )
     softmax_temperature: float | None = setting(
-        None, "bprop: softmax temperature. [default: 1; difference .1]", at_least=1e-6, no_effect=_ONLY_SOFTMAX
+        None,
+        "Softmax temperature (method bprop). [default: 1, or 0.1 with contrast=difference]",
+        at_least=1e-6,
+        no_effect=_ONLY_SOFTMAX,
     )
-    min_words: int = setting(10, "bprop: shorter passages get uniform weights.", at_least=0, no_effect=_ONLY_CONTRAST)
+    min_words: int = setting(
+        10,
+        "Give passages with fewer words than this uniform weights (method bprop).",
+        at_least=0,
+        no_effect=_ONLY_CONTRAST,
+    )
     max_length: int | None = setting(
         None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL
     )
     batch_tokens: int | None = setting(
-        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_ONLY_MODEL
+        None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1, no_effect=_ONLY_MODEL
     )
     precision: Precision = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL, panel=HARDWARE
     )
     expand: tuple[str, ...] = setting(
-        (), "deepimpact: also read the texts in this field, such as queries; repeatable.", no_effect=_ONLY_DEEPIMPACT
+        (),
+        "Append the texts of this field, such as queries (method deepimpact); repeatable.",
+        no_effect=_ONLY_DEEPIMPACT,
     )
     impact_max: float | None = setting(
         None,
-        "deepimpact: impact that is quantized to 255. [default: the training maximum]",
+        "Impact that is quantized to 255 (method deepimpact). [default: the maximum in training]",
         at_least=1e-6,
         no_effect=_ONLY_DEEPIMPACT,
     )
@@ -130,10 +167,12 @@ class WeightTrainingConfig(TrainingConfig):
     """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
 
     batch_size: int | None = setting(  # type: ignore[assignment]
-        None, "Passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1
+        None,
+        "Passages (deepct) or examples (deepimpact) per step. [default: 16 for deepct, 32 for deepimpact]",
+        at_least=1,
     )
     learning_rate: float | None = option(  # type: ignore[assignment]
-        None, "Peak learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0, panel=TRAINING
+        None, "Peak learning rate. [default: 2e-5 for deepct, 3e-6 for deepimpact]", at_least=0, panel=TRAINING
     )
     eval_steps: ClassVar[int] = 0  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]

@@ -17,7 +17,7 @@ def _only_for(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
     key: "kind", the type of an index to build, or "index_type", that of an index to search
     """
     others = tuple(name for name in (*_WORDS, *_VECTORS) if name not in types)
-    return (NoEffect(f"is for indexes of type {', '.join(types)}", {key: others}),)
+    return (NoEffect(f"is only valid for indexes of type {', '.join(types)}", {key: others}),)
 
 
 RUN_DEPTH = 1000  # passages per query in a run, by default
@@ -29,22 +29,26 @@ class DenseIndexSettings:
 
     vector_dtype: Literal["float32", "float16", "int8"] | None = option(
         None,
-        "Data type of the stored vectors. [default: exact: as encoded, faiss: float32]",
+        "Data type of the stored vectors. [default: as encoded for exact, else float32]",
         no_effect=_only_for(*_VECTORS),
     )
-    full: bool = setting(True, "Keep exact vectors beside lossy ones, for rescoring.", no_effect=_only_for(*_VECTORS))
-    hnsw_m: int = option(32, "hnsw: links per node.", at_least=2, no_effect=_only_for("hnsw"))
-    ef_construction: int = option(
-        200, "hnsw: candidates per node during construction.", at_least=1, no_effect=_only_for("hnsw")
+    full: bool = setting(
+        True, "Also store exact vectors in lossy indexes, for rescoring.", no_effect=_only_for(*_VECTORS)
     )
-    nlist: int = option(0, "ivf: number of clusters; 0: 4 sqrt(vectors).", at_least=0, no_effect=_only_for("ivf"))
+    hnsw_m: int = option(32, "Links per node (hnsw).", at_least=2, no_effect=_only_for("hnsw"))
+    ef_construction: int = option(
+        200, "Candidate neighbors per node during construction (hnsw).", at_least=1, no_effect=_only_for("hnsw")
+    )
+    nlist: int = option(
+        0, "Number of clusters (ivf); 0 means 4 sqrt(number of vectors).", at_least=0, no_effect=_only_for("ivf")
+    )
     train_sample: int = setting(
-        200_000, "Vectors sampled to train clusters and quantizers.", at_least=1, no_effect=_only_for("ivf")
+        200_000, "Number of vectors sampled to train clusters and quantizers.", at_least=1, no_effect=_only_for("ivf")
     )
     seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_only_for("ivf"))
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
-        "auto", "auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_only_for(*_VECTORS)
+        "auto", "Device: auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_only_for(*_VECTORS)
     )
 
 
@@ -54,32 +58,35 @@ class DenseSearchSettings:
 
     rescore: int = option(
         4,
-        "Lossy indexes: rescore N x depth candidates with exact vectors; 0: none.",
+        "Rescore the top N x depth hits with exact vectors (lossy indexes); 0 means no rescoring.",
         at_least=0,
         no_effect=_only_for(*_VECTORS, key="index_type"),
     )
     ef_search: int = option(
         0,
-        "hnsw: candidates per search; 0: 2 x depth, at least 128.",
+        "Candidates per query (hnsw); 0 means 2 x depth, at least 128.",
         at_least=0,
         no_effect=_only_for("hnsw", key="index_type"),
     )
     nprobe: int = option(
         0,
-        "ivf: clusters to search; 0: 1/16 of them, at least 8.",
+        "Clusters to search per query (ivf); 0 means 1/16 of all, at least 8.",
         at_least=0,
         no_effect=_only_for("ivf", key="index_type"),
     )
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
         "auto",
-        "auto, cpu, cuda, cuda:1 …",
+        "Device: auto, cpu, cuda, cuda:1 …",
         panel=HARDWARE,
         metavar="NAME",
         no_effect=_only_for(*_VECTORS, key="index_type"),
     )
     block: int = setting(
-        16_384, "exact: vectors scored at once.", at_least=1, no_effect=_only_for("exact", key="index_type")
+        16_384,
+        "Vectors scored per block (exact); limits memory.",
+        at_least=1,
+        no_effect=_only_for("exact", key="index_type"),
     )
 
 
@@ -88,19 +95,27 @@ class BM25IndexSettings:
     """drtk index over words: --type bm25 (Lucene), bm25s and impact."""
 
     language: str = option(
-        "en", "Language code for stemming and stop words; any: neither.", metavar="CODE", no_effect=_only_for(*_WORDS)
+        "en",
+        "Language code for stemming and stop words, such as en or de; any means neither.",
+        metavar="CODE",
+        no_effect=_only_for(*_WORDS),
     )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(
-        "default", "Stemmer. [default: bm25: porter, bm25s: none]", metavar="NAME", no_effect=_only_for(*_WORDS)
-    )
-    stopwords: str = option(
         "default",
-        "Stop words: lucene, none, or a file. [default: bm25: lucene, bm25s: none]",
+        "Stemmer: porter, krovetz, snowball or none. [default: porter for bm25, none for bm25s]",
         metavar="NAME",
         no_effect=_only_for(*_WORDS),
     )
-    term_vectors: bool = option(False, "bm25: store term vectors, which RM3 needs.", no_effect=_only_for("bm25"))
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
+    stopwords: str = option(
+        "default",
+        "Stop words: lucene, none, or a file. [default: lucene for bm25, none for bm25s]",
+        metavar="NAME",
+        no_effect=_only_for(*_WORDS),
+    )
+    term_vectors: bool = option(
+        False, "Store term vectors, required by search --rm3 (bm25).", no_effect=_only_for("bm25")
+    )
+    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
 
 @dataclass(frozen=True)
@@ -115,25 +130,25 @@ class BM25SearchSettings:
     )
     b: float | None = option(
         None,
-        "BM25 b, length normalization. [default: the index's, else 0.4]",
+        "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]",
         at_least=0,
         at_most=1,
         no_effect=_only_for("bm25", "bm25s", key="index_type"),
     )
     rm3: bool = option(
-        False, "bm25: expand queries by pseudo-relevance feedback (RM3).", no_effect=_only_for("bm25", key="index_type")
+        False, "Expand queries by RM3 pseudo-relevance feedback (bm25).", no_effect=_only_for("bm25", key="index_type")
     )
-    fb_docs: int = setting(10, "RM3: feedback passages.", at_least=1)
-    fb_terms: int = setting(10, "RM3: feedback terms.", at_least=1)
-    fb_weight: float = setting(0.5, "RM3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
+    fb_docs: int = setting(10, "Number of feedback passages (RM3).", at_least=1)
+    fb_terms: int = setting(10, "Number of feedback terms (RM3).", at_least=1)
+    fb_weight: float = setting(0.5, "Weight of the original query, 0 to 1 (RM3).", at_least=0, at_most=1)
+    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
     def parameters(self) -> tuple[float, float]:
         """Return k1 and b; Anserini's defaults are 0.9 and 0.4."""
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 
 
-_WITHOUT_WEIGHTS = (NoEffect("needs --term-weights", {"term_weights": (False,)}),)
+_WITHOUT_WEIGHTS = (NoEffect("requires --term-weights", {"term_weights": (False,)}),)
 
 
 @dataclass(frozen=True)
@@ -141,14 +156,14 @@ class IndexedTextSettings:
     """drtk index over words: which text of a passage is indexed (drtk/indexing/indexed_text.py)."""
 
     expand: tuple[str, ...] = option(
-        (), "bm25, bm25s: also index the texts in this field, such as queries; repeatable.", metavar="FIELD"
+        (), "Also index the texts in this field, such as queries (bm25, bm25s); repeatable.", metavar="FIELD"
     )
-    term_weights: bool = option(False, "bm25, bm25s: index term weights as term frequencies (DeepCT).")
+    term_weights: bool = option(False, "Index term weights as term frequencies, as in DeepCT (bm25, bm25s).")
     weight_scale: Literal["linear", "sqrt"] = setting(
-        "linear", "term_weights: frequency is 100 times the weight, or its square root.", no_effect=_WITHOUT_WEIGHTS
+        "linear", "Term frequency: 100 x weight, or 100 x sqrt(weight) (term_weights).", no_effect=_WITHOUT_WEIGHTS
     )
     tokenizer: str = setting(
-        "", "term_weights: tokenizer. [default: as the passages record]", no_effect=_WITHOUT_WEIGHTS
+        "", "Tokenizer of the term weights. [default: as recorded with the passages]", no_effect=_WITHOUT_WEIGHTS
     )
 
 
@@ -161,7 +176,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 class RunSettings:
     """Depth and batch size of a search."""
 
-    depth: int | None = option(None, "Passages per query. [default: 1000, with --query 5]", at_least=1)
+    depth: int | None = option(None, "Number of passages per query. [default: 1000, with --query 5]", at_least=1)
     batch_size: int = option(1000, "Queries per batch.", at_least=1, panel=HARDWARE)
 
 
@@ -170,7 +185,9 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     """drtk search: settings of all types of index."""
 
     prompt: str | None = option(
-        None, "Prefix of each query. [default: the model's]", no_effect=_only_for(*_VECTORS, key="index_type")
+        None,
+        "Text to put before each query. [default: the model's prompt]",
+        no_effect=_only_for(*_VECTORS, key="index_type"),
     )
     max_length: int | None = setting(
         None,
@@ -178,6 +195,8 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
         at_least=3,
         no_effect=_only_for(*_VECTORS, key="index_type"),
     )
-    grid: str = setting("k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: grid of BM25 k1 and b.")
-    tag: str = setting("drtk", "Run name, the last column.", one_word=True)
-    measure: str = setting("RR@10", "tune: measure to maximize.")
+    grid: str = setting(
+        "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "Grid of BM25 k1 and b to evaluate (tune)."
+    )
+    tag: str = setting("drtk", "Run name, the last column of the run.", one_word=True)
+    measure: str = setting("RR@10", "Measure to maximize (tune).")

@@ -11,8 +11,8 @@ from drtk.models.config import PairTitle
 
 ENCODER_OPTIONS = ("prompt", "max_length")
 SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")
-_NEEDS_SCORER = (NoEffect("needs --scorer MODEL", {"scorer": ("",)}),)
-_NEEDS_LIMIT = (NoEffect("needs --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+_NEEDS_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
+_NEEDS_LIMIT = (NoEffect("requires --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ class MiningInputs:
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Options of the search, if an index is a source."""
 
-    batch_size: int = setting(1000, "Index: queries per batch.", at_least=1)
-    prompt: str | None = setting(None, "Index: prefix of each query. [default: the model's]")
-    max_length: int | None = setting(None, "Index: maximum query length in tokens. [default: the model's]", at_least=3)
+    batch_size: int = setting(1000, "Queries per batch (index sources).", at_least=1)
+    prompt: str | None = setting(None, "Text to put before each query (dense index). [default: the model's prompt]")
+    max_length: int | None = setting(
+        None, "Maximum query length in tokens (dense index). [default: the model's]", at_least=3
+    )
 
     def search_settings(self) -> SearchSettings:
         """Return these options as those of a search."""
@@ -60,32 +62,40 @@ INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name n
 class MinedFilterSettings:
     """Options of the filters, which reject candidates that may be unjudged positives."""
 
-    from_rank: int = setting(1, "First rank of each source to use.", at_least=1)
+    from_rank: int = setting(1, "First rank to use; better-ranked hits of each source are skipped.", at_least=1)
     max_score: tuple[str, ...] = setting(
-        (), "Drop candidates above this score, X or NAME=X for one source; repeatable.", metavar="X"
+        (), "Drop candidates with a retrieval score above X; NAME=X for one source; repeatable.", metavar="X"
     )
     min_score: tuple[str, ...] = setting(
-        (), "Drop candidates below this score, X or NAME=X for one source; repeatable.", metavar="X"
+        (), "Drop candidates with a retrieval score below X; NAME=X for one source; repeatable.", metavar="X"
     )
     margin: tuple[str, ...] = option(
-        (), "Drop candidates less than X below the positive's score; NAME=X: one source; repeatable.", metavar="X"
+        (), "Drop candidates that score above the positive minus X; NAME=X for one source; repeatable.", metavar="X"
     )
     max_share: tuple[str, ...] = option(
-        (), "Drop candidates above X times the positive's score, such as 0.95; repeatable.", metavar="X"
+        (), "Drop candidates that score above X times the positive, such as 0.95; repeatable.", metavar="X"
     )
     unretrieved: Literal["drop", "keep"] = setting(
-        "drop", "margin, max_share: candidates of a source that did not retrieve the positive.", no_effect=_NEEDS_LIMIT
+        "drop",
+        "Candidates of a source that did not retrieve the positive (margin, max_share): drop or keep.",
+        no_effect=_NEEDS_LIMIT,
     )
     ce_margin: float | None = setting(
         None,
         "Drop candidates with a cross-encoder score above the positive's minus this. [default: sbert 3, else none]",
     )
-    ce_max: float | None = setting(None, "Drop candidates above this cross-encoder score.")
+    ce_max: float | None = setting(None, "Drop candidates with a cross-encoder score above this.")
     max_overlap: float | None = setting(
-        None, "Drop candidates that share this fraction of word trigrams with a positive.", at_least=0, at_most=1
+        None,
+        "Drop candidates that share this fraction of word trigrams with a positive, 0 to 1.",
+        at_least=0,
+        at_most=1,
     )
     max_cosine: float | None = setting(
-        None, "Drop candidates with this cosine to a positive, by --vectors.", at_least=-1, at_most=1
+        None,
+        "Drop candidates with at least this cosine similarity to a positive; requires --vectors.",
+        at_least=-1,
+        at_most=1,
     )
 
 
@@ -93,33 +103,42 @@ class MinedFilterSettings:
 class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
     """All options of mine-negatives."""
 
-    policy: str = option("msmarco", "Mining recipe: msmarco, tevatron, nq or sbert; see the page.", metavar="NAME")
+    policy: str = option("msmarco", "Mining recipe: msmarco, tevatron, nq or sbert (see the page).", metavar="NAME")
     depth: int | None = option(
-        None, "Candidates per query and source. [default: the policy's: 200, nq 100, sbert all]", at_least=1
+        None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
     )
-    negatives: int | None = option(None, "Negatives per query (sbert: per source). [default: the policy's]", at_least=0)
+    negatives: int | None = option(
+        None, "Number of negatives per query (sbert: per source). [default: by --policy]", at_least=0
+    )
     min_negatives: int | None = setting(
-        None, "Fill up to N negatives per query with random passages. [default: the policy's]", at_least=0
+        None, "Fill up to this number of negatives per query with random passages. [default: by --policy]", at_least=0
     )
     by: ScoringUnit = option(
         "passage", "Judgments are of passages, or of source documents (positive: their best passage)."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
-    source_name: str = setting("", "Name of a single source in `sources`. [default: the file's or folder's]")
-    match: Literal["tokens", "regex"] = setting("tokens", "nq: answer matching by tokens (DPR) or regular expressions.")
-    match_title: bool = setting(False, "nq: also search titles for answers.")
+    source_name: str = setting(
+        "", "Name of a single source, as written to `sources`. [default: the file's or folder's name]"
+    )
+    match: Literal["tokens", "regex"] = setting(
+        "tokens", "Match answers by tokens (as in DPR) or as regular expressions (policy nq)."
+    )
+    match_title: bool = setting(False, "Also search passage titles for answers (policy nq).")
     scorer: str = option("", "Cross-encoder that scores positives and candidates.", metavar="MODEL")
     scorer_title: PairTitle | None = setting(
         None,
-        "scorer: titles as title: text, title text, or none. [default: as trained, or join]",
+        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
         no_effect=_NEEDS_SCORER,
     )
     scorer_logits: bool = setting(
-        False, "scorer: use logits, without the activation function.", no_effect=_NEEDS_SCORER
+        False, "Use the scorer's logits, without its activation function.", no_effect=_NEEDS_SCORER
     )
     scorer_batch_tokens: int | None = setting(
-        None, "scorer: tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_NEEDS_SCORER
+        None,
+        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
+        at_least=1,
+        no_effect=_NEEDS_SCORER,
     )
     scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
-        "auto", "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NEEDS_SCORER
+        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NEEDS_SCORER
     )

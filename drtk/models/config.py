@@ -19,49 +19,59 @@ class EncodeSettings:
 
     pooling: str | None = option(
         None,
-        "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken. [default: the model's, or cls]",
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the model's, or cls]",
         metavar="NAME",
     )
-    normalize: bool | None = option(None, "Scale vectors to length 1. [default: the model's]")
-    similarity: Similarity | None = setting(None, "Similarity of vectors. [default: the model's]")
+    normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")
+    similarity: Similarity | None = setting(None, "Similarity function of the vectors. [default: the model's]")
     max_length: int | None = option(None, "Maximum input length in tokens. [default: the model's]", at_least=3)
-    prompt: str | None = option(None, "Prefix of each input. [default: the model's for this role]")
-    title: Title | None = setting(None, "How titles are joined to texts. [default: the model's, or join]")
-    dimensions: int | None = setting(None, "Keep the first N dimensions (Matryoshka models).", at_least=1)
+    prompt: str | None = option(None, "Text to put before each input. [default: the model's prompt for --role]")
+    title: Title | None = setting(
+        None, "Join titles by a space, separator token or segment, or ignore them. [default: the model's, or join]"
+    )
+    dimensions: int | None = setting(
+        None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
     vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1)
-    shard_size: int = setting(16384, "Texts per shard, the unit of resuming.", at_least=1)
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
+    shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
 
-NOT_SAMPLING = (NoEffect("needs --decode sample", {"decode": ("greedy", "beam")}),)
-NOT_BEAM = (NoEffect("needs --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
+NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)
+NOT_BEAM = (NoEffect("requires --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
     """Settings of `drtk doc2query`, by default those of query-as-context pre-training."""
 
-    n: int = option(5, "Texts to generate per passage.", at_least=1, flag="--n")
+    n: int = option(5, "Number of queries to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
-        "sample", "Decoding; greedy generates one text, beam the n best."
+        "sample", "Decoding method; greedy generates one text, beam the --n best."
     )
-    top_k: int = option(25, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
+    top_k: int = option(
+        25, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
+    )
     top_p: float = option(
-        0.95, "Sample from the nucleus of this probability.", at_least=1e-6, at_most=1, no_effect=NOT_SAMPLING
+        0.95,
+        "Top-p (nucleus) sampling: cumulative probability, above 0, at most 1.",
+        at_least=1e-6,
+        at_most=1,
+        no_effect=NOT_SAMPLING,
     )
-    temperature: float = setting(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING)
-    beams: int = setting(4, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM)
+    temperature: float = setting(1.0, "Sampling temperature, above 0.", at_least=1e-6, no_effect=NOT_SAMPLING)
+    beams: int = setting(4, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int = option(64, "Maximum output length in tokens.", at_least=1)
     title: Literal["join", "none"] | None = setting(
-        None, "Put titles before texts, or omit them. [default: as trained, or join]"
+        None, "Join titles to texts, or ignore them. [default: as trained, or join]"
     )
-    prefix: str | None = option(None, "Prefix of every input. [default: as trained, or none]")
+    prefix: str | None = option(None, "Text to put before each input. [default: as trained, or none]")
     max_length: int | None = setting(None, "Maximum input length in tokens. [default: as trained, or 512]", at_least=2)
     batch_tokens: int | None = setting(
-        None, "Input and output tokens per batch. [default: CPU 16384, GPU 131072]", at_least=1
+        None, "Input and output tokens per batch. [default: 16384 on a CPU, 131072 on a GPU]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
@@ -78,8 +88,10 @@ class GenerationSettings:
 class ContinuationSettings(GenerationSettings):
     """Settings of `drtk continue-text`, by default those of docs/methods/master.md (MASTER's paper gives none)."""
 
-    n: int = option(1, "Continuations per passage.", at_least=1, flag="--n")
-    top_k: int = option(50, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
+    n: int = option(1, "Number of continuations to generate per passage.", at_least=1, flag="--n")
+    top_k: int = option(
+        50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
+    )
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
 
 
@@ -88,7 +100,7 @@ class CrossEncoderSettings:
     """Settings for running a cross-encoder; None uses the value in the model folder."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1)
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
@@ -98,19 +110,25 @@ class CrossEncoderSettings:
 class InitModelSettings:
     """Settings of `drtk init-model`, by default with the size of MiniLM-L6."""
 
-    arch: Literal["bert", "t5", "gpt2"] = option("bert", "Architecture: encoder, encoder-decoder or decoder.")
+    arch: Literal["bert", "t5", "gpt2"] = option(
+        "bert", "Architecture: encoder (bert), encoder-decoder (t5) or decoder (gpt2)."
+    )
     vocab_size: int = option(30522, "Maximum vocabulary size.", at_least=10)
     lowercase: bool = option(True, "Lowercase texts and strip accents.")
-    min_frequency: int = setting(2, "Minimum frequency of a word piece.", at_least=1)
+    min_frequency: int = setting(2, "Minimum frequency of a word piece in the corpus.", at_least=1)
     layers: int = option(6, "Number of layers.", at_least=1)
     hidden: int = option(384, "Hidden size.", at_least=1)
-    heads: int = option(12, "Attention heads; must divide the hidden size.", at_least=1)
+    heads: int = option(12, "Number of attention heads; must divide the hidden size.", at_least=1)
     intermediate: int | None = setting(None, "Feed-forward size. [default: 4 x hidden size]", at_least=1)
     max_length: int = option(512, "Maximum input length in tokens.", at_least=8)
-    pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.", metavar="NAME")
-    normalize: bool = option(False, "Scale vectors to length 1.")
-    similarity: Similarity = option("cosine", "Similarity of vectors.")
-    language: Literal["any", "chinese"] = option("any", "chinese: every Chinese character is a token.")
+    pooling: str = option(
+        "cls", "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.", metavar="NAME"
+    )
+    normalize: bool = option(False, "Normalize vectors to unit length.")
+    similarity: Similarity = option("cosine", "Similarity function of the vectors.")
+    language: Literal["any", "chinese"] = option(
+        "any", "Pre-tokenization: any, or chinese (each Chinese character is a token)."
+    )
 
     def check(self) -> None:
         """Raise UsageError if the hidden size is not a multiple of the number of heads."""

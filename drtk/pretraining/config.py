@@ -20,23 +20,25 @@ Count = Annotated[int, 1, float("inf")]
 class PretrainSettings:
     """Settings of `drtk pretrain`. Presets contain the values of the papers."""
 
-    batch_size: int = option(2048, "Examples per step, over all devices.", at_least=1)
+    batch_size: int = option(2048, "Examples per optimizer step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
         None,
-        "Examples per forward pass and device. [default: halved until it fits in memory]",
+        "Examples per forward pass and device. [default: batch size, halved when out of memory]",
         at_least=1,
         panel=HARDWARE,
     )
-    max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
+    max_steps: int | None = option(
+        None, "Number of training steps, instead of --epochs.", at_least=1, replaces="epochs"
+    )
     epochs: float = option(8.0, "Number of passes over the passages.", at_least=1e-6)
     learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
-    warmup: float = setting(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
-    weight_decay: float = setting(0.01, "Weight decay, except for biases and norms.", at_least=0)
-    max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
+    warmup: float = setting(0.1, "Warm-up steps; a value below 1 is a fraction of all steps.", at_least=0)
+    weight_decay: float = setting(0.01, "Weight decay of all parameters except biases and LayerNorm.", at_least=0)
+    max_length: int = option(144, "Maximum text length in tokens, including special tokens.", at_least=5)
     held_out: int = setting(
-        0, "Number of passages held out of training to evaluate the losses.", at_least=0, panel=EVALUATION
+        0, "Number of passages to hold out of training, to evaluate the losses.", at_least=0, panel=EVALUATION
     )
-    eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
+    eval_steps: int = option(1000, "Number of steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
@@ -45,12 +47,12 @@ class PretrainSettings:
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
         "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
     )
-    fused: bool = setting(True, "Use torch's fused AdamW if available.")
-    log_steps: int = setting(10, "Steps between lines of log.jsonl.", at_least=1)
-    export_steps: int = option(0, "Steps between exports of the encoder to DIR/step-N; 0: no exports.", at_least=0)
+    fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
+    log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
+    export_steps: int = option(0, "Export the encoder to DIR/step-N every N steps; 0 means only the last.", at_least=0)
     report_to: tuple[str, ...] = setting((), "Experiment tracker, such as tensorboard or wandb; repeatable.")
-    save_steps: int = setting(500, "Steps between checkpoints for --resume.", at_least=1)
-    trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, KEY=VALUE; repeatable.")
+    save_steps: int = setting(500, "Number of steps between checkpoints for --resume.", at_least=1)
+    trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, as KEY=VALUE; repeatable.")
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from drtk.training.config import NOT_MEASURED, TrainingConfig
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
 _PROMPTED_TOKENS = 100  # docs/methods/ear.md
 _TOKENS = 64  # the longest target of GAR (docs/methods/gar.md)
-_RUN = (NoEffect("needs --from-run", {"from_run": (None,)}),)
-_HOLDOUT = (NoEffect("needs --holdout", {"holdout": (False,)}),)
-_TRAINED = (NoEffect("is for models without fine-tuning", {"holdout": (True,)}),)
+_RUN = (NoEffect("requires --from-run", {"from_run": (None,)}),)
+_HOLDOUT = (NoEffect("requires --holdout", {"holdout": (False,)}),)
+_TRAINED = (NoEffect("cannot be combined with --holdout", {"holdout": (True,)}),)
 _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of candidates without a generator
 
 
@@ -27,36 +27,46 @@ class ExpansionSettings(GenerationSettings):
 
     kind: str | None = option(
         None,
-        "Kind of expansion: answer, sentence, title or another word. [default: as trained; run: all]",
+        "Type of expansion, such as answer, sentence or title. [default: as trained; with --from-run all]",
         metavar="NAME",
         panel=METHOD,
     )
-    n: int = option(50, "Texts to generate per question, before deduplication.", at_least=1, flag="--n")
+    n: int = option(50, "Number of texts to generate per question, before deduplication.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
-        None, "Decoding. [default: sample, with --prompt greedy+sample]"
+        None, "Decoding method. [default: sample; with --prompt greedy+sample]"
     )
-    top_k: int = option(50, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
+    top_k: int = option(
+        50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
+    )
     top_p: float = setting(
-        1.0, "Sample from the nucleus of this probability.", at_least=1e-6, at_most=1, no_effect=NOT_SAMPLING
+        1.0,
+        "Top-p (nucleus) sampling: cumulative probability, above 0, at most 1.",
+        at_least=1e-6,
+        at_most=1,
+        no_effect=NOT_SAMPLING,
     )
-    beams: int = setting(10, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM)
+    beams: int = setting(10, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
         None, "Maximum output length in tokens. [default: as trained, or 64; with --prompt 100]", at_least=1
     )
     prompt: str | None = option(
-        None, "Prompt of a pre-trained model; … is replaced by the question.", no_effect=_TRAINED
+        None, "Prompt for a model without fine-tuning; … is replaced by the question.", no_effect=_TRAINED
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
-        False, "Cross-fitting: expand each question with the generator of another fold.", panel=METHOD
+        False, "Cross-fitting: expand each question with the generator trained without it.", panel=METHOD
     )
     outside: Literal["refuse", "draw"] = setting(
-        "refuse", "holdout: questions of no fold: an error, or a random generator.", no_effect=_HOLDOUT
+        "refuse",
+        "Questions that are in no fold: raise an error, or use a random generator (holdout).",
+        no_effect=_HOLDOUT,
     )
-    candidates: int = setting(10, "from_run: candidates per question and kind.", at_least=1, no_effect=_RUN)
-    depth: int = setting(100, "from_run: hits per question to use.", at_least=1, no_effect=_RUN)
-    feedback: int = setting(10, "from_run: hits that feedback terms are taken from.", at_least=1, no_effect=_RUN)
-    terms: int = setting(10, "from_run: feedback terms per candidate.", at_least=1, no_effect=_RUN)
+    candidates: int = setting(10, "Number of candidates per question and kind (from_run).", at_least=1, no_effect=_RUN)
+    depth: int = setting(100, "Number of top passages per question to use (from_run).", at_least=1, no_effect=_RUN)
+    feedback: int = setting(
+        10, "Number of top passages to extract feedback terms from (from_run).", at_least=1, no_effect=_RUN
+    )
+    terms: int = setting(10, "Number of feedback terms per candidate (from_run).", at_least=1, no_effect=_RUN)
 
     def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
         """Return the settings with their defaults. trained_length: longest target the generator was trained on, if known"""
@@ -74,7 +84,7 @@ class ExpansionSettings(GenerationSettings):
             raise UsageError(f"`kind` {self.kind}: `from_run` makes {', '.join(PASSAGE_KINDS)}")
         for item in fields(self) if from_run else ():
             if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
-                raise UsageError(f"`{item.name}` goes with `model`")
+                raise UsageError(f"`{item.name}` requires `model`")
 
 
 READ = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
@@ -86,17 +96,21 @@ DEPTH = 100  # passages that are searched for an answer
 class LabelSettings:
     """drtk rerank-queries label (docs/methods/ear.md)."""
 
-    depth: int = option(DEPTH, "Passages per candidate to search for an answer.", at_least=1)
-    max_rank: int = setting(101, "Rank of a candidate without an answer, above the depth.", at_least=2)
-    top1: bool = setting(True, "Write title and text of each candidate's first passage, for RD.")
-    match: Literal["tokens", "regex"] = option("tokens", "Answer matching by tokens (DPR) or regular expressions.")
-    match_title: bool = setting(False, "Also search titles for answers.")
+    depth: int = option(DEPTH, "Number of top passages per candidate to search for an answer.", at_least=1)
+    max_rank: int = setting(
+        101, "Rank assigned to candidates that retrieve no answer; must exceed the depth.", at_least=2
+    )
+    top1: bool = setting(True, "Write title and text of the top passage of each candidate (for variant rd).")
+    match: Literal["tokens", "regex"] = option(
+        "tokens", "Match answers by tokens (as in DPR) or as regular expressions."
+    )
+    match_title: bool = setting(False, "Also search passage titles for answers.")
     k1: float | None = setting(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
     b: float | None = setting(
-        None, "BM25 b, length normalization. [default: the index's, else 0.4]", at_least=0, at_most=1
+        None, "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]", at_least=0, at_most=1
     )
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
-    batch_size: int = option(1000, "Candidates per batch.", at_least=1, panel=HARDWARE)
+    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
+    batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
 
     def check(self) -> None:
         """Raise UsageError if candidates that retrieve nothing would rank among those that retrieve something."""
@@ -109,39 +123,48 @@ class LabelSettings:
 class QueryRerankerConfig(TrainingConfig):
     """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
 
-    batch_size: int = option(4, "Questions per step, over all devices.", at_least=1, panel=TRAINING)
+    batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float | None = option(  # type: ignore[assignment]
-        None, "Passes over the questions. [default: ri 2, rd 3]", at_least=0, panel=TRAINING
+        None, "Number of passes over the questions. [default: 2 for ri, 3 for rd]", at_least=0, panel=TRAINING
     )
-    warmup: float = setting(10_000.0, "Warm-up steps; linear: below 1, a fraction of all steps.", at_least=0)
+    warmup: float = setting(
+        10_000.0, "Warm-up steps; a value below 1 is a fraction of all steps (linear schedule only).", at_least=0
+    )
     learning_rate: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
-    variant: Literal["ri", "rd"] = option("ri", "Input: question and expansion (ri), or also the first passage (rd).")
+    variant: Literal["ri", "rd"] = option(
+        "ri", "Model input: question and expansion (ri), or also the top passage (rd)."
+    )
     style: Literal["official", "thesis"] = setting(
-        "official", "Input format: [SEP] between all parts, or 'question ? expansion'."
+        "official", "Input format: [SEP] between the parts (official), or 'question ? expansion' (thesis)."
     )
     max_length: int | None = option(
-        None, "Maximum input length in tokens. [default: ri 64, rd 256]", at_least=8, panel=TRAINING
+        None, "Maximum input length in tokens. [default: 64 for ri, 256 for rd]", at_least=8, panel=TRAINING
     )
-    candidates: int = setting(50, "Distinct candidates per question to train on.", at_least=2)
-    max_rank: int = setting(101, "Rank of a candidate without an answer.", at_least=2)
+    candidates: int = setting(50, "Number of distinct candidates per question to train on.", at_least=2)
+    max_rank: int = setting(101, "Rank assigned to candidates that retrieve no answer.", at_least=2)
     depth: int | None = setting(
-        None, "Depth of the labels; deeper ranks count as none. [default: the labels', or 100]", at_least=1
+        None, "Depth of the labels; lower-ranked answers are ignored. [default: the labels', or 100]", at_least=1
     )
     pair_weight: Literal["offset", "sum"] = setting(
-        "offset", "Weights of pairs: as released (equal per rank offset), or as printed."
+        "offset", "Pair weights: as in the released code (offset), or as in the paper (sum)."
     )
-    skip_ties: bool = setting(True, "Ignore pairs of equal rank.")
-    rank_margin: float = setting(0.01, "Margin of a pair per rank of difference.", at_least=0)
-    micro_batch_size: int | None = setting(None, "Questions in memory at once per device.", at_least=1, panel=HARDWARE)
+    skip_ties: bool = setting(True, "Ignore pairs of candidates with equal rank.")
+    rank_margin: float = setting(0.01, "Ranking margin of a pair, per rank of difference.", at_least=0)
+    micro_batch_size: int | None = setting(
+        None, "Questions per forward pass and device. [default: batch size]", at_least=1, panel=HARDWARE
+    )
     schedule: Literal["inverse-sqrt", "linear"] = setting(
         "inverse-sqrt", "Learning-rate schedule: max_lr * min(t^-.5, t * warmup^-1.5), or linear."
     )
     max_lr: float = setting(
-        2e-3, "linear: peak learning rate; inverse-sqrt: factor, peak max_lr / sqrt(warmup).", at_least=0
+        2e-3, "Peak learning rate (linear), or factor with peak max_lr / sqrt(warmup) (inverse-sqrt).", at_least=0
     )
     dev_questions: int | None = setting(
-        None, "Questions of --dev, evenly spaced. [default: all]", at_least=1, no_effect=(NOT_MEASURED,)
+        None,
+        "Number of questions of --dev to evaluate, sampled at even intervals. [default: all]",
+        at_least=1,
+        no_effect=(NOT_MEASURED,),
     )
 
     def check(self) -> None:
@@ -149,7 +172,7 @@ class QueryRerankerConfig(TrainingConfig):
         if self.depth is not None:
             self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
-            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt needs a number of steps")
+            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps")
 
     def check_depth(self, depth: int) -> None:
         """Raise UsageError if candidates that found nothing would rank among those that found something."""
@@ -157,7 +180,7 @@ class QueryRerankerConfig(TrainingConfig):
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
-_NO_INDEX = (NoEffect("needs --index", {"index": (None,)}),)
+_NO_INDEX = (NoEffect("requires --index", {"index": (None,)}),)
 
 
 @redeclare("max_length", advanced=True)
@@ -166,22 +189,24 @@ class ChooseSettings(CrossEncoderSettings):
     """drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
-        "scorer", "Candidate to select: best by model or label, all, the greedy one, or the first."
+        "scorer", "Select the best by model (scorer) or label (oracle), all (concat), the greedy, or the first."
     )
-    max_candidates: int | None = setting(None, "Use the first N distinct candidates only.", at_least=1)
-    n_best: int = option(1, "Queries per question and kind.", at_least=1)
+    max_candidates: int | None = setting(
+        None, "Number of distinct candidates per question to use. [default: all]", at_least=1
+    )
+    n_best: int = option(1, "Number of expanded queries to keep per question and expansion kind.", at_least=1)
     max_clauses: int | None = setting(
         None,
-        "concat: maximum number of distinct words per query (Lucene's limit: 1024).",
+        "Maximum number of distinct words per query (concat); Lucene allows 1024.",
         at_least=1,
-        no_effect=(NoEffect("needs --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
+        no_effect=(NoEffect("requires --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
     )
     k1: float | None = setting(
         None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0, no_effect=_NO_INDEX
     )
     b: float | None = setting(
         None,
-        "BM25 b, length normalization. [default: the index's, else 0.4]",
+        "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]",
         at_least=0,
         at_most=1,
         no_effect=_NO_INDEX,
@@ -197,11 +222,11 @@ class ChooseSettings(CrossEncoderSettings):
 class ReadSettings:
     """drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
 
-    depth: int = option(100, "Passages per question to read.", at_least=1)
-    order: Literal["score", "rank"] = setting("rank", "Column that orders the run.")
+    depth: int = option(100, "Number of top passages per question to read.", at_least=1)
+    order: Literal["score", "rank"] = setting("rank", "Order documents by the score or the rank column of the run.")
     max_length: int = option(250, "Maximum length of question, title and text in tokens.", at_least=2)
     max_new_tokens: int = option(50, "Maximum answer length in tokens.", at_least=1)
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 32768, GPU 131072]", at_least=1)
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 32768 on a CPU, 131072 on a GPU]", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
     )

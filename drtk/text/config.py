@@ -8,8 +8,8 @@ from typing import Literal
 from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 _WORDS = (NoEffect("has no effect with --policy words", {"policy": ("words",)}),)
-_NO_TOKENIZER = (NoEffect("needs --tokenizer; use --max-words", {"tokenizer": (None,)}),)
-_NO_OVERLAP = (NoEffect("needs --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
+_NO_TOKENIZER = (NoEffect("requires --tokenizer; use --max-words", {"tokenizer": (None,)}),)
+_NO_OVERLAP = (NoEffect("requires --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,15 @@ class ChunkSettings:
         "greedy", "How to group sentences; words splits at any word."
     )
     tokenizer: str | None = option(
-        None, "Count tokens of this model instead of words.", no_effect=_WORDS, metavar="MODEL"
+        None, "Measure length in tokens of this model's tokenizer, instead of words.", no_effect=_WORDS, metavar="MODEL"
     )
     max_tokens: int | None = option(
         None, "Maximum passage length in tokens. [default: 144]", at_least=1, no_effect=_NO_TOKENIZER
     )
     max_words: int | None = option(None, "Maximum passage length in words. [default: 100]", at_least=1)
-    reserve_special: bool = setting(False, "Reserve room for the model's special tokens.", no_effect=_NO_TOKENIZER)
+    reserve_special: bool = setting(
+        False, "Count the model's special tokens in the maximum length.", no_effect=_NO_TOKENIZER
+    )
     overlap: int = option(
         0, "Overlap of consecutive passages, in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP
     )
@@ -40,14 +42,14 @@ class ChunkSettings:
     short_min: int | None = setting(
         None, "Minimum of the random smaller passage limit. [default: cotmae 2, else 1]", at_least=1
     )
-    paragraphs: bool = option(False, "End sentences at blank lines, for lists and code.", no_effect=_WORDS)
+    paragraphs: bool = option(False, "Also end sentences at blank lines, for lists and code.", no_effect=_WORDS)
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
-    language: str = option("english", "Language of nltk's sentence model.", metavar="NAME")
+    language: str = option("english", "Language of NLTK's sentence splitter.", metavar="NAME")
     punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
     save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
-    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
+    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 
 
@@ -57,7 +59,7 @@ class SampleSettings:
 
     packages: tuple[str, ...] = option(
         ("stdlib", "numpy", "torch", "transformers", "nltk"),
-        "Python package to read, or stdlib; repeatable.",
+        "Python package to read, or stdlib for the standard library; repeatable.",
         metavar="NAME",
     )
     limit: int | None = option(
@@ -65,4 +67,4 @@ class SampleSettings:
     )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)
-    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
+    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)

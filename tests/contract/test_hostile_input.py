@@ -179,7 +179,7 @@ def test_unusable_option_values_are_usage_errors(arguments: str, told: str) -> N
 def test_arguments_that_are_not_utf8_are_usage_errors(arguments: str) -> None:
     Path("caf\udce9").write_bytes(FIRST)
     outcome = run_process(*arguments.split())
-    assert_one_line(outcome, 2, ": is not UTF-8; choose another name")
+    assert_one_line(outcome, 2, ": not UTF-8; choose another name")
 
 
 @pytest.mark.parametrize(

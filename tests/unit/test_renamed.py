@@ -68,7 +68,7 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("chunk --set banana=1", "--set banana: no such setting (drtk presets --fields 'chunk' lists them)"),
         ("chunk --set reserve_specials=true", "no such setting; did you mean reserve_special?"),
         ("mine-negatives x --set positives=source", "--set positives: was renamed to 'by'"),
-        ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap: choose one"),
+        ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap cannot be combined; give one"),
         ("chunk --set punkt_mb=0", "--set punkt_mb: must be at least 0.001, is 0.0"),
         ("chunk --set punkt_mb=much", "--set punkt_mb: expected float, got 'much'"),
     ],

@@ -60,11 +60,11 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["corpus.jsonl", "-o", "out"], "leave out the input and the options for records"),
-        (["--as", "passages", "-o", "out"], "leave out the input and the options for records"),
+        (["corpus.jsonl", "-o", "out"], "cannot be combined with input files or options for records"),
+        (["--as", "passages", "-o", "out"], "cannot be combined with input files or options for records"),
         (
             ["--with", "side.jsonl", "-o", "out"],
-            "--masked-lm writes a model; leave out --bare and --with, which are for passages",
+            "--masked-lm writes a model; omit --bare and --with",
         ),
         ([], "--output must name a folder"),
     ],

@@ -232,7 +232,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     found = meta("i")
     assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
     assert "nobody reads this" in run_command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
-    with pytest.raises(UsageError, match="is for indexes of type bm25, bm25s"):
+    with pytest.raises(UsageError, match="is only valid for indexes of type bm25, bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     with pytest.raises(UsageError, match="`tune` requires an index of type bm25 or bm25s"):

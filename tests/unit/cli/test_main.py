@@ -169,7 +169,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
         ("convert --as beir", "convert", f"invalid value for '--as': 'beir' {NO_FORMAT}; did you mean --to beir? See"),
         ("convert --as corpus", "convert", f"invalid value for '--as': 'corpus' {NO_FORMAT}; see"),
         ("chunk --max-words -1", "chunk", "--max-words: must be at least 1, is -1; see"),
-        ("eval a.run", "eval", "--qrels FILE or --answers FILE is required; see"),
+        ("eval a.run", "eval", "--qrels or --answers is required; see"),
     ],
 )
 def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, message: str) -> None:

@@ -168,7 +168,9 @@ def test_a_sample_of_the_examples_is_scored_evenly_spread(here: Path) -> None:
     assert [row["query_id"] for row in read_rows("fewer.jsonl")] == ["q2", "q7", "q9"]
     with pytest.raises(RecordError, match=r"^e\.jsonl:6: the corpus has no 'd999'"):
         run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
-    with pytest.raises(UsageError, match="--sample needs a file, because it counts the examples first"):
+    with pytest.raises(
+        UsageError, match="--sample requires a file, because the examples are counted first; save the input to a file"
+    ):
         run("score", "-", *TEXTS, "--sample", "4", "-o", "x.jsonl")
 
 
@@ -197,8 +199,8 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus: a cross-encoder reads texts"),
-        ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
+        ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus is required by a cross-encoder"),
+        ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries is required by a cross-encoder"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: cannot read 65 tokens; use at most 64"),
         (
@@ -326,9 +328,9 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
     best = read_json(here / "h" / "meta.json")["best"]
     assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
-    with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on lists of 10"):
+    with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on 10 candidates"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
-    with pytest.raises(UsageError, match="h: is a list re-ranker and reads vectors"):
+    with pytest.raises(UsageError, match="h: HLATR models rerank by vectors"):
         run("rerank", "run", "--vectors", "v", "--model", "h", *TEXTS[:2], "-o", "x")
     for more in (
         "--set title=colon",

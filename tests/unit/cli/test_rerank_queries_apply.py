@@ -360,15 +360,15 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ([], UsageError, "--model and --select scorer go together"),
-        (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
+        ([], UsageError, "--model and --select scorer must be given together"),
+        (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer must be given together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: given twice for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: given twice for kind title"),
         (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
-        (["--select", "first", "--set", "max_clauses=9"], UsageError, "--set max_clauses needs --select concat"),
-        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus need --model"),
-        (["--model", "x", "--set", "k1=2"], UsageError, "--set k1 needs --index"),
-        (["--select", "first", "--set", "b=0"], UsageError, "--set b needs --index"),
+        (["--select", "first", "--set", "max_clauses=9"], UsageError, "--set max_clauses requires --select concat"),
+        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus require --model"),
+        (["--model", "x", "--set", "k1=2"], UsageError, "--set k1 requires --index"),
+        (["--select", "first", "--set", "b=0"], UsageError, "--set b requires --index"),
         (
             ["--model", "{encoder}"],
             MismatchError,

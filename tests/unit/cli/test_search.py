@@ -175,8 +175,8 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
-        (["--query", "tail", "--qrels", "x"], "--tune and --qrels need query files; leave out --query"),
-        (["queries.jsonl", "--tune"], "--tune needs --qrels"),
+        (["--query", "tail", "--qrels", "x"], "--tune and --qrels require query files; omit --query"),
+        (["queries.jsonl", "--tune"], "--tune requires --qrels"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "search", "bm25", *arguments)
@@ -211,10 +211,13 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("search bm25 queries.jsonl --nprobe 3", "--nprobe is for indexes of type ivf"),
-        ("search bm25 queries.jsonl --set block=64", "--set block is for indexes of type exact"),
-        ("index corpus.jsonl --type bm25s --hnsw-m 8 -o x", "--hnsw-m is for indexes of type hnsw"),
-        ("index vectors --type exact --language de -o x", "--language is for indexes of type bm25, bm25s, impact"),
+        ("search bm25 queries.jsonl --nprobe 3", "--nprobe is only valid for indexes of type ivf"),
+        ("search bm25 queries.jsonl --set block=64", "--set block is only valid for indexes of type exact"),
+        ("index corpus.jsonl --type bm25s --hnsw-m 8 -o x", "--hnsw-m is only valid for indexes of type hnsw"),
+        (
+            "index vectors --type exact --language de -o x",
+            "--language is only valid for indexes of type bm25, bm25s, impact",
+        ),
     ],
 )
 def test_options_of_other_types_of_index_are_rejected(bm25, place, call: str, message: str):

@@ -149,11 +149,11 @@ def test_colours_are_for_terminals_and_on_demand(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("--preset mlm", "--preset needs --model"),
-        ("--model m", "--model, --generator and --set need --preset"),
-        ("--set a=b", "--model, --generator and --set need --preset"),
+        ("--preset mlm", "--preset requires --model"),
+        ("--model m", "--model, --generator and --set require --preset"),
+        ("--set a=b", "--model, --generator and --set require --preset"),
         ("--preset mlm --model m --json", "--preset cannot be combined with --term-weights, --html and --json"),
-        ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
+        ("--preset quickstart --model m", "preset 'quickstart' sets options of drtk train-retriever"),
     ],
 )
 def test_what_does_not_go_together_is_told(

@@ -174,7 +174,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
             train(place, tmp_path / "m", "--model", str(model))
     with pytest.raises(UsageError, match=r"`prefix`: .* tokens leave none of `max_length` 24"):
         train(place, tmp_path / "m", "--set", "prefix=" + "river," * 30)
-    with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; raise `dev_share`"):
+    with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; increase `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 
 
@@ -395,7 +395,7 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     fail(DrtkError, r"no question has an answer in its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
     fail(DrtkError, "pairs do not fill one batch", "--set", "folds=2", "--batch-size", "24", task="gar-answer")
-    fail(DrtkError, r"no pairs are left for evaluation; raise `dev_share`", "--dev-share", "0", task="gar-answer")
+    fail(DrtkError, r"no pairs are left for evaluation; increase `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(
         DrtkError, r"passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"

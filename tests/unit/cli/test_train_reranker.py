@@ -105,8 +105,8 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
     ("run", "message"),
     [
         ("x1 Q0 d1 1 1.0 t\n", r"other\.run: no query has a judgment"),
-        ("q1 Q0 d99 1 1.0 t\n", r"corpus\.jsonl: has no 'd99', which the dev run names$"),
-        ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "has no 'd99', which the dev run names; 2 of 3 are mis"),
+        ("q1 Q0 d99 1 1.0 t\n", r"corpus\.jsonl: passage 'd99' of `dev_run` is missing"),
+        ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "passage 'd99' of `dev_run` is missing; 2 of 3 are mis"),
     ],
 )
 def test_a_dev_run_of_other_queries_or_passages_is_rejected(

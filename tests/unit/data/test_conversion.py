@@ -96,8 +96,8 @@ def test_missing_texts_are_an_error(split: Path) -> None:
     [
         ([], "`as` is required"),
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
-        (["--as", "passages", "--corpus", "x"], "--corpus needs --as examples"),
-        (["--as", "queries", "--corpus-out", "x"], "--corpus-out needs --as examples"),
+        (["--as", "passages", "--corpus", "x"], "--corpus requires --as examples"),
+        (["--as", "queries", "--corpus-out", "x"], "--corpus-out requires --as examples"),
         (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "give different files"),
     ],
 )

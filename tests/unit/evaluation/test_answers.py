@@ -195,9 +195,9 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
     write_text(folder / "p.jsonl", to_jsonl({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
     by_answers = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     faults: list[tuple[list[str], type[DrtkError], str]] = [
-        (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
+        (["a.run"], UsageError, "--qrels or --answers is required"),
         (by_answers[:3], UsageError, "--corpus FILE"),
-        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers: choose one"),
+        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers cannot be combined"),
         ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 requires `qrels`"),
         ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
         ([*by_answers, "--by", "source"], UsageError, "`by=source`"),

@@ -144,8 +144,8 @@ def test_empty_continuations_are_replaced_by_the_passage(
     ("more", "complaint"),
     [
         (["--decode", "greedy", "--n", "3"], "3: .*greedy"),
-        (["--decode", "beam", "--top-p", "0.5"], "--top-p needs --decode sample"),
-        (["--set", "beams=2"], "--set beams needs --decode beam"),
+        (["--decode", "beam", "--top-p", "0.5"], "--top-p requires --decode sample"),
+        (["--set", "beams=2"], "--set beams requires --decode beam"),
     ],
 )
 def test_options_without_effect_on_the_decoding_are_rejected(

@@ -309,7 +309,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
-    with pytest.raises(UsageError, match=r"write the passages to a file with --output$"):
+    with pytest.raises(UsageError, match=r"--stopword-share requires --output"):
         app(list(map(str, call)), standalone_mode=False)
     assert seen.getvalue() == ""
 
@@ -333,7 +333,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ([*OF_IDF, "--set", "expand=queries"], "--set expand is for --method deepimpact"),
         (
             ["--method", "deepct", "--model", "{tiny}", "--set", "stemmer=porter"],
-            "--set stemmer is for --method bprop or tfidf",
+            "--set stemmer requires --method bprop or tfidf",
         ),
         (
             [*OF_BPROP, "--set", "emit=attention", "--set", "contrast=difference"],
@@ -343,14 +343,20 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
             [*OF_BPROP, "--set", "emit=attention", "--set", "min_words=2"],
             "--set min_words has no effect with `emit=attention`",
         ),
-        ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature needs `emit=softmax`"),
-        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),
+        ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature requires `emit=softmax`"),
+        (
+            [*OF_IDF, "--collect", "--stopword-share"],
+            "`stopword_share` is only valid for computing weights; --collect writes statistics",
+        ),
         (
             [*OF_IDF, "--collect", "--set", "weight_norm=sum"],
-            "`weight_norm` is for weighing; --collect writes statistics",
+            "`weight_norm` is only valid for computing weights; --collect writes statistics",
         ),
-        ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--bare"], "`bare` is only valid for computing weights; --collect writes statistics"),
+        (
+            [*OF_IDF, "--collect", "--collection", "c"],
+            "`collection` is only valid for computing weights; --collect writes statistics",
+        ),
     ],
 )
 def test_contradictory_options_are_rejected(

@@ -199,13 +199,13 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model.begin()
     model.finish()
     for paths, error, problem in [
-        ([file], UsageError, "there is no index among"),
-        ([index, file, "-"], UsageError, "queries are given twice"),
+        ([file], UsageError, "no index among"),
+        ([index, file, "-"], UsageError, "give only one query source"),
         ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
         ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
-        ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
+        ([str(tmp_path / "model"), file], MismatchError, "expected an index, got 'model'"),
     ]:
         with pytest.raises(error, match=problem):
             sort_paths(paths)

@@ -127,13 +127,13 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--max-tokens", 9], UsageError, "--max-tokens needs --tokenizer"),
-        (["--set", "reserve_special=true"], UsageError, "--set reserve_special needs --tokenizer"),
+        (["--max-tokens", 9], UsageError, "--max-tokens requires --tokenizer"),
+        (["--set", "reserve_special=true"], UsageError, "--set reserve_special requires --tokenizer"),
         (["--max-words", 0], UsageError, "--max-words: must be at least 1"),
         (["--policy", "words", "--tokenizer", "x"], UsageError, "--tokenizer has no effect with --policy words"),
         (["--policy", "words", "--set", "short_prob=0.1"], UsageError, "--set short_prob has no effect"),
         (["--policy", "words", "--paragraphs"], UsageError, "--paragraphs has no effect"),
-        (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap needs --policy greedy or words"),
+        (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap requires --policy greedy or words"),
         (["--tokenizer", "x", "--max-words", 5], UsageError, "`max_words` has no effect with `tokenizer`"),
         (
             ["--policy", "words", "--max-words", 5, "--overlap", 5],

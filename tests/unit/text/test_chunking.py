@@ -33,9 +33,9 @@ def units(groups):
 @pytest.mark.parametrize(
     ("chosen", "problem"),
     [
-        ({"policy": "condenser", "overlap": 2}, "--overlap needs --policy greedy or words"),
+        ({"policy": "condenser", "overlap": 2}, "--overlap requires --policy greedy or words"),
         ({"policy": "words", "tokenizer": "bert"}, "--tokenizer has no effect with --policy words"),
-        ({"max_tokens": 5}, "--max-tokens needs --tokenizer"),
+        ({"max_tokens": 5}, "--max-tokens requires --tokenizer"),
         ({"max_words": 9, "tokenizer": "bert"}, "`max_words` has no effect with `tokenizer`"),
     ],
 )

@@ -235,18 +235,34 @@ def without(arguments: list[str], flag: str) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "more", "complaint"),
     [
-        ("deepct", ["--shard", "1/2"], "--train writes a model; leave out --shard, which is for passages"),
-        ("deepct", ["--stopword-share"], "`stopword_share` is for weighing; --train trains a model"),
-        ("deepct", ["--collection", "x"], "`collection` is for weighing; --train trains a model"),
-        ("deepct", ["--set", "ray_workers=2"], "`ray_workers` is for weighing; --train trains a model"),
-        ("deepct", ["--set", "weight_norm=max"], "`weight_norm` is for weighing; --train trains a model"),
+        ("deepct", ["--shard", "1/2"], "--train writes a model; omit --shard"),
+        (
+            "deepct",
+            ["--stopword-share"],
+            "`stopword_share` is only valid for computing weights; --train trains a model",
+        ),
+        ("deepct", ["--collection", "x"], "`collection` is only valid for computing weights; --train trains a model"),
+        (
+            "deepct",
+            ["--set", "ray_workers=2"],
+            "`ray_workers` is only valid for computing weights; --train trains a model",
+        ),
+        (
+            "deepct",
+            ["--set", "weight_norm=max"],
+            "`weight_norm` is only valid for computing weights; --train trains a model",
+        ),
         (
             "deepct",
             ["--set", "stemmer=porter"],
-            "--set stemmer is for --method bprop or tfidf or inv-freq or idf or bm25",
+            "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25",
         ),
-        ("deepct", ["--set", "expand=queries"], "--set expand is for --method deepimpact"),
-        ("deepimpact", ["--set", "impact_max=3"], "`impact_max` is for weighing; --train trains a model"),
+        ("deepct", ["--set", "expand=queries"], "--set expand requires --method deepimpact"),
+        (
+            "deepimpact",
+            ["--set", "impact_max=3"],
+            "`impact_max` is only valid for computing weights; --train trains a model",
+        ),
     ],
 )
 def test_contradictory_options_are_rejected(
@@ -259,9 +275,9 @@ def test_contradictory_options_are_rejected(
 def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     arguments = train(place, "deepct", tmp_path / "m")
     for flag in ("--corpus", "--queries", "--model"):
-        with pytest.raises(UsageError, match="--train needs --corpus, --queries and --model"):
+        with pytest.raises(UsageError, match="--train requires --corpus, --queries and --model"):
             run_command(capfd, *without(arguments, flag))
-    with pytest.raises(UsageError, match="--corpus and --queries need --train"):
+    with pytest.raises(UsageError, match="--corpus and --queries require --train"):
         run_command(
             capfd,
             *without(
