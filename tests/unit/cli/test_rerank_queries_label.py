@@ -180,7 +180,7 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     with pytest.raises(MismatchError, match=r"index: corpus .*moved\.jsonl does not exist; give `corpus`"):
         label(place, tmp_path / "out", *named)
     write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
-    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of the index"):
+    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of index"):
         label(place, tmp_path / "out", *named, "--corpus", str(tmp_path / "other.jsonl"))
     assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
 
