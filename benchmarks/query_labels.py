@@ -106,7 +106,7 @@ def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, A
 
     tracker = InputTracker()
     index.search(read_queries(folder)[:WARM], depth)
-    labelling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
+    labeling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
     asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"),
         load_queries(str(folder / "queries.jsonl"), tracker),
@@ -114,8 +114,8 @@ def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, A
         check=AnswerCheck("tokens"),
     )
     job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), tracker=tracker)
-    job.run_windows(asked, labelling.label)
-    return {"queries": labelling.num_searched, "seconds": labelling.seconds, "first": []}
+    job.run_windows(asked, labeling.label)
+    return {"queries": labeling.num_searched, "seconds": labeling.seconds, "first": []}
 
 
 def main() -> None:

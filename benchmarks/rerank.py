@@ -1,10 +1,10 @@
-"""Re-ranking speed of drtk and sentence-transformers' CrossEncoder, with the same weights on the same pairs.
+"""Reranking speed of drtk and sentence-transformers' CrossEncoder, with the same weights on the same pairs.
 
     python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N]
 
 A cross-encoder is made of the model's weights with a new head, so that any encoder will do: what it costs does not
 depend on how good it is. Queries are first sentences of passages, their candidates are passages drawn at random. drtk
-does all that the command does: it reads the run and looks texts up, tokenises, scores, sorts and writes; loading the
+does all that the command does: it reads the run and looks texts up, tokenizes, scores, sorts and writes; loading the
 model apart. The two take turns; the best of the repeats counts. JSON on stdout.
 """
 
@@ -56,7 +56,7 @@ class RerankingTask:
 
 
 def rerank(task: RerankingTask, work: RunReranker, output: Path) -> np.ndarray:
-    """Re-rank as the command does with a loaded model; return the scores in the order of the pairs."""
+    """Rerank as the command does with a loaded model; return the scores in the order of the pairs."""
     tracker = InputTracker()
     found = read_ranking_texts(
         str(task.run),

@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Qrel:
-    """A relevance judgement. Grades above 0 mean relevant."""
+    """A relevance judgment. Grades above 0 mean relevant."""
 
     query_id: str
     doc_id: str

@@ -40,13 +40,13 @@ def read_corpus(folder: Path) -> list[Passage]:
     return [Passage(id=row["_id"], title=row["title"], text=row["text"]) for row in rows]
 
 
-def read_judgements(folder: Path, split: str) -> dict[str, dict[str, int]]:
+def read_judgments(folder: Path, split: str) -> dict[str, dict[str, int]]:
     """Return {query id: {passage id: grade}} of a BEIR folder."""
-    judgements: dict[str, dict[str, int]] = {}
+    judgments: dict[str, dict[str, int]] = {}
     for line in (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
         query_id, passage_id, grade = line.split("\t")
-        judgements.setdefault(query_id, {})[passage_id] = int(grade)
-    return judgements
+        judgments.setdefault(query_id, {})[passage_id] = int(grade)
+    return judgments
 
 
 def read_queries(folder: Path, ids: Any) -> dict[str, str]:

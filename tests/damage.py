@@ -358,7 +358,7 @@ class Subjects:
         return Subject(path, lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True)
 
     def _query_reranker(self) -> Subject:
-        call = ["rerank-queries", "apply", self._file("labelled.jsonl"), "--queries", self._file("asked.jsonl")]
+        call = ["rerank-queries", "apply", self._file("labeled.jsonl"), "--queries", self._file("asked.jsonl")]
         call += ["--n-best", "1", "--device", "cpu", "-q"]
         return Subject(
             Path(self._file("query_reranker")),

@@ -1,4 +1,4 @@
-"""A synthetic collection for query re-ranking: questions, passages, and expansions with known labels."""
+"""A synthetic collection for query reranking: questions, passages, and expansions with known labels."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_collection(folder: Path, count: int = 24) -> Path:
 
 def label_expansions(folder: Path) -> Path:
     """Label the expansions of the collection with drtk rerank-queries label; return the file."""
-    output = folder / "labelled.jsonl"
+    output = folder / "labeled.jsonl"
     if not output.exists():
         call = ["rerank-queries", "label", folder / "expansions.jsonl", "--queries", folder / "queries.jsonl"]
         app([str(each) for each in (*call, "--index", folder / "bm25s", "-o", output, "-q")], standalone_mode=False)

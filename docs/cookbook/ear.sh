@@ -1,11 +1,11 @@
 #!/bin/sh
-# EAR on SQuAD as open-domain question answering: expand questions, choose expansions with a query re-ranker, search with BM25, and compare
-# with BM25, RM3, dense retrieval and passage re-ranking. Train, dev and test questions are about different articles.
+# EAR on SQuAD as open-domain question answering: expand questions, choose expansions with a query reranker, search with BM25, and compare
+# with BM25, RM3, dense retrieval and passage reranking. Train, dev and test questions are about different articles.
 # Sized for two CPU cores: no command takes an hour. Run the script again to resume.
 #
 #   sh docs/cookbook/ear.sh runs/ear MODEL       or: just ear MODEL
 #
-# MODEL is the initial encoder of both scorers and the re-ranker, such as MiniLM. Environment variables and their defaults:
+# MODEL is the initial encoder of both scorers and the reranker, such as MiniLM. Environment variables and their defaults:
 #
 #   TRAIN=500 DEV=80 TEST=500                    questions of each split
 #   CANDIDATES=10                                candidates of each kind
@@ -14,9 +14,9 @@
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 WARMUP=100 EVERY=250
 #   MAX_LR=5e-4                                  peak learning rate times sqrt(WARMUP)
 #   PER_KIND=                                    yes: one checkpoint per kind, in $out/ri/KIND; default: one for all kinds
-#   RERANK_EPOCHS=2 RERANK_LENGTH=192            passage re-ranker: epochs over BM25's first ten passages, tokens
-#   RERANK_DEPTH=25                              passages to re-rank
-#   PASSAGE_RERANKER=                            a trained passage re-ranker to use instead
+#   RERANK_EPOCHS=2 RERANK_LENGTH=192            passage reranker: epochs over BM25's first ten passages, tokens
+#   RERANK_DEPTH=25                              passages to rerank
+#   PASSAGE_RERANKER=                            a trained passage reranker to use instead
 #   GENERATOR=                                   a T5 or BART model to train as GAR's generators, evaluated separately; needs rouge-score
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
 #   DENSE= ENCODE=                               encoder of the dense runs (MODEL), and options of its encode command
@@ -101,7 +101,7 @@ for type in flat hnsw; do
   drtk search "$out/$type" "$out/test.jsonl" -k 100 -o "$out/$type.run" $again
 done
 
-# The passage re-ranker: trained on BM25's first ten passages per training question, positive if they contain an answer.
+# The passage reranker: trained on BM25's first ten passages per training question, positive if they contain an answer.
 passage_reranker=${PASSAGE_RERANKER:-$out/passage-reranker}
 if [ -z "${PASSAGE_RERANKER:-}" ]; then
   drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
@@ -162,7 +162,7 @@ if [ -n "${GENERATOR:-}" ]; then
 fi
 
 # Top-k accuracy. Systems are SOURCE.CHOICE: candidates from BM25's passages (passages) or a generator (gar), chosen by first, concat, oracle, ri or rd.
-# Paired tests of all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
+# Paired tests of all systems against BM25, the first candidate, RI's choice and reranked BM25.
 measures="Answer@1 Answer@5 Answer@20 Answer@100"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" > "$out/accuracy.txt"
 cat "$out/accuracy.txt"
@@ -203,8 +203,8 @@ seconds() { # WHAT OUTPUT
   seconds "first passages and choose, RD" "$out/passages.rd.queries"
   for kind in $kinds; do seconds "search the RD query, $kind" "$out/passages.rd.$kind.run"; done
   seconds "fuse the RD runs" "$out/passages.rd.run"
-  seconds "passage re-ranker, BM25" "$out/reranked.run"
-  seconds "passage re-ranker, RD" "$out/passages.rd+reranked.run"
+  seconds "passage reranker, BM25" "$out/reranked.run"
+  seconds "passage reranker, RD" "$out/passages.rd+reranked.run"
   seconds "fuse RD with dense" "$out/passages.rd+dense.run"
   for kind in ${GENERATOR:+sentence answer title}; do seconds "expand (generator), $kind" "$out/gar.$kind.jsonl"; done
   for name in bm25 bm25-vectors flat hnsw; do

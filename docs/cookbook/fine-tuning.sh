@@ -13,7 +13,7 @@
 #   DOCUMENTS=2000         sample: number of documents
 #   WARM_STEPS=150 PRETRAIN_STEPS=100 RETRIEVER_STEPS=80 RERANKER_STEPS=1200       training steps; for the sample 50, 40, 30 and 1200
 #   SCORED_QUERIES=500     queries that the teacher scores
-#   RERANK=30              documents to re-rank per query
+#   RERANK=30              documents to rerank per query
 #   SEED=42                seed of pre-training, mining and fine-tuning; use one output folder per seed
 #   INDEX DEPTH MINE SCORED ENCODE WARM PRETRAIN R1 R2 RERANKER DISTILL TEACHER TITLE BASELINES      as in simlm.sh
 set -eu
@@ -22,11 +22,11 @@ data=${DRTK_TEST_DATA:-../shared/data}
 pipeline=$(dirname "$0")/simlm.sh
 
 # Settings of both collections: mean pooling, as MiniLM; learning rates for a small model and few steps.
-# The re-ranker starts from MODEL; the paper's starts from ELECTRA, not from the pre-trained encoder either.
+# The reranker starts from MODEL; the paper's starts from ELECTRA, not from the pre-trained encoder either.
 export INDEX="${INDEX-exact}" DEPTH="${DEPTH-50}" BASELINES="${BASELINES-start pretrained}"
 export MINE="${MINE---set min_negatives=0}" SCORED="${SCORED---set min_negatives=0 --negatives 15}" ENCODE="${ENCODE---max-length 128}" TEACHER="${TEACHER-$model}"
 
-# set_sizes WARM PRETRAIN RETRIEVER RERANKER SCORED RERANK: steps of the four trainings, queries that the teacher scores, documents to re-rank
+# set_sizes WARM PRETRAIN RETRIEVER RERANKER SCORED RERANK: steps of the four trainings, queries that the teacher scores, documents to rerank
 set_sizes() {
   pretraining="--set pooling=mean --batch-size 32 --max-length 64 --learning-rate 5e-5 --set warmup=0.1 --set held_out=256"
   tuning="--learning-rate 2e-5 --set warmup=0.1 --passage-length 128 --set log_steps=5 --batch-size 16 --negatives 3 --max-steps ${RETRIEVER_STEPS:-$3}"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# SimLM's pipeline: BM25, pre-training, retriever 1, mining, retriever 2, mining, re-ranker, teacher scores, distilled retriever, evaluation.
+# SimLM's pipeline: BM25, pre-training, retriever 1, mining, retriever 2, mining, reranker, teacher scores, distilled retriever, evaluation.
 # Every retriever starts from the pre-trained encoder, not from the retriever before it. Run the script again to resume; finished stages are skipped.
 #
 #   sh docs/cookbook/simlm.sh CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]        or: just simlm CORPUS QUERIES …
@@ -19,18 +19,18 @@
 #   ENCODER      an encoder that is already pre-trained; skips pre-training
 #   TITLE        title format of pre-training: by default as the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
 #   GENERATOR    masked language model that replaces tokens; by default MODEL after a warm-up (WARM="--max-steps 5000 …")
-#   TEACHER      initial model of the re-ranker (the pre-trained encoder; the paper: google/electra-base-discriminator)
+#   TEACHER      initial model of the reranker (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         bm25 (Lucene) or bm25s
 #   INDEX        dense index: flat or exact
 #   DEPTH        ranks to mine from (200)
 #   K            hits per test query (1000)
 #   NEGATIVES    a run or examples to take negatives from instead of the BM25 index (MS MARCO's official triples), for retriever 1, with
 #                UNION for all. The first 1000 of a query are used, as official lists are in random order; MINE="--depth N" changes that
-#   RERANK       documents to re-rank per test query (200)
+#   RERANK       documents to rerank per test query (200)
 #   BY           source: judgments are for documents, passages are their chunks; test runs are of passages
 #   SCORED       options of mine-negatives for the examples that the teacher scores ("--negatives 23"); by default all mined negatives
 #   SCORED_QUERIES  number of queries that the teacher scores
-#   UNION        yes: also train retriever 2, the re-ranker and the distilled retriever on BM25's examples, as on NQ
+#   UNION        yes: also train retriever 2, the reranker and the distilled retriever on BM25's examples, as on NQ
 #   BASELINES    more systems to evaluate: start (MODEL), pretrained (before fine-tuning)
 #   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    more options of the commands of these stages
 #   ANSWERS      questions with answers: they are searched, and passages that contain an answer are relevant; TEST_QRELS is ignored
@@ -126,7 +126,7 @@ choose_examples mined1 bm25 union
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
 
-step "Re-ranker: negatives mined with retriever 2"
+step "Reranker: negatives mined with retriever 2"
 mine mined2 "$out/retriever2.index" "$depth"
 choose_examples mined2 bm25 union2
 train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
@@ -134,7 +134,7 @@ train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model
 drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$queries}" --model "$out/reranker" --depth "${RERANK:-200}" \
   -o "$out/reranked.run" $again
 
-step "Distilled retriever: trained on the re-ranker's scores"
+step "Distilled retriever: trained on the reranker's scores"
 if [ -n "${SCORED:-}" ]; then
   mine teacher "$out/retriever2.index" "$depth" $SCORED
   if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$negatives" "$ranks_of_negatives" $SCORED; fi

@@ -129,7 +129,7 @@ def _rerank_pairs(
 
 
 def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
-    """Raise UsageError for options of cross-encoders, which a list re-ranker ignores."""
+    """Raise UsageError for options of cross-encoders, which a list reranker ignores."""
     options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
     given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
     given += ["skip_corpus_check"] * skip_corpus_check

@@ -70,7 +70,7 @@ def train_reranker(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a re-ranker from queries, positives and hard negatives.
+    """Train a reranker from queries, positives and hard negatives.
 
     Makes a model folder that rerank, score and sentence-transformers' CrossEncoder load. Its log.jsonl has the loss.
 
@@ -120,9 +120,9 @@ def _probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> Rera
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
 
-    judgements = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
+    judgments = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
-    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
+    return RerankingProbe(run, judgments, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
 
 
 def _train_on_pairs(
@@ -242,8 +242,8 @@ def _train_on_lists(
     others = None if settings.dev_vectors is None else PairVectors(settings.dev_vectors)
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(settings.dev_vectors), others.scorer)
-    judgements = load_qrels(qrels, tracker=job.tracker)
-    data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
+    judgments = load_qrels(qrels, tracker=job.tracker)
+    data = read_lists(source, vectors=opened, judgments=judgments, depth=settings.depth, tracker=job.tracker)
     opened.warn_if_order_differs(data.source)
     if data.without:
         log(f"excluded {data.without:,} queries without a positive among their first {settings.depth} documents")

@@ -25,7 +25,7 @@ def require_file(folder: Path, name: str) -> str:
 
 
 def list_splits(folder: Path) -> list[str]:
-    """Return the names of the splits that have judgements, sorted."""
+    """Return the names of the splits that have judgments, sorted."""
     return sorted(
         {path.name.removesuffix(f".tsv{suffix}") for suffix in PACKED for path in folder.glob(f"qrels/*.tsv{suffix}")}
     )
@@ -44,7 +44,7 @@ def find_qrels(folder: Path, split: str) -> Path:
         return only
     raise DrtkError(
         f"{folder / 'qrels' / f'{split}.tsv'}: No such file; "
-        + (f"set `split` to one of {', '.join(others)}" if others else "the collection has no judgements")
+        + (f"set `split` to one of {', '.join(others)}" if others else "the collection has no judgments")
     )
 
 

@@ -11,7 +11,7 @@ from drtk.data import sniff
 from drtk.data.ids import parse_document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
-from drtk.data.trec import Judgements, Order, QueryHits, iter_grouped_hits
+from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
@@ -42,18 +42,18 @@ class JudgedHits:
     def __init__(
         self,
         run: str,
-        judgements: Judgements,
+        judgments: Judgments,
         *,
         to_document: Callable[[str], str] | None = None,
     ) -> None:
-        self._run, self._judgements, self._to_document = run, judgements, to_document
+        self._run, self._judgments, self._to_document = run, judgments, to_document
         self._example: tuple[str, str, str] | None = None
         self._names_documents = False
         self.found = 0
 
     def add(self, query_id: str, doc_ids: Sequence[str]) -> bool:
         """Return whether one of the ids is judged for the query."""
-        judged = self._judgements.get(query_id)
+        judged = self._judgments.get(query_id)
         if not judged or not doc_ids:
             return False
         if any((self._to_document(id) if self._to_document else id) in judged for id in doc_ids):
@@ -66,11 +66,11 @@ class JudgedHits:
         return False
 
     def describe_problem(self) -> str | None:
-        """Return the error message, with an example from run and judgements; None if a judged document was retrieved."""
+        """Return the error message, with an example from run and judgments; None if a judged document was retrieved."""
         if self.found or self._example is None:
             return None
         query, retrieved, judged = self._example
-        hint = "check that run and judgements are of the same collection"
+        hint = "check that run and judgments are of the same collection"
         if self._names_documents:
             hint = "judgments are of documents, not passages; use `by=source`"
         return (
@@ -132,7 +132,7 @@ def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: 
             yield item
 
 
-_OTHERS = (sniff.JUDGEMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
+_OTHERS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:

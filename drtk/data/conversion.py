@@ -74,7 +74,7 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
         return read_passages(source, tracker=tracker, side_files=side_files)
     if kind == "queries":
         return read_queries(source, tracker=tracker)
-    read = {"qrels": formats.iter_judgements, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
+    read = {"qrels": formats.iter_judgments, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
     if kind == "examples" and formats.is_triples(source, tracker):
         read = formats.iter_triples
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]

@@ -100,14 +100,14 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "no-hits": (False, "queries without hits in the run"),
     "no-candidates": (False, "queries without a candidate expansion"),
     "no-prediction": (False, "queries without a prediction"),
-    "not-judged": (False, "queries without any judgement"),
+    "not-judged": (False, "queries without any judgment"),
     "rank-gap": (False, "queries whose ranks are not 1, 2, 3, …"),
     "not-compared": (False, "folders whose meta.json records no sizes and digests of files"),
     "tie": (False, "scores equal to the score of the rank before; such ties are ordered by id"),
 }
 
 
-_NOUNS = {"qrels": "judgements", "run": "hits"}
+_NOUNS = {"qrels": "judgments", "run": "hits"}
 
 
 def format_count(number: int, noun: str) -> str:

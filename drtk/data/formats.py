@@ -1,4 +1,4 @@
-"""Read passages, queries, judgements, runs and examples in the common formats, which are detected from the content.
+"""Read passages, queries, judgments, runs and examples in the common formats, which are detected from the content.
 
 Readers yield (line number, record), with a ValueError in place of an invalid record.
 """
@@ -51,8 +51,8 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
             yield number, parsed
 
 
-def iter_judgements(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
-    """Yield judgements in BEIR's TSV or TREC's format, or the positives of training data with grade 1."""
+def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
+    """Yield judgments in BEIR's TSV or TREC's format, or the positives of training data with grade 1."""
     from drtk.data.trec import read_qrels
 
     if not _is_json(source, tracker):
@@ -96,7 +96,7 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
 def is_triples(source: str, tracker: InputTracker) -> bool:
     """Return whether the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
 
-    Judgements and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
+    Judgments and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
     """
     if _is_json(source, tracker):
         return False

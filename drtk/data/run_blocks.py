@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drtk.data.trec import Judgements, QueryHits
+from drtk.data.trec import Judgments, QueryHits
 from drtk.runtime.inputs import InputTracker
 
 _WORD, _BEFORE = 8, 24  # bytes of a word, and of padding before the data
@@ -88,7 +88,7 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The numbers of queries of a run with and without judgements; `example` is the first query without any."""
+    """The numbers of queries of a run with and without judgments; `example` is the first query without any."""
 
     judged: int = 0
     unjudged: int = 0
@@ -96,26 +96,26 @@ class QueryCounts:
 
 
 def iter_judged_documents(
-    source: str, judgements: Judgements, tracker: InputTracker, counts: QueryCounts
+    source: str, judgments: Judgments, tracker: InputTracker, counts: QueryCounts
 ) -> Iterator[JudgedDocuments]:
     """Yield the judged documents of each judged query of a run, in file order, with ranks as in `QueryHits.to_ranking`.
 
     A document with the id of the query counts as judged, so that the caller can exclude it.
     Raises UnsupportedRunError if the run must be read line by line.
     """
-    judged_filter = _JudgedFilter(judgements)
+    judged_filter = _JudgedFilter(judgments)
     seen: set[str] = set()
     for data in _iter_whole_queries(source, tracker):
         for group in _iter_query_lines(data, judged_filter):
             if group.query_id in seen:
                 raise UnsupportedRunError
             seen.add(group.query_id)
-            if group.query_id not in judgements:
+            if group.query_id not in judgments:
                 counts.unjudged += 1
                 counts.example = counts.example or group.query_id
                 continue
             counts.judged += 1
-            yield group.find_judged_ranks(judgements[group.query_id])
+            yield group.find_judged_ranks(judgments[group.query_id])
 
 
 def _iter_whole_queries(source: str, tracker: InputTracker) -> Iterator[bytes]:
@@ -165,9 +165,9 @@ def _find_query_start(data: bytes, query: bytes, end: int) -> int:
 class _JudgedFilter:
     """Filter that excludes most unjudged documents with one look-up in a table of hashes of (query, document)."""
 
-    def __init__(self, judgements: Judgements) -> None:
-        self.queries = {query: at for at, query in enumerate(judgements)}
-        rows = [(at, id.encode()) for query, at in self.queries.items() for id in (*judgements[query], query)]
+    def __init__(self, judgments: Judgments) -> None:
+        self.queries = {query: at for at, query in enumerate(judgments)}
+        rows = [(at, id.encode()) for query, at in self.queries.items() for id in (*judgments[query], query)]
         data = b"".join(id for _, id in rows)
         ends = np.cumsum([len(id) for _, id in rows], dtype=np.int64)
         starts = ends - [len(id) for _, id in rows]

@@ -14,8 +14,8 @@ from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
 _QUESTIONS = ("text", "question", "query", "query_text")
 MAX_LINES = 10  # number of first lines that are read
 
-EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
-RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
+EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
+RANKED = "judgments, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
 CANDIDATES = "MS MARCO's top-1000 candidates"  # qid, pid, query, passage
 QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
 PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
@@ -30,7 +30,7 @@ def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
         return "run"
-    judged = kinds.count(JUDGEMENTS) + (kinds.count(RANKED) if kinds[:1] == [JUDGEMENTS] else 0)
+    judged = kinds.count(JUDGMENTS) + (kinds.count(RANKED) if kinds[:1] == [JUDGMENTS] else 0)
     return "qrels" if judged * 2 > len(kinds) else None
 
 
@@ -48,8 +48,8 @@ def sniff_kind(head: bytes) -> str | None:
         lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
         kinds = [_sniff_line(line) for line in lines[:MAX_LINES]]
     unique_kinds = set(kinds)
-    if unique_kinds == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
-        return JUDGEMENTS
+    if unique_kinds == {JUDGMENTS, RANKED} and kinds[0] == JUDGMENTS:  # BEIR's header, and its lines
+        return JUDGMENTS
     if unique_kinds in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
         unique_kinds.discard(EITHER)
     return unique_kinds.pop() if len(unique_kinds) == 1 else None
@@ -83,9 +83,9 @@ def _sniff_line(line: bytes) -> str | None:
     if len(columns) >= 6 and _is_integer(columns[3]) and _is_number(columns[4]):
         return RUN
     if len(columns) == 4 and _is_integer(columns[1]) and _is_integer(columns[3]):
-        return JUDGEMENTS
+        return JUDGMENTS
     if len(columns) == 3 and columns[2] == "score":
-        return JUDGEMENTS
+        return JUDGMENTS
     if len(columns) == 3 and _is_integer(columns[2]):
         return RANKED
     return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers

@@ -1,4 +1,4 @@
-"""Read TREC runs and judgements, with errors that name file:line; write runs."""
+"""Read TREC runs and judgments, with errors that name file:line; write runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drtk.runtime.streams import name_of
 
 Ranking = list[tuple[str, float]]
 Order = Literal["score", "rank"]
-Judgements = dict[str, dict[str, int]]
+Judgments = dict[str, dict[str, int]]
 
 RUN_COLUMNS = "qid Q0 docid rank score tag"
 _MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
@@ -260,26 +260,26 @@ def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: s
         yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
 
 
-def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgements:
-    """Load judgements, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
+def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
+    """Load judgments, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
 
     Lines that begin with '#' are comments. Raises RecordError (file:line) for wrong columns, a grade that is not an
     integer, or a repeated pair, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
-    judgements: Judgements = {}
+    judgments: Judgments = {}
     for number, qrel in read_qrels(source, tracker=tracker):
-        documents = judgements.setdefault(qrel.query_id, {})
+        documents = judgments.setdefault(qrel.query_id, {})
         if qrel.doc_id in documents:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", problem))
             continue
         documents[qrel.doc_id] = qrel.grade
-    return judgements
+    return judgments
 
 
 def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[int, Qrel]]:
-    """Yield (line number, judgement) in file order. Repeated pairs are not detected."""
+    """Yield (line number, judgment) in file order. Repeated pairs are not detected."""
     tracker = tracker or InputTracker()
     beir: bool | None = None
     for number, line in tracker.iter_lines(source):
@@ -294,7 +294,7 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
             tracker.skip_or_raise(
-                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements"))
+                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgments"))
             )
             continue
         yield number, qrel

@@ -18,7 +18,7 @@ from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row, parse_expansion, parse_prediction, parse_row
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
-from drtk.data.trec import Judgements, load_qrels
+from drtk.data.trec import Judgments, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import InputTracker
@@ -105,7 +105,7 @@ class FindingsTracker(InputTracker):
 
 
 class ReferenceFiles:
-    """The corpus, queries and judgements with which a file is compared."""
+    """The corpus, queries and judgments with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, field, kinds in (
@@ -117,7 +117,7 @@ class ReferenceFiles:
             if value is not None and kind not in kinds:
                 raise UsageError(f"`{field}` requires `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
         self.queries: dict[str, str] | None = None
-        self.qrels: Judgements | None = None
+        self.qrels: Judgments | None = None
         self.corpus: CorpusStore | None = None
         self._known: set[str] = set()
         if settings.queries is not None:
@@ -170,7 +170,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
         if query.answers is not None and not query.answers:
             findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
         if references.qrels is not None and query.id not in references.qrels:
-            findings.add("not-judged", line, f"query '{query.id}' is not in the judgements")
+            findings.add("not-judged", line, f"query '{query.id}' is not in the judgments")
     _note_repeated_records(ids, texts, findings)
 
 
@@ -178,7 +178,7 @@ def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, refe
     pairs = DuplicateFinder()
     first: dict[str, int] = {}
     relevant: set[str] = set()
-    for line, qrel in _count_valid(formats.iter_judgements(source, tracker), findings):
+    for line, qrel in _count_valid(formats.iter_judgments(source, tracker), findings):
         pairs.add(f"{qrel.query_id} {qrel.doc_id}", f"{line} {qrel.grade}")
         first.setdefault(qrel.query_id, line)
         if qrel.grade > 0:
@@ -213,7 +213,7 @@ def _check_run(source: str, tracker: FindingsTracker, findings: Findings, refere
         else:
             references.check_query(query_id, line, findings)
             if references.qrels is not None and query_id not in references.qrels:
-                findings.add("not-judged", line, f"query '{query_id}' is not in the judgements")
+                findings.add("not-judged", line, f"query '{query_id}' is not in the judgments")
         seen.add(query_id)
         _check_ranking(ranked, findings)
         for line, hit in ranked if references.corpus is not None else ():
@@ -270,7 +270,7 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
         if references.qrels is not None:
             grades = references.qrels.get(example.query_id, {})
             if not grades:
-                findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgements")
+                findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgments")
             for id in dict.fromkeys(example.negatives):
                 if grades.get(id, 0) > 0:
                     findings.add("judged-relevant", line, f"negative '{id}' is judged relevant")
@@ -300,7 +300,7 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgements are detected by their columns, passages by a title in one of the first ten records.
+    Runs and judgments are detected by their columns, passages by a title in one of the first ten records.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns

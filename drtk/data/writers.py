@@ -67,7 +67,7 @@ FORMATS: dict[str, Registry] = {
         },
     ),
     "qrels": Registry(
-        "format of judgements",
+        "format of judgments",
         {
             "beir": ("drtk.data.writers:QRELS_BEIR", "TSV with header: query-id, corpus-id, score"),
             "trec": ("drtk.data.writers:QRELS_TREC", "qid 0 docid grade"),

@@ -13,7 +13,7 @@ from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, war
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, iter_query_hits
+from drtk.data.trec import Judgments, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.evaluation.config import EvalSettings, ScoringSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
@@ -204,7 +204,7 @@ class AnswerJudge:
             raise UsageError("`by=source` and `rel` cannot be combined with `answers`; omit them")
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
         self.answers = read_answers(questions, settings.match, tracker)
-        self.judgments: Judgements = {id: {} for id in self.answers}
+        self.judgments: Judgments = {id: {} for id in self.answers}
         self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
         with closing(CorpusStore.open(corpus)) as store:  # built once here, not by every worker

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from drtk.data.runs import NamedRun, group_runs
-from drtk.data.trec import Judgements
+from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
@@ -147,7 +147,7 @@ class Comparison:
     systems: dict[str, System]
     measures: list[Measure]
     queries: list[str]
-    judgments: Judgements
+    judgments: Judgments
     pairs: list[tuple[str, str]]
     settings: CompareSettings
     tests: list[PairedTest] = field(init=False)
@@ -260,7 +260,7 @@ def compare_runs(
 
 
 def compare_with_first(
-    results: Sequence[Evaluation], measures: Sequence[Measure], judgments: Judgements, settings: CompareSettings
+    results: Sequence[Evaluation], measures: Sequence[Measure], judgments: Judgments, settings: CompareSettings
 ) -> list[PairedTest]:
     """Test every run against the first one on all measures that are means over queries."""
     systems = {result.name: System(result.name, [result]) for result in results}
@@ -274,7 +274,7 @@ def _judge_by_answers(
     corpus: str | None,
     settings: CompareSettings,
     tracker: InputTracker,
-) -> tuple[list[Measure], Judgements, int]:
+) -> tuple[list[Measure], Judgments, int]:
     """Return the measures, judgments from answer matching, and the number of passages in the corpus."""
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
@@ -289,7 +289,7 @@ def _judge_by_answers(
 
 
 def _find_common_queries(
-    retrieved: Mapping[str, set[str]], judgments: Judgements, settings: CompareSettings, judged_by: RelevanceSource
+    retrieved: Mapping[str, set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
     """Return the queries to compare on, in the order of the judgments."""
     in_all = set.intersection(*retrieved.values())

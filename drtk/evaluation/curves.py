@@ -9,7 +9,7 @@ from typing import Any
 
 from drtk.data.jsonl import read_records
 from drtk.data.rows import Row
-from drtk.data.trec import Judgements
+from drtk.data.trec import Judgments
 from drtk.errors import DrtkError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
@@ -26,7 +26,7 @@ def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int,
 
 def compute_recall_curve(
     rankings: Mapping[str, Sequence[str]],
-    judgments: Judgements,
+    judgments: Judgments,
     depths: Sequence[int],
     *,
     rel: int = 1,

@@ -10,7 +10,7 @@ from math import exp, log
 from subprocess import SubprocessError
 
 from drtk.data.ids import parse_document_id
-from drtk.data.trec import Judgements, Order, QueryHits
+from drtk.data.trec import Judgments, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 from drtk.evaluation.config import ScoringSettings
@@ -120,7 +120,7 @@ class Evaluation:
 class Evaluator:
     """Evaluator of rankings with fixed judgments and measures."""
 
-    def __init__(self, judgments: Judgements, measures: Iterable[Measure]) -> None:
+    def __init__(self, judgments: Judgments, measures: Iterable[Measure]) -> None:
         self.judgments = judgments
         self.measures = list(measures)
         self._builtin = [

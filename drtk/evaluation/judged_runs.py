@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, load_hits, load_qrels
+from drtk.data.trec import Judgments, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.config import EvalSettings, ScoringSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
@@ -31,7 +31,7 @@ MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faste
 
 def read_judgments(
     source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
-) -> Judgements:
+) -> Judgments:
     """Read relevance judgments; warn about judged documents that are not in the corpus.
 
     by_source: the judgments are of documents, not passages. Raises DrtkError for a file without judgments.
@@ -52,7 +52,7 @@ def read_judgments(
 
 def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
-) -> tuple[Judgements, RankingView, int | None]:
+) -> tuple[Judgments, RankingView, int | None]:
     """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
     corpus_ids = None if corpus is None else CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
@@ -77,7 +77,7 @@ class JudgedRankings:
 class _JudgedQueries:
     """Container of the judged queries that records all queries looked up."""
 
-    def __init__(self, judgments: Judgements) -> None:
+    def __init__(self, judgments: Judgments) -> None:
         self._judgments = judgments
         self.looked_up: dict[str, None] = {}
 
@@ -88,7 +88,7 @@ class _JudgedQueries:
 
 def read_rankings(
     run: NamedRun,
-    judgments: Judgements,
+    judgments: Judgments,
     view: RankingView,
     tracker: InputTracker,
     *,

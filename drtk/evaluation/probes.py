@@ -12,7 +12,7 @@ import numpy as np
 
 from drtk.data.beir import find_qrels, require_file
 from drtk.data.jsonl import read_passages, read_queries
-from drtk.data.trec import Judgements, load_qrels, load_run
+from drtk.data.trec import Judgments, load_qrels, load_run
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
@@ -109,7 +109,7 @@ class RerankingProbe:
 
     names = ("RR@10", "nDCG@10")
 
-    def __init__(self, run: str, judgments: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
+    def __init__(self, run: str, judgments: Judgments, *, depth: int, limit: int, tracker: InputTracker) -> None:
         judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgments]
         if not judged:
             raise MismatchError(f"{run}: no query has a judgment; pass the judgments of these queries")

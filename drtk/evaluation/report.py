@@ -13,7 +13,7 @@ from typing import Any
 
 from drtk.data.jsonl import read_queries
 from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
-from drtk.data.trec import Judgements
+from drtk.data.trec import Judgments
 from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
 from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
@@ -68,7 +68,7 @@ def measure_overlap(
     names: tuple[str, str],
     fused: str,
     rankings: Mapping[str, Rankings],
-    judgments: Judgements,
+    judgments: Judgments,
     *,
     depth: int = 100,
     rel: int = 1,
@@ -149,7 +149,7 @@ def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: 
 
 
 def choose_queries(
-    first: Rankings, second: Rankings, judgments: Judgements, count: int, *, rel: int = 1
+    first: Rankings, second: Rankings, judgments: Judgments, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
     """Return (query, why) of `count` example queries, alternating between better second system, better first, and ties.
 
@@ -340,7 +340,7 @@ def build_report(
 
 
 def _find_overlap(
-    runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgements, rel: int
+    runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgments, rel: int
 ) -> Overlap | None:
     """Measure the overlap for the first run that is a fusion of two other runs; None if there is none."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
@@ -362,7 +362,7 @@ def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> st
 def _build_examples(
     names: tuple[str, str],
     pair: tuple[JudgedRankings, JudgedRankings],
-    judgments: Judgements,
+    judgments: Judgments,
     texts: Mapping[str, str],
     corpus: str,
     settings: ReportSettings,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import parse_document_id
 from drtk.data.jsonl import read_queries
-from drtk.data.trec import Judgements, QueryHits, Ranking
+from drtk.data.trec import Judgments, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator, RankingView
 from drtk.evaluation.judged_runs import read_judgments
@@ -33,7 +33,7 @@ class RankingScorer:
     Raises UsageError unless `measure` names exactly one measure.
     """
 
-    def __init__(self, judgments: Judgements, measure: str, *, by: Callable[[str], str] | None = None) -> None:
+    def __init__(self, judgments: Judgments, measure: str, *, by: Callable[[str], str] | None = None) -> None:
         measures = parse_measures(measure)
         if len(measures) != 1:
             raise UsageError("`measure` must name exactly one measure")

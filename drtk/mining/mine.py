@@ -20,7 +20,7 @@ from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, Min
 from drtk.mining.filters import LOOKED_UP, ContentFilter, build_score_filters
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
-from drtk.mining.sources import QueryStream, Sources, parse_sources, read_judgements
+from drtk.mining.sources import QueryStream, Sources, parse_sources, read_judgments
 from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
@@ -108,11 +108,11 @@ def open_miner(
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.by == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
-    judgements = None
+    judgments = None
     if inputs.qrels is not None:
-        judgements = read_judgements(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
+        judgments = read_judgments(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
     queries = QueryStream(
-        sources, job.tracker, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
+        sources, job.tracker, job.counts, corpus, judgments, policy.answers, by_source, queries=inputs.queries
     )
     if sources.indexes:
         from drtk.mining.index_search import IndexSearch

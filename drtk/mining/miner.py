@@ -103,7 +103,7 @@ class Miner:
 
     def find_relevant(self, query_id: str) -> list[str]:
         """Return the ids of relevant passages, highest grade first; document ids if documents were judged."""
-        grades = (self.queries.judgements or {}).get(query_id, {})
+        grades = (self.queries.judgments or {}).get(query_id, {})
         return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
 
     def _find_passages(
@@ -231,7 +231,7 @@ class Miner:
 
         A resumed run restores `counts`, but does not read the earlier windows again.
         """
-        if self.queries.judgements is None:
+        if self.queries.judgments is None:
             return
         judged = self.counts.setdefault("judged_found", {})
         for name, hits in pool.query.hits.items():
@@ -243,8 +243,8 @@ class Miner:
 
     def _get_judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
-            judgements = self.queries.judgements or {}
-            self._judged[name] = JudgedHits(name, judgements, to_document=self.document_of)
+            judgments = self.queries.judgments or {}
+            self._judged[name] = JudgedHits(name, judgments, to_document=self.document_of)
         return self._judged[name]
 
     def find_unjudged_sources(self) -> list[str]:

@@ -18,7 +18,7 @@ from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
-from drtk.data.trec import Judgements, iter_grouped_hits, read_qrels
+from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import INDEX_KIND
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from drtk.mining.index_search import IndexSearch
 
 _HINTS = {  # how to pass each kind of file
-    sniff.JUDGEMENTS: "; give judgments as `qrels`",
+    sniff.JUDGMENTS: "; give judgments as `qrels`",
     sniff.RANKED: "; give judgments as `qrels`, or convert ranked pairs and triples with `drtk convert`",
     sniff.CANDIDATES: "; convert it with `drtk convert`, then sort it with sort -s -k1,1",
     sniff.QUERIES: "; give queries as `queries`",
@@ -92,19 +92,19 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
     return sources
 
 
-def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgements:
+def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgments:
     """Return the relevance grades of a qrels file by query id and passage id (document id with `by_source`).
 
     by_source: the judgments are of documents, not passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
-    judgements: Judgements = {}
+    judgments: Judgments = {}
     unit = "document" if by_source else "passage"
 
     def iter_checked() -> Iterator[WithErrors[None]]:
         for number, qrel in read_qrels(qrels, tracker=tracker):
             place = f"{name_of(qrels)}:{number}"
-            grades = judgements.setdefault(qrel.query_id, {})
+            grades = judgments.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
                 problem = (
                     f"document '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
@@ -120,9 +120,9 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tr
 
     for _ in skip_unknown_ids(iter_checked(), qrels, tracker):
         pass
-    if not judgements:
+    if not judgments:
         raise DrtkError(f"{name_of(qrels)}: contains no judgments; expected the lines of a qrels file")
-    return judgements
+    return judgments
 
 
 class QueryBuffer:
@@ -166,7 +166,7 @@ class QueryStream:
     Queries are yielded in the order of the first source, or of `queries` if indexes are searched. Queries that come earlier
     in another source are buffered in memory.
 
-    judgements: None if positives come from training examples or answers
+    judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
     by_source: the judgments are of documents, not passages
     queries: file of the queries to search indexes with
@@ -178,7 +178,7 @@ class QueryStream:
     tracker: InputTracker
     counts: dict[str, Any] = field(default_factory=dict)
     corpus: CorpusIds | None = None
-    judgements: Judgements | None = None
+    judgments: Judgments | None = None
     allow_unjudged: bool = False
     by_source: bool = False
     indexes: IndexSearch | None = None
@@ -191,7 +191,7 @@ class QueryStream:
 
     def is_judged(self, query_id: str) -> bool:
         """Return whether the query has judgments; True if no judgments are used."""
-        return self.judgements is None or query_id in self.judgements
+        return self.judgments is None or query_id in self.judgments
 
     def __iter__(self) -> Iterator[MiningQuery]:
         seen: set[str] = set()
@@ -207,20 +207,20 @@ class QueryStream:
                 warn(f"query '{id}': the judgments are of documents, not passages; use `by=source`")
                 warned = True
             yield query
-        if num_unjudged and not seen and self.judgements is not None:
+        if num_unjudged and not seen and self.judgments is not None:
             raise MismatchError(
                 f"{name_of(self.sources.paths[0])}: no query has judgments (runs: '{first_unjudged}', judgments: "
-                f"'{next(iter(self.judgements))}'); give the qrels of these queries"
+                f"'{next(iter(self.judgments))}'); give the qrels of these queries"
             )
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
-            self.counts["without_judgements"] = num_unjudged
-        if num_missing := len((self.judgements or {}).keys() - seen):
+            self.counts["without_judgments"] = num_unjudged
+        if num_missing := len((self.judgments or {}).keys() - seen):
             self.counts["not_retrieved"] = num_missing
 
     def _names_documents(self, query: MiningQuery) -> bool:
         """Return whether a hit is a chunk of a judged document; such a chunk would become a negative."""
-        grades = (self.judgements or {}).get(query.query_id, {})
+        grades = (self.judgments or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
         return any(parse_document_id(id) in grades and id not in grades for id in chunks)
 
@@ -231,7 +231,7 @@ class QueryStream:
             skip_unknown_ids(read(name, path), path, self.tracker)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
-        only = None if self.allow_unjudged or self.sources.examples else self.judgements
+        only = None if self.allow_unjudged or self.sources.examples else self.judgments
         first = streams.pop(0) if self.indexes is None else self._iter_index_queries()
         others = [QueryBuffer(stream, only=only) for stream in streams]
 

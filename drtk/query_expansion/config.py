@@ -1,4 +1,4 @@
-"""Options of query expansion and query re-ranking."""
+"""Options of query expansion and query reranking."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import expand_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
-KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker for each kind of expansion
+KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query reranker for each kind of expansion
 
 
 class CandidateTexts(NamedTuple):

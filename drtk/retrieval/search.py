@@ -352,8 +352,8 @@ def write_run(
         queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
         job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
     if qrels is not None:
-        judgements = load_qrels(qrels, tracker=job.tracker)
-        queries = (query for query in queries if query.id in judgements)
+        judgments = load_qrels(qrels, tracker=job.tracker)
+        queries = (query for query in queries if query.id in judgments)
         first = next(queries, None)
         if first is None:
             raise MismatchError(f"{source}: contains no judged query; give the queries of these qrels")

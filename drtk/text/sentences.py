@@ -39,7 +39,7 @@ class PunktModel:
     abbreviations: tuple[str, ...]
     collocations: tuple[tuple[str, str], ...]
     sentence_starters: tuple[str, ...]
-    capitalisation: dict[str, int]  # word type -> bits of the contexts in which it occurred
+    capitalization: dict[str, int]  # word type -> bits of the contexts in which it occurred
 
 
 def load_installed_model(language: str) -> PunktModel | None:
@@ -118,7 +118,7 @@ def parse_model(data: bytes, name: str) -> PunktModel:
             tuple(map(_parse_word, content["abbreviations"])),
             tuple((_parse_word(first), _parse_word(second)) for first, second in content["collocations"]),
             tuple(map(_parse_word, content["sentence_starters"])),
-            {_parse_word(word): int(bits) for word, bits in content["capitalisation"].items()},
+            {_parse_word(word): int(bits) for word, bits in content["capitalization"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
         raise DrtkError(f"{name}: not a sentence model; create one with `drtk chunk` and `save_punkt`") from error
@@ -147,7 +147,7 @@ class SentenceSplitter:
         parameters.abbrev_types = set(model.abbreviations)
         parameters.collocations = set(model.collocations)
         parameters.sent_starters = set(model.sentence_starters)
-        parameters.ortho_context = _Counts(model.capitalisation)
+        parameters.ortho_context = _Counts(model.capitalization)
         self._punkt = PunktSentenceTokenizer(parameters)
 
     def find_spans(self, text: str) -> list[Span]:

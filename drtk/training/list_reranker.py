@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.data.embeddings import PairVectors
-from drtk.data.trec import Judgements, iter_grouped_hits
+from drtk.data.trec import Judgments, iter_grouped_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
@@ -53,9 +53,7 @@ class ListData:
     queries: int = 0
 
 
-def read_lists(
-    run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
-) -> ListData:
+def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker) -> ListData:
     """Read the top `depth` documents of each judged query of a run. A grade above 0 is relevant.
 
     Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
@@ -63,7 +61,7 @@ def read_lists(
     data = ListData(name_of(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
-        grades = judgements.get(hits.query_id)
+        grades = judgments.get(hits.query_id)
         if grades is None:
             data.unjudged += 1
             continue

@@ -210,7 +210,7 @@ class Collection:
 
     @cached_property
     def _query_reranker(self) -> Path:
-        """A query re-ranker after two training steps."""
+        """A query reranker after two training steps."""
         call = ["rerank-queries", "train", str(self["labeled.jsonl"]), "--queries", str(self["asked.jsonl"])]
         call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)

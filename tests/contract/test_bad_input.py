@@ -116,12 +116,12 @@ COLUMNS = {
         QRELS,
         "run:2: document 'd0' is given to query 'q0' a second time",
     ),
-    "two columns of judgements": (RUN, QRELS + b"q0\td1\n", "qrels:3: expected 3 columns"),
-    "five columns of judgements": (RUN, b"q0 0 d0 1\nq0 0 d1 1 x\n", "qrels:2: expected 4 columns"),
+    "two columns of judgments": (RUN, QRELS + b"q0\td1\n", "qrels:3: expected 3 columns"),
+    "five columns of judgments": (RUN, b"q0 0 d0 1\nq0 0 d1 1 x\n", "qrels:2: expected 4 columns"),
     "a grade that is no number": (RUN, QRELS + b"q0\td1\thigh\n", "qrels:3: grade 'high' is not an integer"),
     "a NaN grade": (RUN, QRELS + b"q0\td1\tnan\n", "qrels:3: grade 'nan' is not an integer"),
-    "a judgement twice": (RUN, QRELS + b"q0\td0\t0\n", "qrels:3: document 'd0' is judged a second time"),
-    "a NUL byte in judgements": (RUN, QRELS + b"q0\td\x00\t1\n", "qrels:3: contains a NUL byte"),
+    "a judgment twice": (RUN, QRELS + b"q0\td0\t0\n", "qrels:3: document 'd0' is judged a second time"),
+    "a NUL byte in judgments": (RUN, QRELS + b"q0\td\x00\t1\n", "qrels:3: contains a NUL byte"),
 }
 
 

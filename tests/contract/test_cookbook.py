@@ -199,7 +199,7 @@ def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path)
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
     assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
     assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
-    # The sample has judgments for documents: passages are mined, searched and re-ranked, documents are compared.
+    # The sample has judgments for documents: passages are mined, searched and reranked, documents are compared.
     assert [get_option(words, "--by") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
     assert [get_option(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"

@@ -54,7 +54,7 @@ LONG_LINES = {
     "JSON array": (b'[{"_id": "a", "text": "one"},\n{"_id": "b", "text": "%s"}]' % LONG, "convert {} --as queries", 2),
     "JSON array, cut": (b'[\n{"_id": "b", "text": "%s' % LONG, "convert {} --as queries", 2),
     "run": (b"q Q0 d 1 1 t\nq Q0 %s 2 0 t\n" % LONG, "eval {} --qrels qrels", 2),
-    "judgements": (b"q\td\t1\nq\t%s\t1\n" % LONG, "eval run --qrels {}", 2),
+    "judgments": (b"q\td\t1\nq\t%s\t1\n" % LONG, "eval run --qrels {}", 2),
     "texts by id": (FIRST + b'{"_id": "b", "text": "%s"}\n' % LONG, "validate run --as run --corpus {}", 2),
 }
 

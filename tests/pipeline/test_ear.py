@@ -131,7 +131,7 @@ def test_the_script_runs(folder: Path) -> None:
     assert sweep == ["ri.of-2", "rd.of-2"]
     costs = (out / "costs.txt").read_text()
     assert costs.count(" s per question") == 11
-    for stage in ("first passages and choose, RD", "fuse the RD runs", "passage re-ranker, RD", "fuse RD with dense"):
+    for stage in ("first passages and choose, RD", "fuse the RD runs", "passage reranker, RD", "fuse RD with dense"):
         assert f"\n{stage} " in costs, stage
     assert costs.count(" MB") == 3
 

@@ -104,7 +104,7 @@ def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, lis
 @given(st.lists(st.builds(Qrel, IDS, IDS, st.integers(-2, 4)), max_size=5), st.sampled_from(["beir", "trec"]))
 def test_judgments_round_trip(qrels: list[Qrel], name: str) -> None:
     with write_records("qrels", name, qrels) as path:
-        assert [record for _, record in formats.iter_judgements(path, InputTracker())] == qrels
+        assert [record for _, record in formats.iter_judgments(path, InputTracker())] == qrels
 
 
 @SETTINGS

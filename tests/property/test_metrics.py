@@ -17,7 +17,7 @@ from drtk.retrieval.fusion import break_ties
 
 DOCUMENTS = [f"d{at}" for at in range(12)]
 rankings = st.lists(st.sampled_from(DOCUMENTS), unique=True)
-judgements = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 4), min_size=1)
+judgments = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 4), min_size=1)
 MEASURES = parse_measures(
     "nDCG@5 nDCG nDCG(dcg='exp-log2')@5 RR RR@3 R@5 P@5 AP AP@5 Success@3 Rprec Bpref IPrec@0.3 11pt_avg rbp rbp_resid unj_5"
 )
@@ -29,14 +29,14 @@ def evaluate(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(ranking=rankings, grades=judgements)
+@given(ranking=rankings, grades=judgments)
 def test_measures_stay_between_zero_and_one(ranking: list[str], grades: dict[str, int]) -> None:
     for name, value in evaluate(ranking, grades).items():
         assert -1e-12 <= value <= 1 + 1e-9, name
 
 
 @settings(max_examples=60, deadline=None)
-@given(ranking=rankings, grades=judgements, at=st.integers(0, 10))
+@given(ranking=rankings, grades=judgments, at=st.integers(0, 10))
 def test_swapping_in_a_better_document_never_lowers_a_measure(
     ranking: list[str], grades: dict[str, int], at: int
 ) -> None:

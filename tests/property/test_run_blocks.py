@@ -30,7 +30,7 @@ DOCS = [
     "x" * 9,
 ]
 QUERIES = ["1", "q2", "a-query-with-a-long-name-01", "a-query-with-a-long-name-02"]
-JUDGEMENTS = {"1": {"d1": 1, "d10": 0}, "q2": {DOCS[3]: 2, "d2": -1}, QUERIES[2]: {"x" * 8: 1}, "absent": {"d1": 1}}
+JUDGMENTS = {"1": {"d1": 1, "d10": 0}, "q2": {DOCS[3]: 2, "d2": -1}, QUERIES[2]: {"x" * 8: 1}, "absent": {"d1": 1}}
 SCORES = st.one_of(
     st.sampled_from(
         ["1", "2.5", "0.30000001", "0.3", "0.30000002", "-1", "1e-3", "12.345678329467773", "7.", ".5", "100000"]
@@ -60,15 +60,15 @@ def write_run(folder: Path, lines: list[tuple[str, str, str, str]], *, together:
 
 def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     ranks = {}
-    for query, hits in load_hits(str(path), only=JUDGEMENTS).items():
+    for query, hits in load_hits(str(path), only=JUDGMENTS).items():
         ids = hits.to_ranked_ids()
-        kept_ids = {*JUDGEMENTS[query], query}
+        kept_ids = {*JUDGMENTS[query], query}
         ranks[query] = ([(rank, id) for rank, id in enumerate(ids, start=1) if id in kept_ids], len(ids))
     return ranks
 
 
 def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = iter_judged_documents(str(path), JUDGEMENTS, InputTracker(), QueryCounts())
+    places = iter_judged_documents(str(path), JUDGMENTS, InputTracker(), QueryCounts())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
 
@@ -109,7 +109,7 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
     data = "".join(rows).encode()
     path.write_bytes(gzip.compress(data) if compressed else data)
     measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
-    evaluator, view = Evaluator(JUDGEMENTS, measures), RankingView(drop_same_id=True, depth=7)
+    evaluator, view = Evaluator(JUDGMENTS, measures), RankingView(drop_same_id=True, depth=7)
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:

@@ -84,7 +84,7 @@ def normal(answer: str) -> str:
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 where the prediction is one of the gold answers, both normalised."""
+    """1 where the prediction is one of the gold answers, both normalized."""
     best = 0.0
     for gold in golds:
         if normal(prediction) == normal(gold):

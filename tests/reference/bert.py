@@ -15,20 +15,20 @@ from tests.reference.means import token_loss
 from tests.reference.text import Text
 
 
-def normalised(row: Tensor, norm: nn.LayerNorm) -> Tensor:
+def normalized(row: Tensor, norm: nn.LayerNorm) -> Tensor:
     """LayerNorm of one vector, (width,) to (width,)."""
-    centred = row - row.mean()
-    return centred / torch.sqrt((centred * centred).mean() + norm.eps) * norm.weight + norm.bias
+    centered = row - row.mean()
+    return centered / torch.sqrt((centered * centered).mean() + norm.eps) * norm.weight + norm.bias
 
 
 def embedded(embeddings: BertEmbeddings, ids: list[int], types: list[int]) -> list[Tensor]:
-    """Word + position + segment, normalised: a vector (width,) per position."""
+    """Word + position + segment, normalized: a vector (width,) per position."""
     rows = []
     for position, token in enumerate(ids):
         row = embeddings.word_embeddings.weight[token]
         row = row + embeddings.position_embeddings.weight[position]
         row = row + embeddings.token_type_embeddings.weight[types[position] if types else 0]
-        rows.append(normalised(row, embeddings.LayerNorm))
+        rows.append(normalized(row, embeddings.LayerNorm))
     return rows
 
 
@@ -60,18 +60,18 @@ def bert_layer(layer: BertLayer, rows: list[Tensor], context: list[Tensor], visi
     )
     output = []
     for row, mix in zip(rows, mixed, strict=True):
-        middle = normalised(attention.output.dense(mix) + row, attention.output.LayerNorm)
+        middle = normalized(attention.output.dense(mix) + row, attention.output.LayerNorm)
         wide = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(middle))
-        output.append(normalised(layer.output.dense(wide) + middle, layer.output.LayerNorm))
+        output.append(normalized(layer.output.dense(wide) + middle, layer.output.LayerNorm))
     return output
 
 
 def gpt2_block(block: GPT2Block, rows: list[Tensor], visible: list[list[int]]) -> list[Tensor]:
-    """One block of GPT-2: it normalises before attention and before the two linear layers, not after them."""
+    """One block of GPT-2: it normalizes before attention and before the two linear layers, not after them."""
     attention = block.attn
     asked, keys, values = [], [], []
     for row in rows:
-        three = normalised(row, block.ln_1) @ attention.c_attn.weight + attention.c_attn.bias
+        three = normalized(row, block.ln_1) @ attention.c_attn.weight + attention.c_attn.bias
         query, key, value = three.split(row.shape[0])
         asked.append(query)
         keys.append(key)
@@ -80,7 +80,7 @@ def gpt2_block(block: GPT2Block, rows: list[Tensor], visible: list[list[int]]) -
     output = []
     for row, mix in zip(rows, mixed, strict=True):
         middle = row + mix @ attention.c_proj.weight + attention.c_proj.bias
-        wide = block.mlp.act(normalised(middle, block.ln_2) @ block.mlp.c_fc.weight + block.mlp.c_fc.bias)
+        wide = block.mlp.act(normalized(middle, block.ln_2) @ block.mlp.c_fc.weight + block.mlp.c_fc.bias)
         output.append(middle + wide @ block.mlp.c_proj.weight + block.mlp.c_proj.bias)
     return output
 
@@ -109,7 +109,7 @@ def hidden_states(bert: BertModel, ids: list[int], types: list[int]) -> list[lis
 def vocabulary_logits(model: BertForMaskedLM, row: Tensor) -> Tensor:
     """The masked-LM head on one vector: dense, GELU, LayerNorm, product with the word embeddings, bias; (vocabulary,)."""
     head = model.cls.predictions
-    row = normalised(head.transform.transform_act_fn(head.transform.dense(row)), head.transform.LayerNorm)
+    row = normalized(head.transform.transform_act_fn(head.transform.dense(row)), head.transform.LayerNorm)
     return head.decoder.weight @ row + head.decoder.bias
 
 

@@ -1,11 +1,11 @@
-"""CoT-MAE: a decoder rebuilds the neighbour of a text (or a query of it) from the text's CLS vector."""
+"""CoT-MAE: a decoder rebuilds the neighbor of a text (or a query of it) from the text's CLS vector."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 
-from tests.reference.bert import behind, hidden_states, normalised, predicted, through, vocabulary_logits
+from tests.reference.bert import behind, hidden_states, normalized, predicted, through, vocabulary_logits
 from tests.reference.means import token_loss, token_mean, with_total
 from tests.reference.mlm import masked_losses
 from tests.reference.text import Text
@@ -37,7 +37,7 @@ def causal_logits(
     rows = behind(cls, model.bert.embeddings, other)
     rows = through(decoder, rows, window(len(rows), width=width))
     if norm is not None:
-        rows = [normalised(row, norm) for row in rows]
+        rows = [normalized(row, norm) for row in rows]
     return [vocabulary_logits(model, row) for row in rows[:-1]]
 
 

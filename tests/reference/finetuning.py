@@ -20,7 +20,7 @@ class Asked:
     """A query of a batch: its vector, those of its passages (the positive first), and who they are.
 
     names: ids of its passages
-    answers: ids of all passages that are labelled as its positives
+    answers: ids of all passages that are labeled as its positives
     teacher: a score per passage
     """
 
@@ -219,7 +219,7 @@ def binary(logit: float, *, right: bool) -> float:
     return loss_of(logit, [0.0]) if right else loss_of(0.0, [logit])
 
 
-def labelled_list(logits: Sequence[float], labels: Sequence[float]) -> float:
+def labeled_list(logits: Sequence[float], labels: Sequence[float]) -> float:
     """HLATR: cross-entropy of a list's softmax against its labels, which several positives share."""
     whole = math.fsum(labels)
     return math.fsum(

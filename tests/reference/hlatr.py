@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tests.reference.bert import attended, normalised
+from tests.reference.bert import attended, normalized
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def logits(
     heads: int,
 ) -> list[Tensor]:
     """A logit () for each candidate; the vectors are in the order of retrieval, so that place i has rank i."""
-    rows = [normalised(linear(project, vector) + ranks.weight[rank], norm) for rank, vector in enumerate(vectors)]
+    rows = [normalized(linear(project, vector) + ranks.weight[rank], norm) for rank, vector in enumerate(vectors)]
     everyone = [list(range(len(rows)))] * len(rows)
     for layer in layers:
         asked = [linear(layer.query, row) for row in rows]
@@ -48,11 +48,11 @@ def logits(
         values = [linear(layer.value, row) for row in rows]
         mixed = attended(asked, keys, values, everyone, heads=heads)
         middle = [
-            normalised(row + linear(layer.mixed, mix), layer.first_norm) for row, mix in zip(rows, mixed, strict=True)
+            normalized(row + linear(layer.mixed, mix), layer.first_norm) for row, mix in zip(rows, mixed, strict=True)
         ]
         wide = [torch.nn.functional.gelu(linear(layer.up, row)) for row in middle]
         rows = [
-            normalised(row + linear(layer.down, more), layer.second_norm)
+            normalized(row + linear(layer.down, more), layer.second_norm)
             for row, more in zip(middle, wide, strict=True)
         ]
     return [linear(head, row)[0] for row in rows]

@@ -1,4 +1,4 @@
-"""Masked language modelling."""
+"""Masked language modeling."""
 
 from __future__ import annotations
 

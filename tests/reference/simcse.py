@@ -19,7 +19,7 @@ def projected(projector: list[nn.Module], vectors: list[Tensor], *, running: boo
         if isinstance(module, nn.Linear):
             vectors = [module.weight @ row + (0 if module.bias is None else module.bias) for row in vectors]
         elif isinstance(module, nn.BatchNorm1d):
-            vectors = batch_normalised(module, vectors, running=running)
+            vectors = batch_normalized(module, vectors, running=running)
         elif isinstance(module, nn.ReLU):
             vectors = [torch.where(row > 0, row, torch.zeros_like(row)) for row in vectors]
         elif isinstance(module, nn.Tanh):
@@ -29,7 +29,7 @@ def projected(projector: list[nn.Module], vectors: list[Tensor], *, running: boo
     return vectors
 
 
-def batch_normalised(norm: nn.BatchNorm1d, vectors: list[Tensor], *, running: bool) -> list[Tensor]:
+def batch_normalized(norm: nn.BatchNorm1d, vectors: list[Tensor], *, running: bool) -> list[Tensor]:
     """Every component less its mean over the vectors, by its standard deviation (divided by n, not n - 1)."""
     mean = norm.running_mean if running else sum(vectors) / len(vectors)
     spread = norm.running_var if running else sum((row - mean) ** 2 for row in vectors) / len(vectors)

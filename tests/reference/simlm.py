@@ -38,7 +38,7 @@ def two_sides(
 def simlm(
     model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]], *, detach_cls: bool = False
 ) -> dict[str, Tensor]:
-    """Replaced language modelling: every position that is not special is predicted, replaced or not."""
+    """Replaced language modeling: every position that is not special is predicted, replaced or not."""
 
     def everywhere(rows: list[Tensor], text: Text) -> list[Tensor]:
         return predicted(model, rows, text, text.content())

@@ -12,7 +12,7 @@ from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import LuceneIndex
 from drtk.text.words import split_words
-from tests.bm25_data import read_corpus, read_judgements, read_queries, skip_without_lucene
+from tests.bm25_data import read_corpus, read_judgments, read_queries, skip_without_lucene
 from tests.shared_data import find_shared_data
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def compute_measures(rankings: dict[str, Ranking], qrels: dict[str, dict[str, in
 
 
 def search(folder: Path, engine: str, collection: str, split: str, **settings: object):
-    qrels = read_judgements(find_shared_data(collection), split)
+    qrels = read_judgments(find_shared_data(collection), split)
     queries = read_queries(find_shared_data(collection), qrels)
     index = ENGINES[engine].open(folder, BM25SearchSettings(**settings))
     return dict(zip(queries, index.search(list(queries.values()), 100), strict=True)), qrels
@@ -98,7 +98,7 @@ def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) ->
     from drtk.indexing.lucene.search import make_java_list
 
     folder = index_of("lucene", "cranfield")
-    queries = read_queries(find_shared_data("cranfield"), read_judgements(find_shared_data("cranfield"), "test"))
+    queries = read_queries(find_shared_data("cranfield"), read_judgments(find_shared_data("cranfield"), "test"))
     searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
     searcher.set_bm25(0.9, 0.4)
     if rm3:

@@ -1,4 +1,4 @@
-"""Training a query re-ranker with two processes equals training with one, and keeps the same checkpoint."""
+"""Training a query reranker with two processes equals training with one, and keeps the same checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.tiny_models import save_tiny_cross_encoder
             "--set",
             "micro_batch_size=2",
             "--dev",
-            "labelled.jsonl",
+            "labeled.jsonl",
             "--dev-kind",
             "title",
             "--eval-steps",
@@ -39,7 +39,7 @@ from tests.tiny_models import save_tiny_cross_encoder
 def test_two_processes_equal_one_for_a_query_reranker(tmp_path: Path, more: list[str]) -> None:
     label_expansions(write_collection(tmp_path))
     save_tiny_cross_encoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    call = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
+    call = ["rerank-queries", "train", "labeled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
     call += [
         "--batch-size",
         "8",

@@ -1,4 +1,4 @@
-"""Training a re-ranker with two processes equals training with one."""
+"""Training a reranker with two processes equals training with one."""
 
 from __future__ import annotations
 

@@ -62,17 +62,17 @@ def test_an_invalid_value_is_rejected_with_its_option(preset: dict[str, Any], pr
 @dataclass(frozen=True)
 class Walk:
     laps: float = option(8.0, "Times around.", at_least=0)
-    metres: int | None = option(None, "How far, in place of laps.", replaces="laps", flag="--far")
+    meters: int | None = option(None, "How far, in place of laps.", replaces="laps", flag="--far")
 
 
 @pytest.mark.parametrize(
     ("preset", "given", "expected"),
     [
-        ({"metres": 500}, {}, Walk(8.0, 500)),
-        ({"metres": 500}, {"laps": 2.0}, Walk(2.0, None)),
-        ({"laps": 3.0}, {"metres": 70}, Walk(8.0, 70)),
-        ({"metres": 500}, {"metres": 70}, Walk(8.0, 70)),
-        ({"metres": 500}, {"laps": None}, Walk(8.0, 500)),
+        ({"meters": 500}, {}, Walk(8.0, 500)),
+        ({"meters": 500}, {"laps": 2.0}, Walk(2.0, None)),
+        ({"laps": 3.0}, {"meters": 70}, Walk(8.0, 70)),
+        ({"meters": 500}, {"meters": 70}, Walk(8.0, 70)),
+        ({"meters": 500}, {"laps": None}, Walk(8.0, 500)),
     ],
 )
 def test_an_option_discards_the_presets_value_that_it_replaces(preset: dict, given: dict, expected: Walk) -> None:
@@ -158,8 +158,8 @@ class Boat:
         (Boat, {"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
         (Boat, {"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
         (Boat, {"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
-        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps cannot be combined; give one"),
-        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps cannot be combined; give one"),
+        (Walk, {}, {"laps": 2.0, "meters": 500}, "--far and --laps cannot be combined; give one"),
+        (Walk, {"laps": 2.0, "meters": 500}, {}, "preset: --far and --laps cannot be combined; give one"),
     ],
 )
 def test_options_without_effect_or_that_replace_each_other_are_rejected(

@@ -12,7 +12,7 @@ import orjson
 
 from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun, parse_logs, parse_runs
-from drtk.data.trec import Judgements
+from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingView
@@ -58,13 +58,13 @@ class PlotInputs:
             expected = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
             raise UsageError(f"this plot requires {expected} inputs, got {len(self.inputs)}")
 
-    def read_judgments(self) -> Judgements:
+    def read_judgments(self) -> Judgments:
         """Read the judgments. Raises UsageError without `qrels`."""
         if self.qrels is None:
             raise UsageError("this plot requires judgments (`qrels`)")
         return read_judgments(self.qrels, self.tracker)
 
-    def read_rankings(self, run: NamedRun, judgments: Judgements) -> dict[str, list[str]]:
+    def read_rankings(self, run: NamedRun, judgments: Judgments) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log the number of judged queries that the run lacks."""
         rankings = read_rankings(run, judgments, self.view, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)

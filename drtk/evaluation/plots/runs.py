@@ -10,7 +10,7 @@ import numpy as np
 
 from drtk.data.jsonl import read_examples
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, load_hits
+from drtk.data.trec import Judgments, load_hits
 from drtk.errors import DrtkError, UsageError
 from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve
@@ -243,7 +243,7 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
     }
 
 
-def _read_run_scores(run: NamedRun, judgments: Judgements, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+def _read_run_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     view, rel = inputs.view, inputs.rel
     good: list[float] = []
     other: list[float] = []

@@ -24,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(8)
         for at, rank in enumerate([1, 15, 101, 101])
     ]
-    write_rows(folder / "labelled.jsonl", candidates)
+    write_rows(folder / "labeled.jsonl", candidates)
     weights = save_tiny_cross_encoder(folder / "zero") / "model.safetensors"
     tensors = load_file(weights)
     for name in ("classifier.weight", "classifier.bias"):
@@ -48,10 +48,10 @@ def first_loss(place: Path, output: Path, command: str, source: str, *more: str)
 @pytest.mark.parametrize(
     ("more", "loss"),
     [
-        # Margins, .01 a rank: 1-15 .14, 1-101 1.00 twice, 15-101 .86 twice, 101-101 none. Neighbours: (.14 + .86) / 2
+        # Margins, .01 a rank: 1-15 .14, 1-101 1.00 twice, 15-101 .86 twice, 101-101 none. Neighbors: (.14 + .86) / 2
         # without the tie; two apart: (1.00 + .86) / 2; three apart: 1.00. (.50 + .93 + 1.00) / 3
         ((), 0.81),
-        # With the tie, neighbours are three: (.14 + .86 + 0) / 3. (.333333 + .93 + 1.00) / 3
+        # With the tie, neighbors are three: (.14 + .86 + 0) / 3. (.333333 + .93 + 1.00) / 3
         (
             (
                 "--set",
@@ -66,7 +66,7 @@ def first_loss(place: Path, output: Path, command: str, source: str, *more: str)
 def test_a_query_re_ranker_begins_with_the_losses_of_methods_7_5(
     place: Path, tmp_path: Path, preset: tuple[str, ...], more: tuple[str, ...], loss: float
 ) -> None:
-    found = first_loss(place, tmp_path / "m", "rerank-queries train", "labelled.jsonl", *preset, *more)
+    found = first_loss(place, tmp_path / "m", "rerank-queries train", "labeled.jsonl", *preset, *more)
     assert found == pytest.approx(loss, abs=2e-6)
 
 

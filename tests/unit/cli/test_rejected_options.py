@@ -17,7 +17,7 @@ CALLS = {
     "train-reranker": f"examples.jsonl {TEXTS}",
     "train-reranker hlatr": "bm25.run --kind hlatr --vectors vectors --qrels qrels.tsv -o out",
     "pretrain": "corpus.jsonl --preset cotmae --model model -o out",
-    "rerank-queries train": "labelled.jsonl --queries queries.jsonl --model model -o out",
+    "rerank-queries train": "labeled.jsonl --queries queries.jsonl --model model -o out",
     "train-generator": f"examples.jsonl {TEXTS}",
     "train-generator gar": "queries.jsonl --task gar-title --run bm25.run --corpus corpus.jsonl --model model -o out",
     "train-generator passages": "corpus.jsonl --model model -o out",
@@ -96,7 +96,7 @@ REJECTED = {  # additional options and the error message of each command
     "rerank-queries train": {
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--dev title=none.jsonl": "none.jsonl: No such file or directory",
-        "--dev labelled.jsonl --dev-queries none.jsonl": "none.jsonl: No such file or directory",
+        "--dev labeled.jsonl --dev-queries none.jsonl": "none.jsonl: No such file or directory",
         "--dev a=x --dev a=y": "--dev: given twice for kind a; use KIND=NAME for one kind",
         "--dev x --dev y": "--dev: given twice for all kinds; use KIND=NAME for one kind",
         "--dev x --dev a=y": "--dev: give one FILE, or KIND=FILE for each kind",
@@ -143,7 +143,7 @@ LATE = {  # rejected once torch is imported
         "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
-    "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
+    "rerank-queries train": {"--kind poem": "labeled.jsonl: contains no candidates of kind 'poem'"},
 }
 DRIVER = """
 import io, json, sys
@@ -204,7 +204,7 @@ def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path: Path)
     write_text(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
     write_text(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
     write_text(
-        tmp_path / "labelled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
+        tmp_path / "labeled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
     )
     write_text(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")

@@ -346,7 +346,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
     other = "60 of 60 queries rank their documents differently from run, from which v was made; a list reranker"
-    run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
+    run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the reranked one, in the other's place
     assert f"drtk: listed: {other} requires the retrieval ranks\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
     said = capfd.readouterr().err
@@ -485,7 +485,7 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
         run(*call, "--set", "batch_tokens=64", "--resume")
 
 
-def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
+def test_an_ensemble_is_the_sum_of_z_normalized_scores(here: Path) -> None:
     # 1 2 6: mean 3, deviation sqrt(14/3) = 2.160247; z = -.925820 -.462910 1.388730. 10 20 0: mean 10, deviation 8.164966;
     # z = 0 1.224745 -1.224745. Sums: a -.925820, b .761835, c .163985
     (here / "one").write_text("q Q0 c 1 6 t\nq Q0 b 2 2 t\nq Q0 a 3 1 t\n")

@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     label_expansions(folder)
     # Taught that rank 2 is rank 50: beside 101, one rank is too small a margin to be sure of after so few steps.
     taught = [
-        row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in read_rows(folder / "labelled.jsonl")
+        row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in read_rows(folder / "labeled.jsonl")
     ]
     source = write_rows(folder / "taught.jsonl", taught)
     call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {save_tiny_encoder(folder / 'encoder')} -q"
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(place: Path, output: Path, *more: str, source: Path | None = None) -> Path:
     named = ["--queries", str(place / "queries.jsonl"), "-o", str(output), "-q"]
-    app(["rerank-queries", "apply", str(source or place / "labelled.jsonl"), *named, *more], standalone_mode=False)
+    app(["rerank-queries", "apply", str(source or place / "labeled.jsonl"), *named, *more], standalone_mode=False)
     return output
 
 
@@ -114,7 +114,7 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
 def test_several_queries_of_a_question_are_written_by_their_place_searched_and_fused(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [row for row in read_rows(place / "labelled.jsonl") if row["kind"] == "title"]
+    rows = [row for row in read_rows(place / "labeled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
     folder = call(
         place, tmp_path / "out", "--select", "oracle", "--n-best", "3", source=write_rows(tmp_path / "in", rows)
@@ -257,7 +257,7 @@ def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> N
 
 def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path) -> None:
     script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
-    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o", tmp_path / "out"]
+    files = [place / "labeled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o", tmp_path / "out"]
     named = [sys.executable, "-c", script, "rerank-queries", "apply", *files, "--select", "oracle"]
     ran = subprocess.run(named, check=True, capture_output=True, text=True)
     assert not {"torch", "transformers"} & set(ran.stdout.split())
@@ -267,7 +267,7 @@ def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path)
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train = f"rerank-queries train {place}/labelled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
+    train = f"rerank-queries train {place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
     more = f"--device cpu --variant rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app([*f"{train} {more}".split()], standalone_mode=False)
     named = [
@@ -283,7 +283,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     known = call(place, tmp_path / "known", *named)
     bare = [
         {key: value for key, value in row.items() if key not in ("top1", "rank")}
-        for row in read_rows(place / "labelled.jsonl")
+        for row in read_rows(place / "labeled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
     with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"):

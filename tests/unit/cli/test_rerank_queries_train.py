@@ -33,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(place: Path, output: Path, *more: str, source: Path | None = None) -> list[str]:
     named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "model"), "-o", str(output), *QUICK]
-    return ["rerank-queries", "train", str(source or place / "labelled.jsonl"), *named, *more]
+    return ["rerank-queries", "train", str(source or place / "labeled.jsonl"), *named, *more]
 
 
 def run(place: Path, output: Path, *more: str, source: Path | None = None) -> None:
@@ -75,7 +75,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     ]
     more += ["--set", "micro_batch_size=2"]
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
-        more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
+        more += ["--dev", f"{kind}={place / 'labeled.jsonl'}"]
     output = tmp_path / "killed"
     step = DrtkTrainer.training_step
 
@@ -116,7 +116,7 @@ def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_
 
 def test_the_folder_gives_the_same_scores_in_sentence_transformers(place: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    rows = read_rows(place / "labelled.jsonl")[:20]
+    rows = read_rows(place / "labeled.jsonl")[:20]
     question = {row["_id"]: row["text"] for row in read_rows(place / "queries.jsonl")}
     pairs = [(question[row["query_id"]], row["text"]) for row in rows]
     mine = RankEstimator(str(place / "ri"), device="cpu")([CandidateTexts(*pair) for pair in pairs])
@@ -139,7 +139,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
 
 
 def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
-    more = ["--max-steps", "20", "--eval-steps", "5", "--dev", str(place / "labelled.jsonl"), "--dev-kind", "answer"]
+    more = ["--max-steps", "20", "--eval-steps", "5", "--dev", str(place / "labeled.jsonl"), "--dev-kind", "answer"]
     train(place, tmp_path / "m", *more)
     found = [entry for entry in entries(tmp_path / "m") if "mean rank" in entry]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
@@ -149,7 +149,7 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: P
         key=lambda entry: entry["mean rank"],
     )
     # what was measured is what applying the model chooses
-    call = ["rerank-queries", "apply", place / "labelled.jsonl", "--queries", place / "queries.jsonl"]
+    call = ["rerank-queries", "apply", place / "labeled.jsonl", "--queries", place / "queries.jsonl"]
     call += ["--model", tmp_path / "m", "-o", tmp_path / "out", "-q"]
     app([str(each) for each in call], standalone_mode=False)
     ranks = [row["ranks"][0] for row in read_rows(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
@@ -169,7 +169,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         return {self.name: planted[self.name][len(asked[self.name]) - 1]}
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measured)
-    files = [f"{kind}={place / 'labelled.jsonl'}" for kind in ("answer", "title")]
+    files = [f"{kind}={place / 'labeled.jsonl'}" for kind in ("answer", "title")]
     run(place, tmp_path / "m", "--max-steps", "6", "--eval-steps", "2", "--dev", files[0], "--dev", files[1])
     meta = read_json(tmp_path / "m" / "meta.json")
     best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
@@ -181,7 +181,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         mine = read_json(folder / "meta.json")
         assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
         RankEstimator(str(folder), device="cpu")
-    call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
+    call = ["rerank-queries", "apply", str(place / "labeled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
         MismatchError, match=r"contains a query reranker per kind of expansion; give `model` answer=.*m/answer title="
     ):
@@ -191,7 +191,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows, questions = read_rows(place / "labelled.jsonl"), read_rows(place / "queries.jsonl")
+    rows, questions = read_rows(place / "labeled.jsonl"), read_rows(place / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
     mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
@@ -205,7 +205,7 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
 
 
 def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path: Path) -> None:
-    labels, more = place / "labelled.jsonl", ["--max-steps", "2", "--eval-steps", "1"]
+    labels, more = place / "labeled.jsonl", ["--max-steps", "2", "--eval-steps", "1"]
     run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
     train(place, tmp_path / "one", *more, "--dev", str(labels), "--dev-kind", "answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
@@ -215,7 +215,7 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path:
 
 
 def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: Path) -> None:
-    rows = read_rows(place / "labelled.jsonl")
+    rows = read_rows(place / "labeled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev, more = (
         str(write_rows(tmp_path / "dev.jsonl", turned)),
@@ -240,7 +240,7 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
 
 
 def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    call = ["rerank-queries", "train", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl")]
+    call = ["rerank-queries", "train", str(place / "labeled.jsonl"), "--queries", str(place / "queries.jsonl")]
     call += ["--model", str(place / "model"), "--device", "cpu", "--preset", "ear-ri", "--max-length", "24"]
     app([*call, "--max-steps", "3", "--set", "log_steps=1", "-o", str(tmp_path / "m")], standalone_mode=False)
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
@@ -286,7 +286,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
-    # a query re-ranker starts unchanged
+    # a query reranker starts unchanged
     app(
         [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
         standalone_mode=False,
@@ -298,7 +298,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--set", "depth=99"], "`depth=99`: .*labelled.jsonl was labeled with `depth=100`"),
+        (["--set", "depth=99"], "`depth=99`: .*labeled.jsonl was labeled with `depth=100`"),
         (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )

@@ -194,7 +194,7 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
     assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
 
 
-def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capfd):
+def test_tuning_by_judgments_of_another_collection_warns_once(bm25, place, capfd):
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
     capfd.readouterr()
     tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1,0.2 b=0"]
@@ -225,7 +225,7 @@ def test_options_of_other_types_of_index_are_rejected(bm25, place, call: str, me
         app([*call.split(), "-q"], standalone_mode=False)
 
 
-def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):
+def test_with_judgments_only_judged_queries_are_searched(bm25, place, capfd):
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
     everything = run_command(capfd, "search", "bm25", "queries.jsonl")
     assert len({line.split()[0] for line in everything.splitlines()}) > 1

@@ -1,4 +1,4 @@
-"""drtk show --preset: hidden, replaced and labelled tokens of real passages."""
+"""drtk show --preset: hidden, replaced and labeled tokens of real passages."""
 
 from __future__ import annotations
 

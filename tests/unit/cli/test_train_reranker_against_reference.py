@@ -224,6 +224,6 @@ def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
             vectors = [plain.model.bert(**each).last_hidden_state[0, 0] for each in inputs]
             parts = {"project": model.project, "ranks": model.ranks, "norm": model.norm, "head": model.head}
             scores = [logit.item() for logit in logits(vectors, layers=layers, heads=2, **parts)]
-            losses.append(slow.labelled_list(scores, [right[query][name] for name in lists[query]]))
+            losses.append(slow.labeled_list(scores, [right[query][name] for name in lists[query]]))
     assert [line["loss"] for line in logged(tmp_path / "m")] == [close(slow.mean(losses))]
     assert {sum(right[query][name] for name in lists[query]) for query in learnt} == {1.0, 2.0}

@@ -13,7 +13,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.data import checks
 from drtk.data.checks import CorpusOrigin, check_origin, find_origins
-from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
+from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.streams import digest_file
 from tests.run_commands import open_pipe, write_text
@@ -25,11 +25,11 @@ from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
     [
         (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1.5 tag\n", RUN),
         (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2", RUN),  # an incomplete last line is ignored
-        (b"query-id\tcorpus-id\tscore\nq1\td1\t1\n", JUDGEMENTS),
-        (b"# a comment\nq1 0 d1 1\n", JUDGEMENTS),
+        (b"query-id\tcorpus-id\tscore\nq1\td1\t1\n", JUDGMENTS),
+        (b"# a comment\nq1 0 d1 1\n", JUDGMENTS),
         (b"q1\td1\t1\n", RANKED),
         (b"7\t15\twhat is it\tIt is this.\n7\t16\twhat is it\tOr 2 of these.\n", CANDIDATES),
-        (b"7\t0\t15\t1\n", JUDGEMENTS),
+        (b"7\t0\t15\t1\n", JUDGMENTS),
         (b'{"query_id": "q1", "positives": ["d1"], "negatives": []}\n', EXAMPLES),
         (b'[{"question": "why?", "answers": ["so"], "positive_ctxs": []}, {"questi', EXAMPLES),
         (b'\xef\xbb\xbf{"question": "why?", "answer": ["so"]}\n', QUERIES),
@@ -50,7 +50,7 @@ def test_sniff_kind_returns_the_kind_of_the_first_lines(head: bytes, kind: str |
 
 FILES = {
     "run": "q1 Q0 d1 1 3.5 t\nq1 Q0 d2 2 3.0 t\n",
-    "judgements": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    "judgments": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     "passages": '{"_id": "d1", "title": "T", "text": "a"}\n',
     "queries": '{"_id": "q1", "text": "a"}\n',
     "examples": '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}\n',
@@ -62,8 +62,8 @@ FILES = {
 @pytest.mark.parametrize(
     ("check", "accepted", "rejected"),
     [
-        (checks.check_examples, ("examples", "triples", "damaged"), ("run", "judgements", "passages")),
-        (checks.check_run, ("run", "damaged"), ("examples", "judgements", "passages", "queries")),
+        (checks.check_examples, ("examples", "triples", "damaged"), ("run", "judgments", "passages")),
+        (checks.check_run, ("run", "damaged"), ("examples", "judgments", "passages", "queries")),
     ],
 )
 def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> No
         "query-id\tcorpus-id\trelevance\n7\t70\t1\n",
     ],
 )
-def test_judgements_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, content: str) -> None:
+def test_judgments_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, content: str) -> None:
     (tmp_path / "qrels.tsv").write_text(content)
     with pytest.raises(RecordError, match=r"qrels.tsv:1: "):
         run(str(tmp_path / "qrels.tsv"), "--as", "examples")

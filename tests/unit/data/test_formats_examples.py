@@ -131,7 +131,7 @@ def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None
     ]
     (query,) = read_queries(str(path))
     assert query == Query(query.id, "who?", ("I",))
-    assert [record for _, record in formats.iter_judgements(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
+    assert [record for _, record in formats.iter_judgments(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
 
 
 def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:

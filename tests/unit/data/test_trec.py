@@ -1,4 +1,4 @@
-"""Runs and judgements: parsing, ranking, errors."""
+"""Runs and judgments: parsing, ranking, errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:
     ],
     ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments"],
 )
-def test_the_format_of_judgements_is_detected(tmp_path: Path, text: str) -> None:
+def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
     qrels.write_bytes(text.encode())
     assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
@@ -134,7 +134,7 @@ def test_the_format_of_judgements_is_detected(tmp_path: Path, text: str) -> None
         ("q1 0 d\0 1", "contains a NUL byte"),
     ],
 )
-def test_bad_judgements_are_reported_and_can_be_skipped(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_judgments_are_reported_and_can_be_skipped(tmp_path: Path, line: str, problem: str) -> None:
     qrels = write_text(tmp_path / "qrels", f"q1 0 d1 1\n{line}\nq1 0 d3 1\n")
     with pytest.raises(RecordError) as fault:
         load_qrels(str(qrels))

@@ -181,7 +181,7 @@ def test_ids_are_compared_with_corpus_and_queries(
     assert shown == expected
 
 
-def test_examples_are_compared_with_the_judgements(tmp_path: Path) -> None:
+def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
     qrels = file(tmp_path, b"1 0 a 1\n1 0 b 2\n1 0 c 0\n", "qrels")
     rows = [
         {"query_id": "1", "positives": ["a"], "negatives": ["b", "c", "d"]},  # b is relevant

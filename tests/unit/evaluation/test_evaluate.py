@@ -9,12 +9,12 @@ import pytest
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 
-JUDGEMENTS = {"q1": {"d1": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d0": 1}, "q4": {"d1": 1}}
+JUDGMENTS = {"q1": {"d1": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d0": 1}, "q4": {"d1": 1}}
 RANKINGS = {"q1": ["d3", "d1", "d7"], "q2": ["d9", "d8", "d2"], "q3": ["d4", "d5", "d6"]}
 
 
 def overall(measures: str, **options: bool) -> dict[str, object]:
-    return dict(Evaluator(JUDGEMENTS, parse_measures(measures))("run", RANKINGS, **options).overall)
+    return dict(Evaluator(JUDGMENTS, parse_measures(measures))("run", RANKINGS, **options).overall)
 
 
 def test_measures_keep_their_order() -> None:
@@ -54,7 +54,7 @@ def test_f_measures_with_several_betas_are_separate() -> None:
 
 
 def test_empty_run_scores_0_and_evaluator_is_reusable() -> None:
-    evaluator = Evaluator(JUDGEMENTS, parse_measures("RR AP R@5 nDCG num_ret rbp bpref"))
+    evaluator = Evaluator(JUDGMENTS, parse_measures("RR AP R@5 nDCG num_ret rbp bpref"))
     first = evaluator("a", RANKINGS)
     empty = evaluator("b", {})
     assert set(empty.overall.values()) == {0}

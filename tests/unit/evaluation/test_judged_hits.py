@@ -1,4 +1,4 @@
-"""Commands that compare runs with judgements report a run of another collection."""
+"""Commands that compare runs with judgments report a run of another collection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.run_commands import write_text
 
 PROBLEM = (
     "a: no judged document was retrieved (query 'q1': retrieved 'D29', judged '29'); "
-    "check that run and judgements are of the same collection"
+    "check that run and judgments are of the same collection"
 )
 
 
@@ -113,7 +113,7 @@ def test_one_judged_document_is_enough() -> None:
     assert judged.describe_problem() is None
 
 
-def test_judgements_of_documents_are_detected() -> None:
+def test_judgments_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
     assert str(judged.describe_problem()).endswith("; judgments are of documents, not passages; use `by=source`")

@@ -22,7 +22,7 @@ from drtk.evaluation.report import (
 )
 from tests.run_commands import run_command, write_text
 
-JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
+JUDGMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
 
 
 def evaluate_system(name: str, *places: int) -> Evaluation:
@@ -31,12 +31,12 @@ def evaluate_system(name: str, *places: int) -> Evaluation:
         f"q{query}": [*(f"x{at}" for at in range(place - 1)), f"d{query}"] if place else ["x"]
         for query, place in enumerate(places)
     }
-    return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
+    return Evaluator(JUDGMENTS, parse_measures("RR R@1"))(name, rankings)
 
 
 def test_every_run_is_compared_with_the_first() -> None:
     results = [evaluate_system(*item) for item in (("one", 1, 2, 4, 0), ("dense", 2, 2, 2, 0), ("fused", 1, 1, 1, 1))]
-    tests = compare_with_first(results, parse_measures("RR R@1"), JUDGEMENTS, CompareSettings())
+    tests = compare_with_first(results, parse_measures("RR R@1"), JUDGMENTS, CompareSettings())
     assert [(test.system, test.baseline, test.measure) for test in tests] == [
         ("dense", "one", "RR"), ("fused", "one", "RR"), ("dense", "one", "R@1"), ("fused", "one", "R@1")
     ]  # fmt: skip
@@ -112,10 +112,10 @@ def test_example_queries_show_both_sides() -> None:
     first = {"q0": ["d0"], "q1": ["x", "d1"], "q2": ["x"], "q3": ["d3"]}
     second = {"q0": ["x", "d0"], "q1": ["d1"], "q2": ["d2"], "q3": ["d3"]}
     # the second is better on q2 (by 1) and q1 (by 1/2), the first on q0, both alike on q3
-    chosen = choose_queries(first, second, JUDGEMENTS, 4)
+    chosen = choose_queries(first, second, JUDGMENTS, 4)
     assert chosen == [("q2", "second"), ("q0", "first"), ("q3", "alike"), ("q1", "second")]
-    assert choose_queries(first, second, JUDGEMENTS, 2) == chosen[:2]
-    assert len(choose_queries(first, second, JUDGEMENTS, 10)) == 4
+    assert choose_queries(first, second, JUDGMENTS, 2) == chosen[:2]
+    assert len(choose_queries(first, second, JUDGMENTS, 10)) == 4
 
 
 @pytest.fixture

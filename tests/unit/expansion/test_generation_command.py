@@ -49,7 +49,7 @@ def test_passages_come_back_with_queries_added(here: Path, models: Path, capfd: 
     assert bare == [{"_id": row["_id"], "queries": row["queries"]} for row in found]
 
 
-def test_queries_do_not_depend_on_batches_order_or_neighbours(
+def test_queries_do_not_depend_on_batches_order_or_neighbors(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["--model", models / "t5", *SHORT, "--bare"]

@@ -52,7 +52,7 @@ def overlap(query: str, text: str) -> float:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A writer, and a re-ranker that records no way to read titles, or one of three."""
+    """A writer, and a reranker that records no way to read titles, or one of three."""
     folder = tmp_path_factory.mktemp("models")
     save_tiny_generator(folder / "t5", "t5")
     save_tiny_cross_encoder(folder / "scorer")

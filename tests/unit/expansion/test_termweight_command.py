@@ -324,7 +324,10 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "tfidf"], "`method=tfidf` requires `tokenizer`"),
         (["--method", "bprop"], "`method=bprop` requires `model`"),
         ([*OF_IDF, "--collect", "--merge"], "--collect and --merge cannot be combined"),
-        (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is only valid for computing weights; --merge joins the files"),
+        (
+            ["--method", "idf", "--tokenizer", "{tiny}", "--merge"],
+            "INPUT is only valid for computing weights; --merge joins the files",
+        ),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` requires --train"),
         ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` requires --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation requires --method bprop"),

@@ -35,7 +35,7 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None)
     *leaves, labels = make_inputs()
     mine, wanted = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
     assert mine.item() == pytest.approx(wanted.item(), rel=1e-5)
-    # a factor, as the division by the number of labelled tokens is one
+    # a factor, as the division by the number of labeled tokens is one
     for found, expected in zip(
         compute_gradients(mine / 29, leaves), compute_gradients(wanted / 29, leaves), strict=True
     ):

@@ -1,4 +1,4 @@
-"""The losses of query and passage re-rankers against loops written from the description of the methods alone."""
+"""The losses of query and passage rerankers against loops written from the description of the methods alone."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PlantedScorer(nn.Module):
 
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
+def test_presets_and_their_options_minimize_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
     changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
     objective = make_objective(merge_settings(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):

@@ -1,4 +1,4 @@
-"""Losses of re-rankers, query re-rankers and term weights: known answers."""
+"""Losses of rerankers, query rerankers and term weights: known answers."""
 
 from __future__ import annotations
 

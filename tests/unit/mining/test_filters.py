@@ -41,7 +41,7 @@ Scored = Sequence[tuple[str, float]]
 
 
 def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
-    queries = QueryStream(Sources([]), InputTracker(), judgements={"q": dict.fromkeys(positives, 1)})
+    queries = QueryStream(Sources([]), InputTracker(), judgments={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 

@@ -52,7 +52,7 @@ def mine(
     query: str = "q",
     seed: int = 1,
 ) -> tuple[Example | None, Miner]:
-    """Return the example of a query with these hits and judgements, and the miner."""
+    """Return the example of a query with these hits and judgments, and the miner."""
     ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
     queries = QueryStream(Sources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
     miner = Miner(queries, replace(policy, depth=depth), seed)
@@ -69,7 +69,7 @@ def mined(*args: Any, **options: Any) -> Example:
 
 def test_no_positive_is_a_negative() -> None:
     example = mined(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
-    assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgements
+    assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgments
     assert set(example.negatives) == {"d1", "d3"}
     assert example.sources == {"negatives": ["run", "run"]}
     assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
@@ -109,7 +109,7 @@ def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size:
     assert not random & set(ranking[:12])
 
 
-def test_judgements_of_documents() -> None:
+def test_judgments_of_documents() -> None:
     example = mined(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
     assert example.positives == ("a#7", "c#1")  # positives are found at any depth
     assert example.negatives == ("b#0",)  # a#2 is of a positive document, c#1 too
@@ -297,7 +297,7 @@ def test_the_activation_function_bounds_the_scores(tmp_path: Path) -> None:
     assert CrossEncoderScorer(model, device="cpu", logits=True).bounds == (-inf, inf)
 
 
-REJECTED = {  # options added to a call with a run and judgements, and the error
+REJECTED = {  # options added to a call with a run and judgments, and the error
     "--set min_negatives=5": "`min_negatives` requires `corpus`",
     "--set max_overlap=0.9": "`max_overlap` requires `corpus`",
     "--set max_cosine=0.9": "`max_cosine` requires `vectors`",
@@ -392,7 +392,7 @@ def test_counts_of_queries_and_random_passages(
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
-    assert [counts[name] for name in ("below_floor", "without_judgements", "not_retrieved")] == [1, 1, 1]
+    assert [counts[name] for name in ("below_floor", "without_judgments", "not_retrieved")] == [1, 1, 1]
     write_text(tmp_path / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
@@ -431,7 +431,7 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     reasons = ("without_positives", "without_negatives", "without_answers")  # q2, q3, q4
     assert [counts[name] for name in reasons] == [1, 1, 1]
     assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
-    assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
+    assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgments
     first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--set", "min_negatives=10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1

@@ -81,7 +81,7 @@ REJECTED = [
     ("examples.jsonl exact.run --margin examples=1", "`margin`: unknown source 'examples'; choose from exact"),
     ("queries.jsonl", "queries.jsonl: looks like queries or passages; expected a TREC run, .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: looks like passages; .*passages as `corpus`"),
-    ("qrels.tsv", "qrels.tsv: looks like judgements, or .*judgments as `qrels`"),
+    ("qrels.tsv", "qrels.tsv: looks like judgments, or .*judgments as `qrels`"),
     ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
@@ -105,7 +105,7 @@ def test_only_judged_queries_are_searched_and_others_counted(
     run_command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
     assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
-    assert (counts["without_judgements"], counts["not_retrieved"]) == (29, 1)
+    assert (counts["without_judgments"], counts["not_retrieved"]) == (29, 1)
     run_command(capfd, "mine-negatives", "bm25", "exact.run", *COMMON, "--queries", some, "-o", out, "--force")
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
     assert (counts["in"], counts["not_in_queries"]) == (30, 10)
@@ -189,7 +189,7 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BY_SOURCE = ["--qrels", "qrels.tsv", "--by", "source", "--policy", "tevatron", "--depth", "10"]
 
 
-def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
+def test_an_index_gives_what_its_run_gives_where_judgments_name_documents(
     chunks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(chunks)

@@ -1,4 +1,4 @@
-"""A list re-ranker: what its logits depend on, and its folder."""
+"""A list reranker: what its logits depend on, and its folder."""
 
 from __future__ import annotations
 

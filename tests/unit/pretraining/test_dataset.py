@@ -134,7 +134,7 @@ def test_whole_documents_are_held_out(preset: str, world: PretrainingFiles) -> N
 
 
 def test_views_sampled_per_step_are_sampled_per_held_out_passage(world: PretrainingFiles) -> None:
-    """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
+    """Otherwise mixed context would be measured on queries alone, or on neighbors alone, as the seed has it."""
     data = world.prepare("qac-cotmae-mixed", held_out=12).data
     contexts = {
         tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean

@@ -100,7 +100,7 @@ def test_questions_without_a_candidate_are_counted(
     assert capfd.readouterr().err == "drtk: 24 of 24 questions have no candidate of kind 'answer'\n"
 
 
-def test_texts_do_not_depend_on_order_batches_or_neighbours(
+def test_texts_do_not_depend_on_order_batches_or_neighbors(
     asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["--model", models / "t5", "--kind", "answer", *SHORT]

@@ -93,7 +93,7 @@ def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
     assert len(LabeledCandidates([first], depth=9, max_rank=10)) == 0
-    rows = read_rows(place / "labelled.jsonl")
+    rows = read_rows(place / "labeled.jsonl")
     twice = [each for row in rows for each in (row, row | {"_id": row["_id"] + "x", "text": f" {row['text']} "})]
     once, again = (load(place, write_rows(tmp_path / "in", each), candidates=3) for each in (rows, twice))
     assert (once.num_repeated, again.num_repeated) == (0, 288)  # 24 questions, 3 kinds, 4 candidates
@@ -102,7 +102,7 @@ def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_
 
 
 def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) -> None:
-    rows = read_rows(place / "labelled.jsonl")
+    rows = read_rows(place / "labeled.jsonl")
     for row in rows[:12]:  # q0, all three kinds
         row["rank"] = 101
     lists = load(place, write_rows(tmp_path / "in", rows))
@@ -117,9 +117,9 @@ def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) 
     ):
         load(place, tmp_path / "in")
     with pytest.raises(
-        DrtkError, match=r"labelled.jsonl: contains no candidates of kind 'poem'; there is nothing to train on"
+        DrtkError, match=r"labeled.jsonl: contains no candidates of kind 'poem'; there is nothing to train on"
     ):
-        load(place, place / "labelled.jsonl", kind="poem")
+        load(place, place / "labeled.jsonl", kind="poem")
 
 
 def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
-        for row in read_rows(place / "labelled.jsonl")
+        for row in read_rows(place / "labeled.jsonl")
     ]
     source, assumed = write_rows(tmp_path / "in", rows), set[str]()
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
-    parts = {"answer": relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labelled.jsonl"}
+    parts = {"answer": relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labeled.jsonl"}
     rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
     joined = write_rows(tmp_path / "joined", rows)
     assert load(place, joined).depth == [1, 100]
@@ -170,7 +170,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(place, joined, max_rank=90)
     assert load(place, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
-    rows = read_rows(place / "labelled.jsonl")
+    rows = read_rows(place / "labeled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
     message = r"in:3: 'q0#sentence#02' was labeled with depth 1, but other candidates of query 'q0' and kind 'sentence' with depth 100"
     with pytest.raises(RecordError, match=message):
@@ -188,7 +188,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     ],
 )
 def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, message: str) -> None:
-    rows = read_rows(place / "labelled.jsonl")
+    rows = read_rows(place / "labeled.jsonl")
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
     with pytest.raises(RecordError, match=message):

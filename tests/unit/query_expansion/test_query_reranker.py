@@ -1,4 +1,4 @@
-"""Training of query re-rankers: the schedule's known answers, batches, clipping, and what presets minimize."""
+"""Training of query rerankers: the schedule's known answers, batches, clipping, and what presets minimize."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Planted(torch.nn.Module):
 @pytest.mark.parametrize(
     ("changes", "loss"), [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)]
 )
-def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
+def test_presets_minimize_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
     inputs = {
         "input_ids": torch.zeros(4, 3, dtype=torch.long),
         "ranks": torch.tensor([[1, 15, 101, 101]]),

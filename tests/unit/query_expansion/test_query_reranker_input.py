@@ -1,4 +1,4 @@
-"""What query re-rankers read: four encodings, what is cut, and that sentence-transformers reads the same."""
+"""What query rerankers read: four encodings, what is cut, and that sentence-transformers reads the same."""
 
 from __future__ import annotations
 

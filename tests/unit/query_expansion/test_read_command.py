@@ -93,7 +93,7 @@ def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capf
     assert len({answer for answer, _ in found.values()}) > 3, "a reader that answers all alike would show nothing"
 
 
-def test_batches_windows_and_neighbours_change_no_answer(
+def test_batches_windows_and_neighbors_change_no_answer(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predictions(capfd, "run", *FILES, "--model", model)

@@ -32,7 +32,7 @@ raise SystemExit("a file that is run would end here")
 def flow(speed):
     """Return the water that passes in a second.
 
-    The speed is in metres.
+    The speed is in meters.
     """
 
 def _hidden():
@@ -93,7 +93,7 @@ def test_docstrings_of_public_objects(tmp_path):
     boil = "Until it {boils}.\n\nArgs:\n    more {braces}\n\nExample::\n\n    water"
     assert [(each.name, each.kind, each.summary, each.body) for each in docstrings] == [
         ("water", "module", "A module about rivers", "It knows their sources and their mouths."),
-        ("water.flow", "function", "Return the water that passes in a second", "The speed is in metres."),
+        ("water.flow", "function", "Return the water that passes in a second", "The speed is in meters."),
         ("water.River", "class", "A stream of water that runs into the sea", "It has a name."),
         ("water.River.mouth", "method", "Where the river ends", "Usually a sea."),
         ("water.boil", "function", "Heats input up", boil),

@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compute_loss_by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
-    """Sum over labelled tokens of (1 - e) * -log p(label) + e * mean over the vocabulary of -log p; and their number."""
+    """Sum over labeled tokens of (1 - e) * -log p(label) + e * mean over the vocabulary of -log p; and their number."""
     total, tokens = 0.0, 0
     for text in range(labels.shape[0]):
         for place in range(labels.shape[1]):

@@ -1,4 +1,4 @@
-"""What a step of a re-ranker minimises: the known answers through the shipped presets, and which passages are trained on."""
+"""What a step of a reranker minimizes: the known answers through the shipped presets, and which passages are trained on."""
 
 from __future__ import annotations
 
@@ -199,10 +199,10 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
-        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker())
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, tracker=InputTracker())
+        read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
+    lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
     assert (len(lists.lists), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker(skip_bad=1))
+    lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
@@ -221,7 +221,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
 
     def get_error(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
-        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, tracker=InputTracker())
+        lists = list_reranker.read_lists(str(run), vectors=vectors, judgments=judged, depth=2, tracker=InputTracker())
         with pytest.raises(DrtkError) as fault:
             list_reranker.plan_list_schedule(lists, settings)
         return str(fault.value)
