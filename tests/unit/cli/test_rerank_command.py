@@ -340,9 +340,9 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         "--precision bfloat16",
         "--set vector_dtype=float32",
     ):
-        with pytest.raises(UsageError, match=r"^`\w+`: is for a cross-encoder; h"):
+        with pytest.raises(UsageError, match=r"^`\w+` requires a cross-encoder; h"):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
-    with pytest.raises(UsageError, match="`skip_corpus_check`: is for a cross-encoder; h"):
+    with pytest.raises(UsageError, match="`skip_corpus_check` requires a cross-encoder; h"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
     other = "60 of 60 queries rank their documents differently from run, from which v was made; a list reranker"
