@@ -488,7 +488,7 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
         " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
     ),
     ("mlm", ["--max-length", "100"], "the models accept at most 64; use --max-length 64"),
-    ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
+    ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "encoder with 4 layers"),
 ]
 
 
