@@ -118,8 +118,8 @@ def merge_settings(
 
     given: values of options; None means that the option was not given
     others: the command's options outside `settings`, which conditions of `no_effect` may name
-    Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options of which one replaces
-    the other, and an option without effect.
+    Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options that replace
+    each other, and an option without effect.
     """
     declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]

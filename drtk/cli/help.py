@@ -94,7 +94,7 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
         if renamed in settings and settings[renamed].metadata["advanced"]:
             is_flag = str(settings[renamed].type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"
-            return f"{option} is a setting now: --set {renamed}={value}"
+            return f"{option} is a setting: --set {renamed}={value}"
     near = find_by_synonym(name, {**flags, **settings})
     shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
     return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""

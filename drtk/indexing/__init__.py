@@ -18,7 +18,7 @@ INDEXES = Registry(
         "hnsw": ("drtk.indexing.faiss_index:FaissIndex", "HNSW graph, by faiss"),
         "ivf": (
             "drtk.indexing.faiss_index:FaissIndex",
-            "inverted file (clusters, of which a few are searched), by faiss",
+            "inverted file (only the nearest clusters are searched), by faiss",
         ),
     },
 )

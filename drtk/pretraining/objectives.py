@@ -198,7 +198,7 @@ class CorrectiveLM(nn.Module):
 def contrastive_loss(
     objective: ContrastiveObjective, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the contrastive loss, a scalar, averaged over the pairs of which both texts are present; 0 without such pairs.
+    """Return the contrastive loss, a scalar, averaged over the pairs with both texts present; 0 without such pairs.
 
     With extra positives, it is the mean of the losses of all positives (docs/methods/diffcse.md).
     vectors: (batch, hidden) by slot    present: (batch,) bool by slot

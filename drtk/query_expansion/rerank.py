@@ -182,7 +182,7 @@ class QuerySelector(BatchFunction):
         return self._estimators[kind if kind in self._estimators else ANY]
 
     def _search_top_passages(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
-        """Search the top-1 passage of candidates that lack a required "top1"; return title and text by expanded query."""
+        """Search the top-1 passage of candidates without a required "top1"; return title and text by expanded query."""
         queries = dict.fromkeys(
             expand_query(candidates.query.text, expansion.text)
             for candidates in lists

@@ -66,7 +66,7 @@ def parse_fields(
 ) -> Iterator[PassageFields]:
     """Parse the fields of (place, passage) pairs; errors of malformed fields go to `tracker`.
 
-    Raises MismatchError for a passage that lacks queries, continuations or weights in `fields`.
+    Raises MismatchError for a passage without the queries, continuations or weights in `fields`.
     """
     for place, passage in passages:
         for name in (*LISTS, "weights"):

@@ -118,7 +118,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def gather_items(items: list[Any]) -> list[Any]:
-    """Gather a list of which process r of n has the items r, r + n, r + 2 n, …"""
+    """Gather a list that is split over n processes; process r has the items r, r + n, r + 2 n, …"""
     if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]

@@ -53,7 +53,7 @@ def check_training_inputs(
 ) -> None:
     """Check the `trainer` arguments, the device and the input files.
 
-    files: input files, of which None, "-" and datasets of the hub are not checked
+    files: input files; None, "-" and datasets of the hub are not checked
     local_files: input files that are read repeatedly, so they must be local
     Raises UsageError for an invalid value, FileNotFoundError for a missing file.
     """

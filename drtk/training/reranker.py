@@ -124,7 +124,7 @@ def build_reranker_objective(config: RerankerConfig) -> Objective:
 
 
 def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
-    """Score tokenized pairs of which process r of n has the pairs r, r + n, …; return the scores of all pairs, (pairs,)."""
+    """Score tokenized pairs split over n processes (process r: pairs r, r + n, …); return the scores of all pairs, (pairs,)."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
     for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
