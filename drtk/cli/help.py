@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from difflib import get_close_matches
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -95,6 +96,7 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
             is_flag = str(settings[renamed].type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"
             return f"{option} is a setting: --set {renamed}={value}"
-    near = find_by_synonym(name, {**flags, **settings})
+    known_names = {**flags, **settings}
+    near = find_by_synonym(name, known_names) or get_close_matches(name, known_names, n=2, cutoff=0.8)
     shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
     return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""

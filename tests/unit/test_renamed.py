@@ -63,6 +63,7 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("train-reranker --max-seq-length 1", "no such option --max-seq-length; did you mean --max-length?"),
         ("train-retriever --n-epochs 1", "no such option --n-epochs; did you mean --epochs?"),
         ("train-retriever --tau 1", "no such option --tau; did you mean --set temperature=VALUE?"),
+        ("train-retriever --temprature 1", "no such option --temprature; did you mean --set temperature=VALUE?"),
         ("search --hits 1", "no such option --hits; did you mean --depth?"),
         ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
         ("chunk --set banana=1", "--set banana: no such setting (drtk presets --fields 'chunk' lists them)"),
