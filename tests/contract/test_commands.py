@@ -127,7 +127,7 @@ def test_force_does_not_overwrite_an_input(name: str, collection: Collection) ->
         for output, more in outputs:
             outcome = run_in_process(*arguments(name, collection, "in", output), *more, "--force")
             assert outcome.status == 2
-            assert "would overwrite the input" in outcome.err or (more and " needs " in outcome.err)
+            assert "would overwrite the input" in outcome.err or (more and " requires " in outcome.err)
             assert Path("in").read_bytes() == content
 
 

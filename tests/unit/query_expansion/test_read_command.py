@@ -260,7 +260,7 @@ def test_unreadable_indexes_are_reported_in_one_line(
     other = tmp_path_factory.mktemp("others")
     for folder, complaint in (
         (save_tiny_generator(other / "gpt2", "gpt2"), "is a decoder-only model"),
-        (save_tiny_cross_encoder(other / "bert"), "is an encoder"),
+        (save_tiny_cross_encoder(other / "bert"), "got an encoder"),
         (here, "not a model folder"),
     ):
         with pytest.raises(MismatchError, match=complaint):
