@@ -241,7 +241,7 @@ def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
     except BrokenPipeError as error:  # Typer would exit with status 1
         raise OutputClosed("the reader of the output closed the pipe") from error
     except EOFError as error:  # Typer would print "Aborted!"
-        raise RuntimeError("input ended where more was expected") from error
+        raise RuntimeError("unexpected end of input") from error
 
 
 def _first_names(names: list[str], most: int = 4) -> str:

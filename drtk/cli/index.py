@@ -1,4 +1,4 @@
-"""drtk index: passages or vectors to an index."""
+"""drtk index: build an index of passages or vectors."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _build_parser(name: str) -> Any:
 
 
 class _Commands(Group):
-    """The commands of STAGES, each built when it is called or listed."""
+    """Command group that imports a command when it is called or listed."""
 
     stages = STAGES
 

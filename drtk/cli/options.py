@@ -167,7 +167,9 @@ def with_settings(
             added.insert(0, _keyword("preset", Annotated[str | None, _PRESET], None))
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
         if len(options) < len(declared) and "changes" not in inner:
-            help = f"Set another setting (drtk presets --fields '{command_name(function)}' lists them); repeatable."
+            command = command_name(function)
+            shown = f"'{command}'" if " " in command else command
+            help = f"Advanced setting, NAME=VALUE; drtk presets --fields {shown} lists them; repeatable."
             change = typer.Option("--set", metavar="NAME=VALUE", help=help, rich_help_panel=METHOD)
             added.append(_keyword("changes", Annotated[list[str] | None, change], None))
         last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share

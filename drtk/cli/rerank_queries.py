@@ -101,7 +101,7 @@ def rerank_queries__train(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="[KIND=]FILE",
-            help="Labeled candidates that select the best checkpoint, for all kinds or one; repeatable.",
+            help="Labeled candidates for checkpoint selection; KIND=FILE for one kind of expansion; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -211,7 +211,7 @@ def rerank_queries__train(
 
 
 def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
-    """Return files or folders given as [KIND=]NAME by kind, "" for that without one."""
+    """Parse [KIND=]NAME values; return names by kind, with kind "" if none is given."""
     names: dict[str, str] = {}
     for value in values:
         kind, separator, name = value.partition("=")
@@ -239,7 +239,7 @@ def rerank_queries__apply(
         typer.Option(
             "--model",
             metavar="[KIND=]DIR",
-            help="Model of drtk rerank-queries train, for all kinds or one (select scorer); repeatable.",
+            help="Model of drtk rerank-queries train; KIND=DIR for one kind of expansion; repeatable (--select scorer).",
             show_default=False,
         ),
     ] = None,
@@ -248,7 +248,7 @@ def rerank_queries__apply(
         typer.Option(
             "--index",
             metavar="DIR",
-            help='BM25 index to retrieve the top passage of candidates without "top1" (variant rd).',
+            help='BM25 index, to retrieve the top passage of candidates that have no "top1" field (EAR-RD only).',
         ),
     ] = None,
     corpus: IndexCorpus = None,

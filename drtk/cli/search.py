@@ -61,7 +61,7 @@ def search(
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Corpus, to print texts with --query and for --by source."),
+        typer.Option("--corpus", metavar="FILE", help="Corpus; required to print texts (--query) and for --by source."),
     ] = None,
     tune: Annotated[
         bool,

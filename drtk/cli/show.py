@@ -278,7 +278,7 @@ def show(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokenizer is used (preset).")
+        str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokenizer is used with --preset.")
     ] = None,
     generator: Annotated[
         str | None,

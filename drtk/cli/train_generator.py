@@ -34,7 +34,7 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
     if task == "doc2query":
         if (given["corpus"] is None) != (given["queries"] is None):
             raise UsageError(
-                "`corpus` and `queries` must be given together; without both, INPUT must be passages with queries"
+                "`corpus` and `queries` must be given together; omit both if INPUT is passages with queries"
             )
         return
     if given["queries"] is not None:
@@ -44,7 +44,7 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
     for name in ("run", "corpus") if needs_run else ():
         if given[name] is None:
             raise UsageError(
-                f"`{name}`: is required by `task` {task}, which searches the passages of a run for answers"
+                f"`{name}` is required with `task` {task}, which searches the passages of a run for answers"
             )
     if needs_run and (given["dev"] is None) != (given["dev_run"] is None):
         raise UsageError("`dev` and `dev_run` must be given together")

@@ -72,7 +72,8 @@ def train_reranker(
 ) -> None:
     """Train a reranker from queries, positives and hard negatives.
 
-    Makes a model folder that rerank, score and sentence-transformers' CrossEncoder load. Its log.jsonl has the loss.
+    Writes a model folder for drtk rerank, drtk score and the CrossEncoder class of sentence-transformers. Its log.jsonl
+    has the loss.
 
     Examples:
     drtk train-reranker examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o reranker

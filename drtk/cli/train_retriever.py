@@ -48,7 +48,7 @@ def train_retriever(
 ) -> None:
     """Train a dense retriever from queries, positives and hard negatives.
 
-    Makes a model folder that encode, transformers and sentence-transformers load. Its log.jsonl has the loss.
+    Writes a model folder for drtk encode, transformers and sentence-transformers. Its log.jsonl has the loss.
 
     Examples:
     drtk train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o retriever

@@ -62,7 +62,7 @@ class ReportSettings:
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Number of example queries to show.", at_least=0)
     show: str = option(
-        "", "System to show beside the first in examples. [default: the best of the others]", metavar="NAME"
+        "", "System to compare with the first one in the examples. [default: the best other system]", metavar="NAME"
     )
     heading: str = option("Retrieval report", "Heading of the report.")
 

@@ -43,7 +43,10 @@ class RankingView:
     def from_settings(
         cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
     ) -> RankingView:
-        """Create a view from settings. document_of: maps a passage id to its document id"""
+        """Return the view of rankings that `settings` select.
+
+        document_of: maps a passage id to its document id
+        """
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 

@@ -57,9 +57,10 @@ def format_results(
 def _build_table(
     results: Sequence[Evaluation], measures: Sequence[Measure], labels: RowLabels, *, per_query: bool
 ) -> tuple[list[str], list[Row]]:
-    """Return header and rows: one row per run and query, or one per measure and query if measures are many or `is_ranked`.
+    """Return header and rows. A row is a run and query; with many measures or `labels.is_ranked`, a measure and query.
 
-    The highest of several averages is marked, and with `is_ranked` the highest value of every row. Query None is the average.
+    The query of an average is None. The highest of several averages is marked; with `is_ranked`, the highest value of
+    every row.
     """
 
     def get(result: Evaluation, query: str | None, measure: Measure) -> Value | None:

@@ -38,7 +38,7 @@ class LabeledVectors:
 
 @dataclass(frozen=True)
 class TransferScores:
-    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected penalty."""
+    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected regularization strength."""
 
     accuracy: float
     f1: float | None

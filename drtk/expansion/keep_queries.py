@@ -67,7 +67,7 @@ def _check_scores(passage: Passage, count: int) -> None:
 
 
 class QueryScorer:
-    """Scorer of pairs of a generated query and its passage by a cross-encoder."""
+    """Cross-encoder that scores pairs of a generated query and its passage."""
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import CrossEncoderSettings

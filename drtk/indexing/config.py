@@ -176,13 +176,13 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 class RunSettings:
     """Depth and batch size of a search."""
 
-    depth: int | None = option(None, "Number of passages per query. [default: 1000, with --query 5]", at_least=1)
+    depth: int | None = option(None, "Number of passages per query. [default: 1000; 5 with --query]", at_least=1)
     batch_size: int = option(1000, "Queries per batch.", at_least=1, panel=HARDWARE)
 
 
 @dataclass(frozen=True)
 class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
-    """drtk search: settings of all types of index."""
+    """Settings of `drtk search` for all index types together."""
 
     prompt: str | None = option(
         None,

@@ -44,10 +44,10 @@ class PassageTexts:
 
 
 class AnswerFilter(ContentFilter):
-    """Filter that measures 1 for passages that contain an answer of the query, else 0 (docs/methods/evaluation.md).
+    """Filter with value 1 for passages that contain an answer to the query, else 0 (docs/methods/evaluation.md).
 
     Queries without answers are skipped.
-    counts: receives the number of searched passages, and of passages without text
+    counts: updated with the number of searched passages, and of passages without text
     """
 
     name = "answer"

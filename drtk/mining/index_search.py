@@ -51,7 +51,7 @@ class IndexSearch:
         self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
 
     def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
-        """Search each index for a window of queries; return the queries with the hits added, in the order of `names`."""
+        """Search each index for a batch of queries; return the queries with the hits added, in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in window]
         for name, searcher in self._searchers.items() if window else ():
             options = RankingOptions(self._depth or len(searcher.indexes))

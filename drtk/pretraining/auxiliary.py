@@ -125,7 +125,7 @@ class DiffCSE:
         self.corrupt = TokenCorruptor(self.network.composition, towers["passage"].tokenizer)
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> BiEncoderWithDiffCSE:
-        """Move the generator to the device, and return the model to train."""
+        """Return the model to train: the encoders of `pair` with the DiffCSE task. Moves the generator to `device`."""
         assert self.network.generator is not None
         self.network.generator.to(device)
         return BiEncoderWithDiffCSE(pair, self.network)

@@ -57,7 +57,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> SpecialTokens:
-        """Return the special tokens of a tokenizer of transformers."""
+        """Return the special tokens of a transformers tokenizer."""
         first, *text, last = tokenizer("a")["input_ids"]
         pair = tokenizer("a", "a", return_token_type_ids=True)
         between = pair["input_ids"][1 + len(text) : -1 - len(text)]
@@ -231,7 +231,7 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
 
 
 def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarray]:
-    """Load the masking strategy of a slot. Raises UsageError for an unknown strategy or option."""
+    """Load the masking strategy of the slot `name`. Raises UsageError for an unknown strategy or option."""
     slot = composition.slots[name]
     with prefix_errors(f"[slots.{name}]"):
         strategy: Callable[..., np.ndarray] = MASKING.load(slot.masking)

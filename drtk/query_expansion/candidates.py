@@ -65,8 +65,8 @@ def iter_expansion_lines(
 ) -> Iterator[ExpansionLine]:
     """Yield the candidates of a file with their queries.
 
-    Raises RecordError (file:line) for a candidate of an unknown query and for an error of `check`, unless `tracker` skips
-    the candidate.
+    Raises RecordError (file:line) if the query of a candidate is unknown or `check` fails, unless `tracker` skips the
+    candidate.
     """
     for expansion in read_expansions(source, tracker=tracker):
         query = queries.get(expansion.query_id)

@@ -27,13 +27,13 @@ class ExpansionSettings(GenerationSettings):
 
     kind: str | None = option(
         None,
-        "Type of expansion, such as answer, sentence or title. [default: as trained; with --from-run all]",
+        "Type of expansion, such as answer, sentence or title. [default: as trained; all with --from-run]",
         metavar="NAME",
         panel=METHOD,
     )
     n: int = option(50, "Number of texts to generate per question, before deduplication.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
-        None, "Decoding method. [default: sample; with --prompt greedy+sample]"
+        None, "Decoding method. [default: sample; greedy+sample with --prompt]"
     )
     top_k: int = option(
         50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
@@ -47,7 +47,7 @@ class ExpansionSettings(GenerationSettings):
     )
     beams: int = setting(10, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
-        None, "Maximum output length in tokens. [default: as trained, or 64; with --prompt 100]", at_least=1
+        None, "Maximum output length in tokens. [default: as trained, or 64; 100 with --prompt]", at_least=1
     )
     prompt: str | None = option(
         None, "Prompt for a model without fine-tuning; … is replaced by the question.", no_effect=_TRAINED

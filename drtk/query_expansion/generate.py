@@ -26,7 +26,7 @@ PLACEHOLDER = "…"  # replaced by the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratorQuestion:
+class GeneratorInput:
     """A question to expand.
 
     fold: index of the question's generator, if there are several generators
@@ -81,7 +81,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 
 def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
-) -> Iterator[GeneratorQuestion]:
+) -> Iterator[GeneratorInput]:
     """Yield the questions; with several generators, each has the fold of its generator.
 
     draw: assign a random fold to questions that no generator was trained on
@@ -96,7 +96,7 @@ def iter_questions(
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue
         known = None if seen is None else fold is None and query in seen
-        yield GeneratorQuestion(query.id, query.text, fold, known)
+        yield GeneratorInput(query.id, query.text, fold, known)
 
 
 def fill_prompt(question: str, prompt: str) -> str:
@@ -108,7 +108,7 @@ def fill_prompt(question: str, prompt: str) -> str:
 class QuestionBatch(NamedTuple):
     """A window (batch) of questions, and for each generator (fold, indices of its questions, tokens of the questions)."""
 
-    questions: list[GeneratorQuestion]
+    questions: list[GeneratorInput]
     parts: list[tuple[int, list[int], TokenizedTexts]]
 
 
@@ -142,7 +142,7 @@ class QueryExpander(BatchFunction):
             if self._prompt is not None and generator.count_tokens(self._format(generator, "?")) > room:
                 raise UsageError(f"`prompt` leaves no room for a question in an input of {room} tokens; shorten it")
 
-    def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
+    def prepare(self, records: list[GeneratorInput]) -> QuestionBatch:
         indices_by_fold: dict[int, list[int]] = {}
         for index, question in enumerate(records):
             indices_by_fold.setdefault(question.fold or 0, []).append(index)

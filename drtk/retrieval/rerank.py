@@ -120,7 +120,7 @@ def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int)
 
 
 def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return an error message if all pairs have neither text nor title; else None."""
+    """Return an error message if no pair has a text or title; else None."""
     pairs = counts.get(PAIRS, 0)
     return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 

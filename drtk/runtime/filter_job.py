@@ -246,12 +246,12 @@ class FilterJob:
         unit: str = "records",
         revise: SecondPass | None = None,
     ) -> None:
-        """Write the results that `work` yields for windows of records, in order. `work` may read ahead.
+        """Write the results that `work` yields for windows (batches) of records, in order. `work` may prefetch windows.
 
         A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
         counted.
-        revise: second pass over all lines of `work`, which are first written to NAME.part (to a temporary file if the
-            output is a pipe)
+        revise: optional second pass over all lines. The first pass writes them to NAME.part, or to a temporary file if
+            the output is a pipe
         """
         self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)

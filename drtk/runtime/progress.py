@@ -129,7 +129,7 @@ class Progress:
             self._bar = tqdm(desc=what, total=total, unit=f" {unit}", initial=initial, leave=False, dynamic_ncols=True)
 
     def add(self, count: int = 1) -> None:
-        """Count `count` more units."""
+        """Advance the progress by `count` units."""
         self.done += count
         if self._bar is not None:
             self._bar.set_postfix_str(self.note, refresh=False)

@@ -118,7 +118,7 @@ def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, r
     except ray.exceptions.RayError as error:
         raise DrtkError(f"ray: {str(error).strip().splitlines()[-1]}") from error
     if expected != first + number:
-        raise DrtkError(f"ray: {first + number - expected} windows have no result; see the Ray logs and run again")
+        raise DrtkError(f"ray: {first + number - expected} batches returned no result; see the Ray logs and run again")
 
 
 def _connect(address: str) -> Any:

@@ -1,4 +1,4 @@
-"""Select a shard of the input, and get the rank and number of torchrun's processes."""
+"""Select a shard of the input; get the rank and world size under torchrun."""
 
 from __future__ import annotations
 

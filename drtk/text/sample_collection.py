@@ -232,7 +232,7 @@ def _find_root(package: str) -> Path | None:
 
 
 def _iter_sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield (package, file, module) of the public sources, sorted by path."""
+    """Yield (package, file, module name) of the public Python modules of a package, sorted by path."""
     if root.is_file():
         yield package, root, package
         return

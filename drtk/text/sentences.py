@@ -47,7 +47,7 @@ def load_installed_model(language: str) -> PunktModel | None:
     from nltk.tokenize.punkt import PunktTokenizer
 
     try:
-        return _to_model(PunktTokenizer(language)._params)
+        return _build_punkt_model(PunktTokenizer(language)._params)
     except LookupError:
         return None
     except (OSError, ValueError) as error:
@@ -64,7 +64,7 @@ def train_model(texts: Iterable[str], language: str) -> PunktModel:
     parameters = trainer.get_params()
     if language == "english":
         parameters.abbrev_types.update(ENGLISH_ABBREVIATIONS.split())
-    return _to_model(parameters)
+    return _build_punkt_model(parameters)
 
 
 def _iter_blocks(texts: Iterable[str]) -> Iterable[str]:
@@ -83,7 +83,7 @@ def _iter_blocks(texts: Iterable[str]) -> Iterable[str]:
         yield "\n".join(block)
 
 
-def _to_model(parameters: Any) -> PunktModel:
+def _build_punkt_model(parameters: Any) -> PunktModel:
     return PunktModel(
         tuple(sorted(parameters.abbrev_types)),
         tuple(sorted(parameters.collocations)),

@@ -120,7 +120,7 @@ _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
 def get_splitter(name: WordSplit) -> Splitter:
-    """Return a function that splits a text, given its pieces, into word spans. Only "basic" omits punctuation."""
+    """Return the function that finds the word spans of a text and its word pieces. Only "basic" omits punctuation."""
     return {"treebank": split_treebank, "pieces": split_by_pieces, "plain": split_plain, "basic": split_basic}[name]
 
 

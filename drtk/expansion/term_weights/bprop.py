@@ -144,7 +144,8 @@ def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum",
 
 
 def saturate(attention: float, kind: Saturation) -> float:
-    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D)."""
+    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D in
+    docs/methods/term-weights.md)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":

@@ -72,7 +72,7 @@ def _get_expansion_fields(settings: WeightingSettings, facts: Mapping[str, Any])
 def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield the passages, and check their expansion fields.
+    """Yield the passages after checking the expansion fields whose texts the model reads.
 
     Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """

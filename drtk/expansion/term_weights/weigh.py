@@ -254,7 +254,7 @@ def _digest(text: str) -> str:
 
 
 def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSettings, job: FilterJob) -> None:
-    """Write the collection statistics of a corpus, one line per window. Raises UsageError if the method uses none."""
+    """Write the collection statistics of a corpus, one line per batch of passages. Raises UsageError if the method needs none."""
     kind = plan.needs
     if kind is None:
         raise UsageError("`collect` has no effect, because the method uses no collection statistics; omit it")

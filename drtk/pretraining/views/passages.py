@@ -169,13 +169,13 @@ def sample_overlap(
     return sorted(selected)
 
 
-def _build_overlapping_text(view: ViewInput, run: np.ndarray, place: int) -> Text:
-    """Return a text that overlaps with passage `run[place]`: at most `max_tokens` tokens, or a single longer sentence."""
-    corpus, step = view.corpus, -1 if place == len(run) - 1 else 1
-    near = [int(run[place])]  # the passage, and the passages after it (or before the last) that the text can reach
+def _build_overlapping_text(view: ViewInput, passages: np.ndarray, index: int) -> Text:
+    """Return a text that overlaps with passage `passages[index]`: at most `max_tokens` tokens, or a single longer sentence."""
+    corpus, step = view.corpus, -1 if index == len(passages) - 1 else 1
+    near = [int(passages[index])]  # the passage, and the passages after it (or before the last) that the text can reach
     size = 0
-    for at in range(place + step, len(run) if step > 0 else -1, step):
-        near.append(int(run[at]))
+    for at in range(index + step, len(passages) if step > 0 else -1, step):
+        near.append(int(passages[at]))
         size += corpus.get_sentence_spans(near[-1])[-1][1]
         if size > view.max_tokens:
             break

@@ -126,7 +126,7 @@ def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     rows = [{"number": number, "results": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
     assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
-    with pytest.raises(DrtkError, match="1 windows have no result"):
+    with pytest.raises(DrtkError, match="1 batches returned no result"):
         list(_iter_in_order(iter(rows[:3]), 5, 4, ray))
 
 
