@@ -239,7 +239,7 @@ def rerank_queries__apply(
         typer.Option(
             "--model",
             metavar="[KIND=]DIR",
-            help="Model of drtk rerank-queries train; KIND=DIR for one kind of expansion; repeatable (--select scorer).",
+            help="Output of drtk rerank-queries train; KIND=DIR for one kind; repeatable (--select scorer).",
             show_default=False,
         ),
     ] = None,

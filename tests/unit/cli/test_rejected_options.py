@@ -128,7 +128,7 @@ REJECTED = {  # additional options and the error message of each command
     "train-generator passages": {
         "--corpus corpus.jsonl": "--corpus and --queries must be given together",
         "--task gar-answer --corpus corpus.jsonl": "--corpus requires --task gar-sentence or gar-title",
-        "--task gar-title --corpus corpus.jsonl": "--run: is required by --task gar-title",
+        "--task gar-title --corpus corpus.jsonl": "--run is required with --task gar-title",
     },
     "termweight": {
         "--method nothing": "unknown term weighting method 'nothing'",
