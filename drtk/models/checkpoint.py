@@ -16,13 +16,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.encoder import POOLINGS, Dense, Encoder
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors, save_tokenizer
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object

@@ -28,13 +28,7 @@ from drtk.models.checkpoint import (
 from drtk.models.config import CrossEncoderSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import run_by_length
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors, save_tokenizer
 from drtk.models.model_folder import (
     MODULES,
     locate,

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import DEFAULT_MAX_LENGTH, report_write_errors
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors, save_tokenizer
 from drtk.runtime.progress import silence_transformers
 
 _T5 = ("t5", "mt5", "umt5")

@@ -227,14 +227,7 @@ def train_from_files(
     auxiliary = None if build_auxiliary is None else build_auxiliary(towers)  # before the folder is touched
     dev = None if build_dev is None else build_dev(towers, data)
     facts = train_retriever(
-        data,
-        job.begin(),
-        towers=towers,
-        config=config,
-        seed=seed,
-        device=device,
-        dev=dev,
-        auxiliary=auxiliary,
+        data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
     )
     job.tracker.inputs += find_inputs(
         {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}

@@ -21,13 +21,7 @@ from transformers import (
 )
 
 from drtk.models.config import GenerationSettings, InitModelSettings
-from drtk.models.generation import (
-    filter_logits,
-    find_ignored_settings,
-    generate_tokens,
-    sample_tokens,
-    sample_uniforms,
-)
+from drtk.models.generation import filter_logits, find_ignored_settings, generate_tokens, sample_tokens, sample_uniforms
 from drtk.models.init_model import train_tokenizer
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model, save_generation_model
 
