@@ -10,7 +10,8 @@ from typing import Any
 from drtk.config import to_dict
 from drtk.data.checks import CorpusOrigin, check_origin, describe_missing_texts, warn_if_texts_missing
 from drtk.data.ids import CorpusIds
-from drtk.data.jsonl import dump, read_queries
+from drtk.data.readers import read_queries
+from drtk.data.rows import dump
 from drtk.errors import UsageError
 from drtk.indexing.config import RUN_DEPTH
 from drtk.mining import MINING

@@ -47,7 +47,7 @@ from drtk.models.model_folder import (
 )
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers, warn
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.runners import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # pairs tokenized at once
