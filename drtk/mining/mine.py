@@ -233,20 +233,10 @@ def _add_content_filters(
     if settings.scorer or by_ce:
         scorer, title = None, "none"
         if settings.scorer:
-            from drtk.models.config import CrossEncoderSettings
-            from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
+            from drtk.models.cross_encoder import load_scorer
             from drtk.models.model_folder import locate
 
-            title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-            scorer = CrossEncoderScorer(
-                settings.scorer,
-                device=settings.device,
-                settings=CrossEncoderSettings(
-                    batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
-                ),
-                logits=settings.scorer_logits,
-                batch_field="scorer_batch_tokens",
-            )
+            scorer, title = load_scorer(settings.scorer, settings, device=settings.device)
             job.lookups = (str(locate(settings.scorer)),)  # the output is outdated if this folder changes
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
         # Without a limit the scores are still computed, because examples contain them.
