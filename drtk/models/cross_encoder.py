@@ -25,7 +25,7 @@ from drtk.models.checkpoint import (
     list_weight_files,
     report_write_errors,
 )
-from drtk.models.config import CrossEncoderSettings
+from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import (
@@ -390,3 +390,19 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it")
     return str(override or stated or default)
+
+
+def load_scorer(settings: ScorerSettings, device: str) -> tuple[CrossEncoderScorer, str]:
+    """Load the cross-encoder `settings.scorer`; return it and its title format.
+
+    Raises MismatchError if `scorer_title` differs from the training, and the errors of `CrossEncoderScorer`.
+    """
+    title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
+    scorer = CrossEncoderScorer(
+        settings.scorer,
+        device=device,
+        settings=CrossEncoderSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
+        logits=settings.scorer_logits,
+        batch_field="scorer_batch_tokens",
+    )
+    return scorer, title
