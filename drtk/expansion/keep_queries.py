@@ -72,7 +72,7 @@ class QueryScorer:
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.cross_encoder import load_scorer
 
-        self._scorer, self._title = load_scorer(settings, device)
+        self._scorer, self._title = load_scorer(settings.scorer, settings, device=device)
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Tokenize the queries with their passages."""

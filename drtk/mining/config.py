@@ -121,3 +121,4 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
         "tokens", "Match answers by tokens (as in DPR) or as regular expressions (policy nq)."
     )
     match_title: bool = setting(False, "Also search passage titles for answers (policy nq).")
+    scorer: str = option("", "Cross-encoder that scores positives and candidates.", metavar="MODEL")

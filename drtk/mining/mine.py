@@ -467,7 +467,7 @@ def _add_content_filters(
             from drtk.models.cross_encoder import load_scorer
             from drtk.models.model_folder import locate
 
-            scorer, title = load_scorer(settings, settings.device)
+            scorer, title = load_scorer(settings.scorer, settings, device=settings.device)
             job.lookups = (str(locate(settings.scorer)),)  # the output is outdated if this folder changes
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
         # Without a limit the scores are still computed, because examples contain them.

@@ -106,30 +106,29 @@ class CrossEncoderSettings:
     )
 
 
-_NEEDS_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
+_NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 
 @dataclass(frozen=True)
 class ScorerSettings:
-    """Settings of commands that filter with the help of a cross-encoder."""
+    """Settings of a cross-encoder `scorer` that scores texts in another command, such as mine-negatives."""
 
-    scorer: str = option("", "Cross-encoder that scores pairs of query and passage.", metavar="MODEL")
     scorer_title: PairTitle | None = setting(
         None,
         'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
-        no_effect=_NEEDS_SCORER,
+        no_effect=_NO_SCORER,
     )
     scorer_logits: bool = setting(
-        False, "Use the scorer's logits, without its activation function.", no_effect=_NEEDS_SCORER
+        False, "Use the scorer's logits, without its activation function.", no_effect=_NO_SCORER
     )
     scorer_batch_tokens: int | None = setting(
         None,
         "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
         at_least=1,
-        no_effect=_NEEDS_SCORER,
+        no_effect=_NO_SCORER,
     )
     scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
-        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NEEDS_SCORER
+        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
     )
 
 

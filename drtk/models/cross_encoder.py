@@ -392,14 +392,11 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     return str(override or stated or default)
 
 
-def load_scorer(settings: ScorerSettings, device: str) -> tuple[CrossEncoderScorer, str]:
-    """Load the cross-encoder `settings.scorer`; return it and its title format.
-
-    Raises MismatchError if `scorer_title` differs from the training, and the errors of `CrossEncoderScorer`.
-    """
-    title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
+def load_scorer(model: str, settings: ScorerSettings, *, device: str) -> tuple[CrossEncoderScorer, str]:
+    """Load a cross-encoder; return it and its title format. Raises the errors of `CrossEncoderScorer` and `resolve_title`."""
+    title = resolve_title(model, settings.scorer_title, strict=True)
     scorer = CrossEncoderScorer(
-        settings.scorer,
+        model,
         device=device,
         settings=CrossEncoderSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
         logits=settings.scorer_logits,
