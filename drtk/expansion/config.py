@@ -16,6 +16,7 @@ from drtk.training.config import Precision, TrainingConfig
 class KeepSettings(ScorerSettings):
     """Score queries against their passage and drop the lowest (doc2query--): drtk keep-queries, and part of doc2query."""
 
+    scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
     keep: float | None = option(
         None, "Fraction of all queries to keep, highest scores first; above 0, at most 1.", at_least=1e-6, at_most=1
     )
