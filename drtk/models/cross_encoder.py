@@ -24,7 +24,7 @@ from drtk.models.checkpoint import (
     list_weight_files,
     save_pretrained_model,
 )
-from drtk.models.config import CrossEncoderSettings
+from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
@@ -40,8 +40,8 @@ from drtk.models.model_folder import (
 )
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import warn
+from drtk.runtime.runners import read_ahead
 from drtk.runtime.streams import digest_file
-from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # pairs tokenized at once
@@ -377,3 +377,16 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it")
     return str(override or stated or default)
+
+
+def load_scorer(model: str, settings: ScorerSettings, *, device: str) -> tuple[CrossEncoderScorer, str]:
+    """Load a cross-encoder; return it and its title format. Raises the errors of `CrossEncoderScorer` and `resolve_title`."""
+    title = resolve_title(model, settings.scorer_title, strict=True)
+    scorer = CrossEncoderScorer(
+        model,
+        device=device,
+        settings=CrossEncoderSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
+        logits=settings.scorer_logits,
+        batch_field="scorer_batch_tokens",
+    )
+    return scorer, title

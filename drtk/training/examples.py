@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_examples, read_queries
+from drtk.data.readers import read_examples, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
