@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -179,19 +177,6 @@ def test_an_interrupted_json_array_is_resumed(tmp_path: Path) -> None:
     assert len(orjson.loads(whole)) == 2_500
     counts = orjson.loads((tmp_path / "out.json.meta.json").read_bytes())["counts"]
     assert (counts["in"], counts["out"]) == (2_500, 2_500)
-
-
-def test_reading_a_pipe_twice_leaves_no_temporary_file(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "drtk", "convert", "--as", "examples", "--corpus-out", str(tmp_path / "c")]
-    done = subprocess.run(
-        command,
-        input=orjson.dumps(TEXTED[0]),
-        env={"TMPDIR": str(tmp_path), "PATH": "/bin"},
-        capture_output=True,
-        check=True,
-    )
-    assert b"copied to a temporary file" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.meta.json"]
 
 
 def test_side_files_are_joined_to_passages_only(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.data.embeddings import PairVectors, PairWriter, ShardWriter, make_pair_id, read_shards
+from drtk.data.embeddings import PairVectors, ShardWriter, make_pair_id, read_shards, write_pairs
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime.atomic import write_json
 
@@ -169,12 +169,13 @@ def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> 
 
 def test_a_window_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path, dimension=2, dtype="float32")
-    pairs = PairWriter(writer)
-    pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)
-    pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)  # killed before the output had its lines
-    pairs.write([], np.empty((0, 2), np.float32), before=2)
+    write_pairs(writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)
+    write_pairs(
+        writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0
+    )  # killed before the output had its lines
+    write_pairs(writer, [], np.empty((0, 2), np.float32), before=2)
     assert writer.rows == 2
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; use `force` without `resume`"):
-        pairs.write(["r\ta"], np.ones((1, 2), np.float32), before=3)
+        write_pairs(writer, ["r\ta"], np.ones((1, 2), np.float32), before=3)
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 0 pairs"):
-        pairs.write(["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)
+        write_pairs(writer, ["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)
