@@ -96,9 +96,7 @@ def test_a_table_needs_a_named_output_and_cannot_be_resumed(tmp_path: Path) -> N
     settings = ConversionSettings(kind="passages", to="parquet")
     (tmp_path / "in.jsonl").write_bytes(b"")
     source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
-    with pytest.raises(UsageError, match="requires a file or folder name"):
-        convert_records([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
-    with pytest.raises(UsageError, match="cannot be resumed"):
-        convert_records(
-            [source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True)
-        )
+    for output, problem in (("-", "requires a file or folder name"), (str(tmp_path / "o"), "cannot be resumed")):
+        job = FilterJob("convert", "corpus", output, source, resume=output != "-")
+        with pytest.raises(UsageError, match=problem):
+            convert_records([source["source"]], settings, job)
