@@ -21,7 +21,7 @@ def init_model(
     drtk init-model corpus.jsonl -o encoder
     drtk init-model corpus.jsonl --arch t5 --layers 4 --hidden 256 --heads 4 -o t5
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.models.checkpoint import save_encoder
     from drtk.models.init_model import init_encoder, init_generator, train_tokenizer
     from drtk.models.seq2seq import save_generation_model

@@ -8,14 +8,12 @@ from typing import ClassVar, Literal
 from drtk.config import NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.models.config import PairTitle
+from drtk.models.config import ScorerSettings
 from drtk.training.config import Precision, TrainingConfig
-
-_NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 
 @dataclass(frozen=True)
-class KeepSettings:
+class KeepSettings(ScorerSettings):
     """Score queries against their passage and drop the lowest (doc2query--): drtk keep-queries, and part of doc2query."""
 
     scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
@@ -24,23 +22,6 @@ class KeepSettings:
     )
     min_score: float | None = option(None, "Drop queries with a score below this.", metavar="X")
     scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
-    scorer_title: PairTitle | None = setting(
-        None,
-        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
-        no_effect=_NO_SCORER,
-    )
-    scorer_logits: bool = setting(
-        False, "Use the scorer's logits, without its activation function.", no_effect=_NO_SCORER
-    )
-    scorer_batch_tokens: int | None = setting(
-        None,
-        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
-        at_least=1,
-        no_effect=_NO_SCORER,
-    )
-    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
-        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
-    )
 
     def check(self, *, generates: bool) -> None:
         """Raise UsageError for values that contradict each other. generates: the queries are new and have no scores."""

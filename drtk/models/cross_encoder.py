@@ -25,7 +25,7 @@ from drtk.models.checkpoint import (
     list_weight_files,
     report_write_errors,
 )
-from drtk.models.config import CrossEncoderSettings
+from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import (
@@ -47,7 +47,7 @@ from drtk.models.model_folder import (
 )
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers, warn
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.runners import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # pairs tokenized at once
@@ -390,3 +390,16 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it")
     return str(override or stated or default)
+
+
+def load_scorer(model: str, settings: ScorerSettings, *, device: str) -> tuple[CrossEncoderScorer, str]:
+    """Load a cross-encoder; return it and its title format. Raises the errors of `CrossEncoderScorer` and `resolve_title`."""
+    title = resolve_title(model, settings.scorer_title, strict=True)
+    scorer = CrossEncoderScorer(
+        model,
+        device=device,
+        settings=CrossEncoderSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
+        logits=settings.scorer_logits,
+        batch_field="scorer_batch_tokens",
+    )
+    return scorer, title

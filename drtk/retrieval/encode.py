@@ -16,7 +16,7 @@ import torch
 
 from drtk.data.checks import EmptyTextCounter
 from drtk.data.embeddings import ShardWriter, digest_records
-from drtk.data.jsonl import read_passages, read_queries
+from drtk.data.readers import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import digest_config, digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
@@ -28,10 +28,9 @@ from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
 from drtk.runtime.streams import count_lines, name_of
-from drtk.runtime.workers import read_ahead
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # texts tokenized at once by `Embedder.__call__`

@@ -9,7 +9,7 @@ from math import isfinite, nan
 from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_examples, read_queries
+from drtk.data.readers import read_examples, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker

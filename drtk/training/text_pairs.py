@@ -9,7 +9,7 @@ from heapq import nsmallest
 from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.jsonl import read_expansions
+from drtk.data.readers import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from drtk.models.seq2seq import save_generation_model
