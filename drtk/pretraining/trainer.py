@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder
+from drtk.models.device import report_out_of_memory
 from drtk.pretraining.batch import Batch, PretrainingCollator, to_device
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
@@ -35,14 +36,7 @@ from drtk.training.distributed import (
     get_world_size,
     share_batch_norm,
 )
-from drtk.training.fit import (
-    MICRO_FILE,
-    DrtkTrainer,
-    NonFiniteLossError,
-    enable_gradient_checkpointing,
-    fit,
-    report_out_of_memory,
-)
+from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
@@ -238,7 +232,7 @@ def pretrain(
     if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with report_out_of_memory(arguments.device, memory_advice):
+        with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
             network.generator.to(arguments.device)
     exporter = EncoderExporter(folder, network, tokenizer, settings)
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -253,7 +247,7 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", every=settings.eval_steps)
+        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", config=settings)
     elif batches:
         evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 
