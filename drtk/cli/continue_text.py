@@ -40,7 +40,7 @@ def continue_text(
     drtk continue-text corpus.jsonl --model gpt2 -o continued.jsonl
     drtk continue-text corpus.jsonl --model gpt2 --n 2 --max-new-tokens 64 --bare -o continuations.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.expansion.generate import CONTINUATIONS, PassageExpander
     from drtk.runtime.runners import run_filter
 

@@ -56,7 +56,8 @@ def convert(
 
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
-    from drtk.models.lm_head import load_trained_masked_lm, save_masked_lm
+    from drtk.models.checkpoint import save_pretrained_model
+    from drtk.models.lm_head import load_trained_masked_lm
     from drtk.models.model_folder import locate
     from drtk.runtime.manifest import find_inputs
 
@@ -64,6 +65,6 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
         raise UsageError("--masked-lm cannot be combined with input files or options for records")
     folder = locate(model)
     made = load_trained_masked_lm(folder)
-    save_masked_lm(*made, job.begin())
+    save_pretrained_model(*made, job.begin())
     job.tracker.inputs += find_inputs({"model": str(folder)})
     job.finish()

@@ -44,7 +44,7 @@ def doc2query(
     drtk doc2query corpus.jsonl --model castorini/doc2query-t5-base-msmarco -o queried.jsonl
     drtk doc2query corpus.jsonl --model t5 --n 20 --scorer crossencoder --keep 0.7 -o queried.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.errors import UsageError
     from drtk.expansion.generate import PassageExpander
     from drtk.expansion.keep_queries import QUERIES, TopShareFilter

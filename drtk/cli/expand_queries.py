@@ -82,7 +82,7 @@ def _generate(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.models.model_folder import locate
     from drtk.query_expansion.generate import SEEN, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn

@@ -95,7 +95,7 @@ def _rerank_pairs(
     job: FilterJob,
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing

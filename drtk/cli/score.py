@@ -50,7 +50,7 @@ def score(
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_examples, read_queries
+    from drtk.data.readers import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_if_texts_missing

@@ -328,7 +328,7 @@ def show(
 
 
 def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 
     passages = iter_weighted_passages(

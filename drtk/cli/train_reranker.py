@@ -193,7 +193,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     """Return the texts of the evaluation queries, and the corpus of their candidates: the folder's, or `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.errors import MismatchError
 
     folder = Path(dev)

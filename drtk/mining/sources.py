@@ -14,9 +14,8 @@ from typing import Any
 from drtk.data import sniff
 from drtk.data.checks import WithErrors, skip_unknown_ids
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
-from drtk.data.formats import iter_json_rows
 from drtk.data.ids import CorpusIds, parse_document_id
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels

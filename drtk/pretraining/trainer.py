@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder, save_encoder
+from drtk.models.device import report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.lm_head import get_head_path, save_lm_head
 from drtk.models.model_folder import EncodingConfig
@@ -38,14 +39,7 @@ from drtk.training.distributed import (
     get_world_size,
     share_batch_norm,
 )
-from drtk.training.fit import (
-    MICRO_FILE,
-    DrtkTrainer,
-    NonFiniteLossError,
-    enable_gradient_checkpointing,
-    fit,
-    report_out_of_memory,
-)
+from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
@@ -277,7 +271,7 @@ def pretrain(
     if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with report_out_of_memory(arguments.device, memory_advice):
+        with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
             network.generator.to(arguments.device)
     exporter = EncoderExporter(folder, network, tokenizer, settings)
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -292,7 +286,7 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", every=settings.eval_steps)
+        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", config=settings)
     elif batches:
         evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 

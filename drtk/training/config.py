@@ -52,10 +52,7 @@ _NO_CONTRAST = (
         "requires `contrastive_weight` above 0 with --loss margin-mse",
         {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
-    NoEffect(
-        "has no effect with `contrastive_weight=0`",
-        {"loss": ("kl",), "contrastive_weight": (0.0,)},
-    ),
+    NoEffect("has no effect with `contrastive_weight=0`", {"loss": ("kl",), "contrastive_weight": (0.0,)}),
 )
 _NO_LORA = (NoEffect("requires `lora`, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("requires `aux=diffcse`", {"aux": ("none",)}),)
@@ -115,8 +112,7 @@ class RetrieverConfig(TrainingConfig):
     query_prompt: str | None = setting(None, "Text to put before each query. [default: the start model's prompt]")
     passage_prompt: str | None = setting(None, "Text to put before each passage. [default: the start model's prompt]")
     title: Title | None = setting(
-        None,
-        "Join titles by a space, separator token or segment, or ignore them. [default: the start model's]",
+        None, "Join titles by a space, separator token or segment, or ignore them. [default: the start model's]"
     )
     pooling: str | None = setting(
         None, "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the start model's]"

@@ -62,11 +62,15 @@ def test_every_command_has_a_page_with_its_sections(generate: ModuleType) -> Non
 def test_the_options_on_every_page_are_those_of_the_help(generate: ModuleType) -> None:
     for command in COMMANDS:
         page = generate.page_of(command).read_text(encoding="utf-8")
-        assert page == generate.with_options(page, command), "run: python docs/generate.py"
+        assert page == generate.with_generated(page, command, generate.options_of(command)), "run: docs/generate.py"
 
 
-def test_the_list_of_commands_is_current(generate: ModuleType) -> None:
-    assert (DOCS / "commands" / "README.md").read_text(encoding="utf-8") == generate.list_of_commands()
+def test_the_list_of_commands_and_shared_options_is_current(generate: ModuleType) -> None:
+    page = generate.page_of("README").read_text(encoding="utf-8")
+    assert page == generate.with_generated(page, "README", generate.list_of_commands())
+    assert "| `--resume` | Continue an interrupted run. |" in page
+    assert "--resume  " not in generate.options_of("index")  # described there only
+    assert "--tune  " in generate.options_of("search")
 
 
 def test_no_page_describes_a_command_that_does_not_exist() -> None:

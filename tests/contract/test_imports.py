@@ -36,7 +36,7 @@ LIGHT = (
     "config",
     "runtime.runners",
     "runtime.streams",
-    "data.jsonl",
+    "data.readers",
     "cli",
 )
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
@@ -195,5 +195,5 @@ def test_imports_inside_functions_are_found() -> None:
     # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
     assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
     assert ("typer", True) in imports_of("cli.decorators")
-    assert ("drtk.records", False) not in imports_of("data.jsonl")
+    assert ("drtk.records", False) not in imports_of("data.readers")
     assert path_of("data") == ROOT / "data" / "__init__.py"

@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from drtk.data.jsonl import dump, read_passages
+from drtk.data.readers import read_passages
+from drtk.data.rows import dump
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS

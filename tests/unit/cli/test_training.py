@@ -6,6 +6,7 @@ import io
 import json
 import resource
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,20 @@ def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]
         yield
 
 
+@contextmanager
+def pressing_ctrl_c_at(step: int) -> Iterator[None]:
+    usual = DrtkTrainer.training_step
+
+    def interrupt(self: Any, *given: Any, **named: Any) -> Any:
+        if self.state.global_step + 1 == step:
+            signal.raise_signal(signal.SIGINT)
+        return usual(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DrtkTrainer, "training_step", interrupt)
+        yield
+
+
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 RESUMED = {
     "retriever": "--grad-cache 5 --set temperature_warmup=true --set mask_false_negatives=true",
@@ -108,8 +123,14 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
 ) -> None:
     more = ("--max-steps 4", DEV[name], "--eval-steps 2", RESUMED[name])
     whole = train(made, name, tmp_path / "whole", *more)
-    with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
-        train(made, name, tmp_path / "m", *more)
+    if name == "lists":  # Ctrl-C saves a checkpoint after the step
+        more = (*more, "--set save_steps=500")
+        with pressing_ctrl_c_at(3):
+            assert app(arguments(made, name, tmp_path / "m", *more), standalone_mode=False) == 130
+        assert (tmp_path / "m.part" / "checkpoints" / "checkpoint-3" / "complete").exists()
+    else:
+        with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
+            train(made, name, tmp_path / "m", *more)
     assert equal(train(made, name, tmp_path / "m", *more, "--resume"), whole)
     assert entries(tmp_path / "m") == entries(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
