@@ -1,4 +1,4 @@
-"""drtk show --preset: hidden, replaced and labeled tokens of real passages."""
+"""drtk show --preset: masked, replaced and labeled tokens of real passages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
     found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
     assert found == [
-        MarkedPiece("[MASK]", "hidden", False),
+        MarkedPiece("[MASK]", "masked", False),
         MarkedPiece("b", "", False),
         MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
         MarkedPiece("{b}", "left", False),
