@@ -194,6 +194,6 @@ def test_only_the_command_line_prints_and_exits() -> None:
 def test_imports_inside_functions_are_found() -> None:
     # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
     assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
-    assert ("typer", True) in imports_of("cli.decorators")
+    assert ("typer", True) in imports_of("cli.options")
     assert ("drtk.records", False) not in imports_of("data.readers")
     assert path_of("data") == ROOT / "data" / "__init__.py"
