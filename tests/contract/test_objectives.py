@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from drtk.pretraining import OBJECTIVES, TARGETS
-from drtk.pretraining.batch import Batch
 from drtk.pretraining.composition import Objective
+from drtk.pretraining.dataset import Batch
 from drtk.registry import load_attribute
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
