@@ -166,8 +166,6 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
     if kind is not None:
         check_folder(path, manifest)
     check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
-    if isinstance(manifest.get("settings"), dict):
-        manifest["settings"] = rename_settings(manifest["settings"], str(manifest.get("program", "")))
     return manifest
 
 
