@@ -12,6 +12,7 @@ from drtk.cli.options import Device, Judged, Output, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.streams import STANDARD
 
 Kind = Annotated[
     str,
@@ -57,5 +58,5 @@ def plot(
     if format not in FORMATS:
         raise UsageError(f"--format is required unless --output ends in .{', .'.join(FORMATS)}")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
-    job.log_summary, job.counts["in"] = False, len(inputs)
+    job.log_summary, job.counts["in"] = job.output != STANDARD, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")
