@@ -301,7 +301,7 @@ def build_report(
     for run in named:
         result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
         results.append(result)
-    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs(results, measures, size=size)
     rankings = {name: judged.ids for name, judged in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()

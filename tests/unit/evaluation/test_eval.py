@@ -14,7 +14,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation import judged_runs
-from drtk.evaluation.evaluate import log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
@@ -235,7 +235,8 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     depths = {"a": 20, "b": 20, "deep": 100, "c": 20, "d": 20, "one": 1, "empty": 0}
     whole = "nDCG RR AP num_q num_ret iprec_at_recall_0.50 SetF "
-    log_shallow_runs(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
+    results = [Evaluation(name, {}, deepest=depth) for name, depth in depths.items()]
+    log_shallow_runs(results, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
     query = "for a query with judgments, fewer than the cut-off of"
     assert caplog.messages == [
         f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100{DEEPER}",
