@@ -7,9 +7,8 @@ from typing import Literal
 
 import orjson
 
-from drtk.data.examples import is_example
-from drtk.data.json_arrays import is_array, iter_array_rows
-from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
+from drtk.data.json_arrays import iter_array_rows
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_array, is_example
 
 _QUESTIONS = ("text", "question", "query", "query_text")
 MAX_LINES = 10  # number of first lines that are read

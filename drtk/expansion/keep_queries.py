@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.jsonl import dump
-from drtk.data.rows import Row, parse_strings
+from drtk.data.rows import Row, dump, parse_strings
 from drtk.errors import RecordError
 from drtk.expansion.config import KeepSettings
 from drtk.records import Passage
@@ -70,19 +69,9 @@ class QueryScorer:
     """Cross-encoder that scores pairs of a generated query and its passage."""
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
-        from drtk.models.config import CrossEncoderSettings
-        from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
+        from drtk.models.cross_encoder import load_scorer
 
-        self._title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-        self._scorer = CrossEncoderScorer(
-            settings.scorer,
-            device=device,
-            settings=CrossEncoderSettings(
-                batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
-            ),
-            logits=settings.scorer_logits,
-            batch_field="scorer_batch_tokens",
-        )
+        self._scorer, self._title = load_scorer(settings.scorer, settings, device=device)
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Tokenize the queries with their passages."""

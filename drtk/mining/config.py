@@ -7,11 +7,10 @@ from typing import Literal
 
 from drtk.config import NoEffect, ScoringUnit, option, redeclare, setting
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
-from drtk.models.config import PairTitle
+from drtk.models.config import ScorerSettings
 
 ENCODER_OPTIONS = ("prompt", "max_length")
 SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")
-_NEEDS_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 _NEEDS_LIMIT = (NoEffect("requires --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
@@ -49,10 +48,8 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
 
     def search_settings(self) -> SearchSettings:
         """Return these options as those of a search."""
-        own = {item.name for item in fields(MinedIndexSettings)}
-        return SearchSettings(
-            **{name: getattr(self, name) for name in (one.name for one in fields(SearchSettings)) if name in own}
-        )
+        shared = {item.name for item in fields(MinedIndexSettings)} & {item.name for item in fields(SearchSettings)}
+        return SearchSettings(**{name: getattr(self, name) for name in shared})
 
 
 INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name not in ("threads", "device")]
@@ -100,7 +97,7 @@ class MinedFilterSettings:
 
 
 @dataclass(frozen=True)
-class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
+class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
     """All options of mine-negatives."""
 
     policy: str = option("msmarco", "Mining recipe: msmarco, tevatron, nq or sbert (see the page).", metavar="NAME")
@@ -125,20 +122,3 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     )
     match_title: bool = setting(False, "Also search passage titles for answers (policy nq).")
     scorer: str = option("", "Cross-encoder that scores positives and candidates.", metavar="MODEL")
-    scorer_title: PairTitle | None = setting(
-        None,
-        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
-        no_effect=_NEEDS_SCORER,
-    )
-    scorer_logits: bool = setting(
-        False, "Use the scorer's logits, without its activation function.", no_effect=_NEEDS_SCORER
-    )
-    scorer_batch_tokens: int | None = setting(
-        None,
-        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
-        at_least=1,
-        no_effect=_NEEDS_SCORER,
-    )
-    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
-        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NEEDS_SCORER
-    )

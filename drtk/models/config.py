@@ -106,6 +106,32 @@ class CrossEncoderSettings:
     )
 
 
+_NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
+
+
+@dataclass(frozen=True)
+class ScorerSettings:
+    """Settings of a cross-encoder `scorer` that scores texts in another command, such as mine-negatives."""
+
+    scorer_title: PairTitle | None = setting(
+        None,
+        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
+        no_effect=_NO_SCORER,
+    )
+    scorer_logits: bool = setting(
+        False, "Use the scorer's logits, without its activation function.", no_effect=_NO_SCORER
+    )
+    scorer_batch_tokens: int | None = setting(
+        None,
+        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
+        at_least=1,
+        no_effect=_NO_SCORER,
+    )
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
+        "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
+    )
+
+
 @dataclass(frozen=True)
 class InitModelSettings:
     """Settings of `drtk init-model`, by default with the size of MiniLM-L6."""

@@ -13,11 +13,11 @@ import orjson
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drtk.data import formats
+from drtk.data import readers
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder
 from drtk.data.json_arrays import iter_array_rows
-from drtk.data.jsonl import read_passages, read_queries
+from drtk.data.readers import read_passages, read_queries
 from drtk.data.writers import FORMATS
 from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
@@ -104,7 +104,7 @@ def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, lis
 @given(st.lists(st.builds(Qrel, IDS, IDS, st.integers(-2, 4)), max_size=5), st.sampled_from(["beir", "trec"]))
 def test_judgments_round_trip(qrels: list[Qrel], name: str) -> None:
     with write_records("qrels", name, qrels) as path:
-        assert [record for _, record in formats.iter_judgments(path, InputTracker())] == qrels
+        assert [record for _, record in readers.iter_judgments(path, InputTracker())] == qrels
 
 
 @SETTINGS
@@ -117,9 +117,9 @@ def test_judgments_round_trip(qrels: list[Qrel], name: str) -> None:
 )
 def test_runs_round_trip_with_exact_scores(hits: list[Hit]) -> None:
     with write_records("run", "trec", hits) as path:
-        assert [record for _, record in formats.iter_hits(path, InputTracker())] == hits
+        assert [record for _, record in readers.iter_hits(path, InputTracker())] == hits
     with write_records("run", "msmarco", hits) as path:
-        read_examples = [record for _, record in formats.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
+        read_examples = [record for _, record in readers.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
         assert [(hit.query_id, hit.doc_id, hit.rank) for hit in read_examples] == [
             (hit.query_id, hit.doc_id, hit.rank) for hit in hits
         ]
@@ -139,7 +139,7 @@ def examples_with_texts(draw: st.DrawFn) -> ParsedExample:
 
 
 def read_examples(path: str) -> list[ParsedExample]:
-    records = [record for _, record in formats.iter_examples(path, InputTracker())]
+    records = [record for _, record in readers.iter_examples(path, InputTracker())]
     assert all(isinstance(record, ParsedExample) for record in records), records
     return records  # type: ignore[return-value]
 

@@ -78,8 +78,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
     with pytest.raises(
-        UsageError,
-        match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv",
+        UsageError, match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv"
     ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 

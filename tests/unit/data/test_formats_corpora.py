@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.jsonl import read_passages, read_queries
+from drtk.data.readers import read_passages, read_queries
 from drtk.errors import RecordError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from drtk.data import formats
+from drtk.data import readers
 from drtk.data.examples import ParsedExample
-from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
@@ -19,7 +19,7 @@ from drtk.runtime.inputs import InputTracker
 def found(folder: Path, *rows: Any) -> list[ParsedExample]:
     path = folder / "train.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    records = [record for _, record in formats.iter_examples(str(path), InputTracker())]
+    records = [record for _, record in readers.iter_examples(str(path), InputTracker())]
     assert all(isinstance(record, ParsedExample) for record in records), records
     return records  # type: ignore[return-value]
 
@@ -131,7 +131,7 @@ def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None
     ]
     (query,) = read_queries(str(path))
     assert query == Query(query.id, "who?", ("I",))
-    assert [record for _, record in formats.iter_judgments(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
+    assert [record for _, record in readers.iter_judgments(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
 
 
 def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     ]
     contexts[0]["score"] = 81.5
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], "ctxs": contexts}]))
-    hits = [record for _, record in formats.iter_hits(str(path), InputTracker())]
+    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
     (query,) = read_queries(str(path))
     assert hits == [Hit(query.id, "wiki:1", 1, 81.5), Hit(query.id, "wiki:2", 2, 80.25)]
     (example,) = read_examples(str(path))
@@ -152,7 +152,7 @@ def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
 def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
-    assert [record for _, record in formats.iter_hits(str(path), InputTracker())] == [
+    assert [record for _, record in readers.iter_hits(str(path), InputTracker())] == [
         Hit("1", "d1", 1, 1.0),
         Hit("1", "d2", 4, 0.25),
     ]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.jsonl import dump, read_expansions
+from drtk.data.readers import read_expansions
+from drtk.data.rows import dump
 from drtk.errors import RecordError
 from drtk.records import Expansion
 from drtk.runtime.inputs import InputTracker

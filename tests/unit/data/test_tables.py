@@ -9,7 +9,7 @@ import pytest
 
 from drtk.data.config import ConversionSettings
 from drtk.data.conversion import convert_records
-from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Example, Passage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.formats import iter_hits
+from drtk.data.readers import iter_hits
 from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_qrels, load_run
 from drtk.errors import RecordError
 from drtk.records import Hit

@@ -234,7 +234,7 @@ def test_reader_gets_the_top_of_a_fused_run(folder: Path, capfd: pytest.CaptureF
         assert question.inputs == expected
 
 
-def test_rouge_of_worked_examples() -> None:
+def test_rouge_of_a_worked_example() -> None:
     # 4 of 5 words written are among the 6 wanted: P 4/5, R 4/6, F 8/11; pairs: "the cat", of 4 and 5: F 2/9
     # longest common subsequence the cat on mat, 4: F 8/11
     result = compute_rouge(["The cat on a mat!"], ["the cat sat on the mat"])
