@@ -182,13 +182,14 @@ class RetrieverConfig(TrainingConfig):
                 raise UsageError(f"`matryoshka` {size}: must be given only once")
 
 
-_PAIRS = (NoEffect("requires --kind crossencoder", {"kind": ("hlatr",)}),)
+_PAIRS = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
 _LISTWISE = (*_PAIRS, NoEffect("requires --loss listwise", {"loss": ("bce",)}))
-_LISTS = (NoEffect("requires --kind hlatr", {"kind": ("crossencoder",)}),)
+_LISTS = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
 @redeclare("gradient_checkpointing", no_effect=_PAIRS)
+@redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
     """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), by default those of SimLM's Table 12."""
@@ -197,7 +198,7 @@ class RerankerConfig(TrainingConfig):
         64, "Queries (bce: pairs) per optimizer step, over all devices.", at_least=1, panel=TRAINING
     )
     learning_rate: float = option(3e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
-    kind: Literal["crossencoder", "hlatr"] = option(
+    kind: Literal["crossencoder", "hlatr"] = setting(
         "crossencoder", "Model type: cross-encoder of pairs, or HLATR, which reranks lists of --vectors."
     )
     loss: Literal["listwise", "bce"] = option(
