@@ -181,8 +181,8 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: py
     encoder = save_tiny_encoder(here / "encoder")
     for name, model, error, message in (
         ("doc2query", encoder, MismatchError, r"encoder: expected a generation model.*, got an encoder \(bert\)"),
-        ("doc2query", models / "gpt2", MismatchError, "expected an encoder-decoder"),
-        ("continue-text", models / "t5", MismatchError, "expected a decoder-only model"),
+        ("doc2query", models / "gpt2", MismatchError, "is a decoder-only model; use an encoder-decoder"),
+        ("continue-text", models / "t5", MismatchError, "is an encoder-decoder; use a decoder-only model"),
     ):
         with pytest.raises(error, match=message):
             run_command(capfd, name, "c.jsonl", "--model", model)
