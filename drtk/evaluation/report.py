@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgments
 from drtk.errors import MissingDependency, UsageError

@@ -63,18 +63,17 @@ def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
     for record in records:
         for source, new in record.hits.items():
             old = hits.get(source)
-            hits[source] = new if old is None or new.scores else old if old.scores else _concatenate(old, new)
+            if old is None or new.scores:
+                hits[source] = new
+            elif not old.scores:
+                ids = list(dict.fromkeys((*old.ids, *new.ids)))
+                hits[source] = Hits(ids, is_ranked=old.is_ranked and len(ids) == len(old.ids))
         ce_scores |= record.ce_scores
         extra |= record.extra
     for record in records:
         ce_scores |= {id: record.ce_scores[id] for id in record.positives if id in record.ce_scores}
     positives = tuple(dict.fromkeys(id for record in records for id in record.positives))
     return MiningQuery(first.query_id, hits, first.query, positives, ce_scores, extra, first.row)
-
-
-def _concatenate(first: Hits, second: Hits) -> Hits:
-    ids = list(dict.fromkeys((*first.ids, *second.ids)))
-    return Hits(ids, is_ranked=first.is_ranked and len(ids) == len(first.ids))
 
 
 class Candidate(NamedTuple):
@@ -88,6 +87,14 @@ class Candidate(NamedTuple):
     source: str
     rank: int
     score: float | None
+
+
+def drop_duplicates(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each passage."""
+    unique: dict[str, Candidate] = {}
+    for candidate in candidates:
+        unique.setdefault(candidate.id, candidate)
+    return list(unique.values())
 
 
 class Rejection(NamedTuple):
@@ -151,19 +158,13 @@ class CandidatePool:
 
     def unique_candidates(self) -> list[Candidate]:
         """Return one candidate per passage, from the first source that retrieved the passage."""
-        unique: dict[str, Candidate] = {}
-        for candidate in self.all_candidates():
-            unique.setdefault(candidate.id, candidate)
-        return list(unique.values())
+        return drop_duplicates(self.all_candidates())
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
         """Remove rejected candidates from all sources, and record the first rejection of each candidate."""
-        new: dict[str, Rejection] = {}
         for rejection in rejections:
-            new.setdefault(rejection.candidate.id, rejection)
-        if new:
-            self.rejected |= new
-            self._remove(new.keys())
+            self.rejected.setdefault(rejection.candidate.id, rejection)
+        self._remove(self.rejected.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
         """Turn candidates into positives, in the order of `ids`."""

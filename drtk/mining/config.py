@@ -48,10 +48,8 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
 
     def search_settings(self) -> SearchSettings:
         """Return these options as those of a search."""
-        own = {item.name for item in fields(MinedIndexSettings)}
-        return SearchSettings(
-            **{name: getattr(self, name) for name in (one.name for one in fields(SearchSettings)) if name in own}
-        )
+        shared = {item.name for item in fields(MinedIndexSettings)} & {item.name for item in fields(SearchSettings)}
+        return SearchSettings(**{name: getattr(self, name) for name in shared})
 
 
 INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name not in ("threads", "device")]

@@ -6,7 +6,7 @@ Score filters compare the retrieval scores of a candidate and of the positives i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isnan
 
@@ -157,12 +157,18 @@ class ContentFilter:
         """Return whether a passage with this value is rejected."""
         return value >= limit
 
-    def find_rejections(self, pool: CandidatePool, candidates: Sequence[Candidate]) -> list[Rejection]:
-        """Return a rejection for each candidate beyond the limit. The candidates must have been measured."""
-        limit = self.limit(pool) if candidates else None
-        if limit is None:
-            return []
-        values = [(candidate, pool.values[candidate.id][self.name]) for candidate in candidates]
-        return [
-            Rejection(candidate, self.name, value, limit) for candidate, value in values if self.is_beyond(value, limit)
-        ]
+    def find_rejections(
+        self, pools: Sequence[CandidatePool], candidates: Sequence[Sequence[Candidate]]
+    ) -> Iterator[list[Rejection]]:
+        """Measure candidates of each pool; yield, for each pool, a rejection of each candidate beyond the limit."""
+        self.measure(pools, [[candidate.id for candidate in passages] for passages in candidates])
+        for pool, passages in zip(pools, candidates, strict=True):
+            rejections: list[Rejection] = []
+            if passages and (limit := self.limit(pool)) is not None:
+                values = [pool.values[candidate.id][self.name] for candidate in passages]
+                rejections = [
+                    Rejection(candidate, self.name, value, limit)
+                    for candidate, value in zip(passages, values, strict=True)
+                    if self.is_beyond(value, limit)
+                ]
+            yield rejections

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
-from drtk.mining.candidates import Candidate
+from drtk.mining.candidates import Candidate, drop_duplicates
 
 BySource = Mapping[str, Sequence[Candidate]]  # best first; a passage may be in several sources
 Sample = Callable[[BySource, int | None, Random], list[Candidate]]
@@ -18,11 +19,7 @@ def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> lis
 
     A passage in several sources is attributed to the first source.
     """
-    unique: dict[str, Candidate] = {}
-    for source_candidates in candidates.values():
-        for candidate in source_candidates:
-            unique.setdefault(candidate.id, candidate)
-    shuffled = list(unique.values())
+    shuffled = drop_duplicates(chain.from_iterable(candidates.values()))
     rng.shuffle(shuffled)
     return shuffled[:count]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, sort_hits

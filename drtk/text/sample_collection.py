@@ -14,13 +14,13 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import log
+from drtk.runtime.runners import Workers, count_cores
 from drtk.runtime.streams import Output, digest_file
-from drtk.runtime.workers import Workers, count_cores
 from drtk.text.config import SampleSettings
 from drtk.text.rng import sample_uniform
 from drtk.text.words import extract_content_words, extract_words

@@ -10,7 +10,7 @@ from drtk.mining.audit import build_audit_row
 from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
-from drtk.mining.miner import RANDOM, Miner
+from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
 from drtk.mining.report import summarize
 from drtk.mining.sources import QueryStream, Sources

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from drtk.data.jsonl import read_examples
+from drtk.data.readers import read_examples
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits
 from drtk.errors import DrtkError, UsageError

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from drtk.data.embeddings import check_finite, read_shards
-from drtk.data.jsonl import read_records
+from drtk.data.readers import read_records
 from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError

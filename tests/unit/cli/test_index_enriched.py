@@ -101,7 +101,7 @@ def test_fields_that_are_invalid_or_missing_everywhere_are_rejected(place: Path,
         run(capfd, f"{call} queries")
     run(capfd, f"{call} queries --skip-bad 1 --force")
     assert meta("i")["counts"] == {"passages": 1, "skipped": 1}
-    with pytest.raises(DrtkError, match="none of 1 passages has a field 'querys'"):
+    with pytest.raises(DrtkError, match="none of 2 passages has a field 'querys'"):
         run(capfd, f"{call} querys --skip-bad 1 --force")
 
 

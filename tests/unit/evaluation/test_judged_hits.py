@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
-from drtk.mining.miner import Miner
+from drtk.mining.mine import Miner
 from tests.run_commands import write_text
 
 PROBLEM = (

@@ -274,7 +274,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
         ("bprop", "`method=bprop` requires `model`"),
         ("idf {model} --collect --merge", "--collect and --merge cannot be combined"),
         ("idf {model} --merge", "INPUT is only valid for computing weights; --merge joins the files"),
-        ("idf {model} --learning-rate 1", "`learning_rate` requires --train"),
+        ("idf {model} --set learning_rate=1", "`learning_rate` requires --train"),
         ("idf {model} --set saturation=sqrt", "--set saturation requires --method bprop"),
         ("idf {model} --set k1=1.2", "--set k1 requires --method bm25"),
         ("idf {model} --set max_length=9", "--set max_length requires --method bprop or deepct or deepimpact"),

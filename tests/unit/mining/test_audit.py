@@ -13,7 +13,7 @@ import pytest
 
 from drtk.errors import DrtkError, UsageError
 from drtk.mining.audit import Audit
-from drtk.mining.miner import Miner
+from drtk.mining.mine import Miner
 from tests.run_commands import run_command, write_text
 
 QUERIES, DEPTH = 120, 10  # two windows

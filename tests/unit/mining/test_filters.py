@@ -29,7 +29,7 @@ from drtk.mining.filters import (
     compute_share_limit,
     parse_limits,
 )
-from drtk.mining.miner import Miner
+from drtk.mining.mine import Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Query

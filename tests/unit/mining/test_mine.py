@@ -19,7 +19,7 @@ from drtk.cli.main import app
 from drtk.data.ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
-from drtk.mining.miner import RANDOM, Miner
+from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, TEVATRON, Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Example, Passage

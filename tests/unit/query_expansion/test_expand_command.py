@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.jsonl import read_expansions
+from drtk.data.readers import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation
-from drtk.models.seq2seq import save_generation_model
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
@@ -193,7 +193,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
     def train(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         trained[target.name] = {pairs[index].source for index in range(len(pairs))}
-        save_generation_model(start.writer.model, start.writer.tokenizer, target)
+        save_pretrained_model(start.writer.model, start.writer.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ from tests.run_commands import run_command, run_rows, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
-QUICK = ["--learning-rate", "5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
+QUICK = ["--set", "learning_rate=5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
 
 
 def test_quantised_impacts_are_the_known_ones() -> None:
