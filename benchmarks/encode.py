@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from drtk.data.jsonl import read_passages
+from drtk.data.readers import read_passages
 from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.manifest import list_versions

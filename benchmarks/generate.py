@@ -26,9 +26,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from drtk.expansion.generate import PassageExpander
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
 from drtk.models.init_model import init_generator, train_tokenizer
-from drtk.models.seq2seq import load_generation_model, save_generation_model
+from drtk.models.seq2seq import load_generation_model
 from drtk.records import Passage
 from drtk.runtime.progress import set_verbosity
 
@@ -69,7 +70,7 @@ def train_model(folder: Path, device: str) -> None:
         model(**inputs, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    save_generation_model(model.cpu().eval(), tokenizer, folder)
+    save_pretrained_model(model.cpu().eval(), tokenizer, folder)
 
 
 def generate_plain(

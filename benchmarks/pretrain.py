@@ -248,7 +248,7 @@ def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss
 
 
 def _read_texts(options: argparse.Namespace) -> list[str]:
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
 
     return [passage.text for passage in islice(read_passages(options.passages), 5000)]
 

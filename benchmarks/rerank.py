@@ -23,7 +23,8 @@ import torch
 from sentence_transformers import CrossEncoder
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import dump, read_passages
+from drtk.data.readers import read_passages
+from drtk.data.rows import dump
 from drtk.data.trec import format_run_lines
 from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import init_cross_encoder, save_cross_encoder

@@ -28,8 +28,8 @@ PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"
 WEIGHTS_GRID = "k1=2,5,10,18,40 b=0.2,0.4,0.7,0.9"
 SEARCHED, DISTRACTORS, QUESTIONS, CHOOSING = 1000, 1000, 2000, 500
 TRAINING = {
-    "deepct": ["--set", "batch_size=16", "--learning-rate", "1e-4", "--set", "max_length=128"],
-    "deepimpact": ["--set", "batch_size=8", "--learning-rate", "1e-4", "--set", "max_length=128"],
+    "deepct": ["--set", "batch_size=16", "--set", "learning_rate=1e-4", "--set", "max_length=128"],
+    "deepimpact": ["--set", "batch_size=8", "--set", "learning_rate=1e-4", "--set", "max_length=128"],
 }
 Rows = list[dict[str, Any]]
 

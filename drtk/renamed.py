@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 # Command -> former name -> name; "" holds for every command without an entry of its own. A former name is never the name
@@ -50,14 +51,14 @@ RENAMED: dict[str, dict[str, str]] = {
     "plot": {"title": "heading"},
 }
 
-# Name -> what other tools and former versions call it.
+# Name -> what other tools call it; former names are in RENAMED.
 SYNONYMS: dict[str, str] = {
-    "batch_size": "bs batch n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
+    "batch_size": "bs n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
     "micro_batch_size": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
     "grad_cache": "mini_batch_size gc_chunk_size gc_q_chunk_size gc_p_chunk_size",
-    "learning_rate": "lr learning rate max_lr peak_lr",
+    "learning_rate": "learning rate max_lr peak_lr",
     "epochs": "n_epochs num_epochs num_train_epochs epoch max_epochs",
-    "max_steps": "steps n_steps num_steps train_steps num_train_steps total_steps",
+    "max_steps": "n_steps num_steps train_steps num_train_steps total_steps",
     "warmup": "warmup_steps warmup_ratio num_warmup_steps warmup_proportion",
     "weight_decay": "wd decay",
     "max_length": "max_seq_length max_seq_len max_len maxlen seq_length truncate truncation",
@@ -68,20 +69,18 @@ SYNONYMS: dict[str, str] = {
     "max_tokens": "max_length max_seq_length max_len chunk_size",
     "max_words": "chunk_size segment_length",
     "overlap": "stride",
-    "eval_steps": "eval_every evaluation_steps eval_interval",
-    "save_steps": "save_every checkpoint_every checkpoint_steps save_interval",
-    "export_steps": "save_every",
-    "log_steps": "log_every logging_steps log_interval",
-    "precision": "dtype torch_dtype fp16 bf16 half amp mixed_precision",
-    "vector_dtype": "dtype store",
-    "num_workers": "workers jobs n_jobs num_proc processes threads",
+    "eval_steps": "evaluation_steps eval_interval",
+    "save_steps": "checkpoint_every checkpoint_steps save_interval",
+    "log_steps": "logging_steps log_interval",
+    "precision": "torch_dtype fp16 bf16 half amp mixed_precision",
+    "num_workers": "jobs n_jobs num_proc processes threads",
     "threads": "workers num_workers jobs n_jobs num_threads",
     "device": "gpu cuda devices gpus",
     "depth": "k topk top_k hits num_hits n_results num_results max_hits limit",
     "top_k": "k topk",
     "n": "num_return_sequences num_samples num_queries n_queries",
     "beams": "num_beams beam_size",
-    "negatives": "num_negatives n_negatives n_negs num_negs train_n_passages train_group_size keep",
+    "negatives": "num_negatives n_negatives n_negs num_negs train_n_passages train_group_size",
     "temperature": "temp tau",
     "loss": "loss_function loss_type objective",
     "similarity": "metric distance score_function",
@@ -91,7 +90,7 @@ SYNONYMS: dict[str, str] = {
     "gradient_checkpointing": "grad_checkpointing activation_checkpointing",
     "trainer": "training_args hf_args",
     "schedule": "lr_scheduler lr_scheduler_type scheduler",
-    "dev": "eval_data dev_data validation eval_dataset probe",
+    "dev": "eval_data dev_data validation eval_dataset",
     "examples": "train_data train_file data",
     "model": "model_name model_name_or_path encoder checkpoint base_model",
     "output": "out output_dir output_file output_folder save save_dir run_file",
@@ -102,9 +101,7 @@ SYNONYMS: dict[str, str] = {
     "measure": "metric metrics measures",
     "type": "kind index_type factory",
     "method": "fusion algorithm",
-    "norm": "normalize normalization",
-    "weight_norm": "normalize",
-    "term_weights": "weights",
+    "norm": "normalization",
     "query_vectors": "query_embeddings",
     "rrf_k": "k",
     "policy": "strategy method",
@@ -134,6 +131,20 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
     return renamed
 
 
+def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
+    """Return an error about an unknown option that names the option to use instead; "" if none is similar.
+
+    shown: the option as the user wrote it
+    known: name of each setting of the command -> how to write it, for example "--max-steps"
+    """
+    renamed = current_name(name, command)
+    if renamed != name and renamed in known:
+        return f"{shown} was renamed to {known[renamed]}"
+    similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.8)
+    names = " or ".join(dict.fromkeys(known[item] for item in similar))
+    return f"no such option {shown}; did you mean {names}?" if names else ""
+
+
 def find_by_synonym(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names in `names` that other tools or former versions call `name`."""
+    """Return the names in `names` that are equal to `name`, or that other tools call `name`."""
     return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]

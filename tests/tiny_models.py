@@ -58,14 +58,14 @@ def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path
 
 def save_tiny_generator(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
     """Save an untrained generator, t5 or gpt2, with a tokenizer of the synthetic collection."""
+    from drtk.models.checkpoint import save_pretrained_model
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import init_generator, train_tokenizer
-    from drtk.models.seq2seq import save_generation_model
 
     size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
     settings = InitModelSettings(**size | {"arch": arch} | changes)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
-    save_generation_model(init_generator(tokenizer, settings, seed=seed), tokenizer, folder)
+    save_pretrained_model(init_generator(tokenizer, settings, seed=seed), tokenizer, folder)
     return folder
 
 

@@ -89,7 +89,7 @@ train_scorer() { # SCORER EPOCHS LENGTH
   fi
   drtk rerank-queries train "$out/passages.train.labeled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
     $devs --dev-queries "$out/dev.jsonl" --set "candidates=${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
-    --batch-size "${BATCH:-4}" --set "max_lr=${MAX_LR:-5e-4}" --set "warmup=${WARMUP:-100}" --eval-steps "${EVERY:-250}" --set "save_steps=${EVERY:-250}" -o "$out/$1" $again
+    --batch-size "${BATCH:-4}" --set "max_lr=${MAX_LR:-5e-4}" --set "warmup=${WARMUP:-100}" --set "eval_steps=${EVERY:-250}" --set "save_steps=${EVERY:-250}" -o "$out/$1" $again
 }
 train_scorer ri "${RI_EPOCHS:-3}" 64
 train_scorer rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"
@@ -168,7 +168,7 @@ drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$m
 cat "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
 for baseline in bm25 passages.first passages.ri reranked; do
-  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --set missing_as_zero=true --moved 0 \
+  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --moved 0 \
     -o "$out/against.$baseline.txt" $made
   cat "$out/against.$baseline.txt"
 done

@@ -28,7 +28,7 @@ def chunk(
     drtk chunk documents.jsonl --max-words 100 -o passages.jsonl
     drtk chunk documents.jsonl --tokenizer bert-base-uncased --max-tokens 128 -o passages.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.text.chunking import chunk_corpus
 
     documents = read_passages(source, tracker=job.tracker, side_files=job.side_files)

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Answers, Judged, Output, with_settings
+from drtk.cli.options import Answers, Output, Qrels, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import CompareSettings
 from drtk.runtime.filter_job import FilterJob
-
-ComparedRuns = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[NAME=]RUN…",
-        help="TREC runs; runs of the same NAME are runs of one system; - is stdin.",
-    ),
-]
-ShownCorpus = Annotated[
-    str | None,
-    typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts (required with --answers)."),
-]
-ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show their texts.")]
 
 
 @with_settings(CompareSettings)
 @record_filter("comparison")
 def compare(
-    runs: ComparedRuns,
+    runs: Annotated[
+        list[str], make_argument("[NAME=]RUN…", "TREC runs; runs of the same NAME are runs of one system; - is stdin.")
+    ],
     output: Output = "-",
     *,
-    qrels: Judged = None,
-    answers: Answers = None,
-    corpus: ShownCorpus = None,
-    queries: ShownQueries = None,
+    qrels: Qrels | None = None,
+    answers: Answers | None = None,
+    corpus: Annotated[
+        str | None, make_option("--corpus FILE", "Corpus, to show passage texts (required with --answers).")
+    ] = None,
+    queries: Annotated[str | None, make_option("--queries FILE", "Queries, to show their texts.")] = None,
     settings: CompareSettings,
     job: FilterJob,
 ) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.models.config import ContinuationSettings
 from drtk.runtime.filter_job import FilterJob
@@ -15,14 +13,12 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-LanguageModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="GPT-2-type model, a folder or Hub name.")]
-
 
 @with_settings(ContinuationSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True, parts=True)
 def continue_text(
-    model: LanguageModel,
+    model: Annotated[str, make_option("--model MODEL", "GPT-2-type model, a folder or Hub name.")],
     source: Source = "-",
     output: Output = "-",
     seed: Seed = 42,
@@ -40,7 +36,7 @@ def continue_text(
     drtk continue-text corpus.jsonl --model gpt2 -o continued.jsonl
     drtk continue-text corpus.jsonl --model gpt2 --n 2 --max-new-tokens 64 --bare -o continuations.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.expansion.generate import CONTINUATIONS, PassageExpander
     from drtk.runtime.runners import run_filter
 

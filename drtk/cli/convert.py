@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Output, with_settings
+from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.data.config import ConversionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -18,19 +16,13 @@ from drtk.runtime.folder_job import FolderJob
 def convert(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[INPUT]…",
-            help="Files to read; - is stdin. Several files of examples are concatenated.",
-            show_default=False,
-        ),
+        make_argument("[INPUT]…", "Files to read; - is stdin. Several files of examples are concatenated."),
     ] = None,
     output: Output = "-",
     masked_lm: Annotated[
         str | None,
-        typer.Option(
-            "--masked-lm",
-            metavar="MODEL",
-            help="Export this encoder with its language-model head as a masked language model.",
+        make_option(
+            "--masked-lm MODEL", "Export this encoder with its language-model head as a masked language model."
         ),
     ] = None,
     *,
@@ -56,7 +48,8 @@ def convert(
 
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
-    from drtk.models.lm_head import load_trained_masked_lm, save_masked_lm
+    from drtk.models.checkpoint import save_pretrained_model
+    from drtk.models.lm_head import load_trained_masked_lm
     from drtk.models.model_folder import locate
     from drtk.runtime.manifest import find_inputs
 
@@ -64,6 +57,6 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
         raise UsageError("--masked-lm cannot be combined with input files or options for records")
     folder = locate(model)
     made = load_trained_masked_lm(folder)
-    save_masked_lm(*made, job.begin())
+    save_pretrained_model(*made, job.begin())
     job.tracker.inputs += find_inputs({"model": str(folder)})
     job.finish()

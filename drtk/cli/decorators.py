@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
-
-from drtk.cli.options import command_name, record_arguments, set_signature, signature_of
+from drtk.cli.options import WithFiles, command_name, make_option, record_arguments, set_signature, signature_of
 from drtk.config import CONTROL, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
@@ -22,45 +19,29 @@ from drtk.runtime.sharding import WHOLE, parse_shard
 from drtk.runtime.streams import STANDARD
 
 
-def _flag(*names: str, help: str, panel: str = CONTROL, **declaration: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **declaration)
+def _declare_common(
+    *,
+    resume: Annotated[bool, make_option("--resume", "Continue an interrupted run.", panel=CONTROL)] = False,
+    force: Annotated[bool, make_option("--force", "Replace an existing output.", panel=CONTROL)] = False,
+    skip_done: Annotated[
+        bool, make_option("--skip-done", "Do nothing if the output is up to date.", panel=CONTROL)
+    ] = False,
+    skip_bad: Annotated[int, make_option("--skip-bad N", "Skip up to N unreadable records.", panel=CONTROL, min=0)] = 0,
+    with_files: WithFiles = None,
+    bare: Annotated[
+        bool, make_option("--bare", "Write only ids and the fields this command adds.", panel=INPUT)
+    ] = False,
+    shard: Annotated[str, make_option("--shard I/N", "Process only shard I of N, such as 1/4.", panel=CONTROL)] = "1/1",
+    quiet: Annotated[bool, make_option("--quiet -q", "Print warnings and errors only.", panel=CONTROL)] = False,
+    verbose: Annotated[
+        bool, make_option("--verbose -v", "Print details, and tracebacks of errors.", panel=CONTROL)
+    ] = False,
+) -> None:
+    """Declare the options that several commands share; only the parameters are used."""
 
 
-_FLAGS: dict[str, tuple[Any, Any]] = {
-    "resume": (Annotated[bool, _flag("--resume", help="Continue an interrupted run.")], False),
-    "force": (Annotated[bool, _flag("--force", help="Replace an existing output.")], False),
-    "skip_done": (Annotated[bool, _flag("--skip-done", help="Do nothing if the output is up to date.")], False),
-    "skip_bad": (
-        Annotated[int, _flag("--skip-bad", metavar="N", min=0, help="Skip up to N unreadable records.")],
-        0,
-    ),
-    "with_files": (
-        Annotated[
-            list[str] | None,
-            _flag(
-                "--with",
-                metavar="FILE",
-                panel=INPUT,
-                help="File of additional fields, joined to the passages by id; repeatable.",
-            ),
-        ],
-        None,
-    ),
-    "bare": (
-        Annotated[bool, _flag("--bare", panel=INPUT, help="Write only ids and the fields this command adds.")],
-        False,
-    ),
-    "shard": (Annotated[str, _flag("--shard", metavar="I/N", help="Process only shard I of N, such as 1/4.")], "1/1"),
-    "quiet": (Annotated[bool, _flag("--quiet", "-q", help="Print warnings and errors only.")], False),
-    "verbose": (Annotated[bool, _flag("--verbose", "-v", help="Print details, and tracebacks of errors.")], False),
-}
-OF_TRAINING = (
-    "learning_rate",
-    "precision",
-    "gradient_checkpointing",
-    "log_steps",
-    "save_steps",
-)
+_COMMON_OPTIONS = signature_of(_declare_common)
+OF_TRAINING = ("learning_rate", "precision", "gradient_checkpointing", "log_steps", "save_steps")
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
@@ -226,12 +207,8 @@ def _common(
             if isinstance(job, FolderJob):
                 job.release()
 
-    extra = [
-        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
-        for flag in flags
-    ]
     wrapper.shape, wrapper.common_flags, wrapper.writes = shape, flags, writes  # type: ignore[attr-defined]
-    return set_signature(wrapper, [*parameters.values(), *extra])
+    return set_signature(wrapper, [*parameters.values(), *(_COMMON_OPTIONS[flag] for flag in flags)])
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:

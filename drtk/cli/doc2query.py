@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.expansion.config import KeepSettings
 from drtk.models.config import GenerationSettings
@@ -16,15 +14,13 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or Hub name.")]
-
 
 @with_settings(GenerationSettings, panel=GENERATION)
 @with_settings(KeepSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True, parts=True)
 def doc2query(
-    model: WritingModel,
+    model: Annotated[str, make_option("--model MODEL", "T5 or BART model, a folder or Hub name.")],
     source: Source = "-",
     output: Output = "-",
     seed: Seed = 42,
@@ -44,7 +40,7 @@ def doc2query(
     drtk doc2query corpus.jsonl --model castorini/doc2query-t5-base-msmarco -o queried.jsonl
     drtk doc2query corpus.jsonl --model t5 --n 20 --scorer crossencoder --keep 0.7 -o queried.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.errors import UsageError
     from drtk.expansion.generate import PassageExpander
     from drtk.expansion.keep_queries import QUERIES, TopShareFilter

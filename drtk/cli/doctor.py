@@ -20,7 +20,7 @@ import typer
 from drtk import __version__
 from drtk.cli.decorators import plain_command
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
-from drtk.runtime.workers import count_cores
+from drtk.runtime.runners import count_cores
 
 HUB_TIMEOUT = 4.0  # seconds
 

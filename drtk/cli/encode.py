@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from drtk.cli.decorators import folder_maker
-from drtk.cli.options import Device, Folder, Source, with_settings
+from drtk.cli.options import Device, Folder, Source, make_option, with_settings
 from drtk.config import CONTROL
 from drtk.models.config import EncodeSettings
 from drtk.runtime.folder_job import FolderJob
@@ -18,19 +16,14 @@ from drtk.runtime.runners import RunnerSettings
 @with_settings(RunnerSettings, name="running")
 @folder_maker("embeddings", resume=True, passages=True)
 def encode(
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Encoder, a folder or Hub name[@revision].")],
+    model: Annotated[str, make_option("--model MODEL", "Encoder, a folder or Hub name[@revision].")],
     output: Folder,
     source: Source = "-",
     role: Annotated[
         Literal["passage", "query"],
-        typer.Option(
-            "--role", metavar="passage|query", help="Encode as passages or queries; selects encoder and prompt."
-        ),
+        make_option("--role passage|query", "Encode as passages or queries; selects encoder and prompt."),
     ] = "passage",
-    shard: Annotated[
-        str,
-        typer.Option("--shard", rich_help_panel=CONTROL, metavar="I/N", help="Encode only shard I of N, such as 1/4."),
-    ] = "1/1",
+    shard: Annotated[str, make_option("--shard I/N", "Encode only shard I of N, such as 1/4.", panel=CONTROL)] = "1/1",
     device: Device = "auto",
     *,
     settings: EncodeSettings,

@@ -5,49 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Answers, Output, with_settings
+from drtk.cli.options import Answers, Output, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import EvalSettings
 from drtk.runtime.filter_job import FilterJob
-
-Runs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME=]RUN…",
-        help="TREC runs, or folders of runs for several collections; - is stdin.",
-        show_default=False,
-    ),
-]
-Judged = Annotated[
-    str | None,
-    typer.Option(
-        "--qrels",
-        metavar="FILE",
-        help="Judgments, BEIR TSV or TREC qrels, or a folder of BEIR collections.",
-    ),
-]
-KnownCorpus = Annotated[
-    str | None,
-    typer.Option(
-        "--corpus",
-        metavar="FILE",
-        help="Corpus with the passages of the runs (required with --answers).",
-    ),
-]
 
 
 @with_settings(EvalSettings)
 @record_filter("evaluation")
 def eval_(
-    runs: Runs = None,
+    runs: Annotated[
+        list[str] | None,
+        make_argument("[NAME=]RUN…", "TREC runs, or folders of runs for several collections; - is stdin."),
+    ] = None,
     output: Output = "-",
     *,
-    qrels: Judged = None,
-    answers: Answers = None,
-    corpus: KnownCorpus = None,
+    qrels: Annotated[
+        str | None, make_option("--qrels FILE", "Judgments, BEIR TSV or TREC qrels, or a folder of BEIR collections.")
+    ] = None,
+    answers: Answers | None = None,
+    corpus: Annotated[
+        str | None, make_option("--corpus FILE", "Corpus with the passages of the runs (required with --answers).")
+    ] = None,
     settings: EvalSettings,
     job: FilterJob,
 ) -> None:

@@ -6,35 +6,25 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, with_settings
+from drtk.cli.options import Device, Output, make_argument, make_option, with_settings
 from drtk.errors import DrtkError
 from drtk.evaluation.config import SentenceSettings
 from drtk.runtime.filter_job import FilterJob
-
-Systems = Annotated[
-    list[str],
-    typer.Argument(metavar="[NAME=]MODEL…", help="Model folders, Hub names, or files of texts with vectors."),
-]
-Tasks = Annotated[
-    str, typer.Option("--data", metavar="DIR", help="Folder of tasks, with DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")
-]
-PairsOut = Annotated[
-    str | None,
-    typer.Option("--pairs-out", metavar="FILE", help="File for the cosine similarity of each rated pair, as JSONL."),
-]
 
 
 @with_settings(SentenceSettings)
 @record_filter("sentence evaluation", writes=("pairs_out",))
 def eval_sentences(
-    systems: Systems,
+    systems: Annotated[
+        list[str], make_argument("[NAME=]MODEL…", "Model folders, Hub names, or files of texts with vectors.")
+    ],
     output: Output = "-",
     *,
-    data: Tasks,
-    pairs_out: PairsOut = None,
+    data: Annotated[str, make_option("--data DIR", "Folder of tasks, with DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")],
+    pairs_out: Annotated[
+        str | None, make_option("--pairs-out FILE", "File for the cosine similarity of each rated pair, as JSONL.")
+    ] = None,
     device: Device = "auto",
     settings: SentenceSettings,
     job: FilterJob,

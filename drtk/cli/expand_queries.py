@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ExpansionSettings
@@ -24,18 +22,14 @@ def expand_queries(
     source: Source = "-",
     output: Output = "-",
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="MODEL", help="Sequence-to-sequence generator, a folder or Hub name."),
+        str | None, make_option("--model MODEL", "Sequence-to-sequence generator, a folder or Hub name.")
     ] = None,
     from_run: Annotated[
         str | None,
-        typer.Option(
-            "--from-run", metavar="RUN", help="TREC run; take candidates from its passages instead of generating them."
-        ),
+        make_option("--from-run RUN", "TREC run; take candidates from its passages instead of generating them."),
     ] = None,
     corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of --from-run (required with it)."),
+        str | None, make_option("--corpus FILE", "Corpus with the passages of --from-run (required with it).")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -82,7 +76,7 @@ def _generate(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.models.model_folder import locate
     from drtk.query_expansion.generate import SEEN, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn

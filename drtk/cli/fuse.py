@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Output, with_settings
+from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
 from drtk.runtime.filter_job import FilterJob
@@ -16,18 +14,16 @@ from drtk.runtime.filter_job import FilterJob
 if TYPE_CHECKING:
     from drtk.data.trec import Ranking
 
-FusedRuns = Annotated[
-    list[str], typer.Argument(metavar="RUN…", help="TREC runs; one may be - for stdin.", show_default=False)
-]
-SweepQrels = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="Judgments for --sweep, BEIR TSV or TREC qrels.")
-]
-
 
 @with_settings(FuseSettings)
 @record_filter("run")
 def fuse(
-    runs: FusedRuns, output: Output = "-", *, qrels: SweepQrels = None, settings: FuseSettings, job: FilterJob
+    runs: Annotated[list[str], make_argument("RUN…", "TREC runs; one may be - for stdin.")],
+    output: Output = "-",
+    *,
+    qrels: Annotated[str | None, make_option("--qrels FILE", "Judgments for --sweep, BEIR TSV or TREC qrels.")] = None,
+    settings: FuseSettings,
+    job: FilterJob,
 ) -> None:
     """Fuse runs into one.
 

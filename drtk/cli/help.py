@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from difflib import get_close_matches
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed import current_name, find_by_synonym
+from drtk.renamed import current_name, explain_unknown_name
 
 _EXAMPLES = "Examples:\n"
 
@@ -83,20 +82,14 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
     command: the name of the command
     """
     name = option.lstrip("-").replace("-", "_").lower()
-    positive = name.removeprefix("no_")
     flags = {item.name: item.opts[-1] for item in context.command.params if item.param_type_name == "option"}
     flags |= {flag.lstrip("-").replace("-", "_"): flag for flag in list(flags.values())}
     classes = getattr(context.command.callback, "settings_classes", ())
     settings = {item.name: item for kind in classes for item in fields(kind)}
-    for candidate in (name, positive):
-        renamed = current_name(candidate, command)
-        if renamed in flags and renamed != candidate:
-            return f"{option} was renamed to {flags[renamed]}"
-        if renamed in settings and settings[renamed].metadata["advanced"]:
-            is_flag = str(settings[renamed].type) in ("bool", "bool | None")
+    for candidate in (name, name.removeprefix("no_")):
+        setting = settings.get(current_name(candidate, command))
+        if setting is not None and setting.metadata["advanced"]:
+            is_flag = str(setting.type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"
-            return f"{option} is a setting: --set {renamed}={value}"
-    known_names = {**flags, **settings}
-    near = find_by_synonym(name, known_names) or get_close_matches(name, known_names, n=2, cutoff=0.8)
-    shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
-    return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""
+            return f"{option} is a setting: --set {setting.name}={value}"
+    return explain_unknown_name(option, name, {known: f"--set {known}=VALUE" for known in settings} | flags, command)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import folder_maker
-from drtk.cli.options import Folder, with_settings
+from drtk.cli.options import Folder, make_argument, make_option, with_settings
 from drtk.config import METHOD
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings
@@ -18,19 +16,10 @@ from drtk.runtime.folder_job import FolderJob
 @folder_maker("index", passages=True)
 def index(
     output: Folder,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--type", rich_help_panel=METHOD, metavar="TYPE", help=f"{', '.join(INDEXES)}, or a faiss factory string."
-        ),
-    ],
+    kind: Annotated[str, make_option("--type TYPE", f"{', '.join(INDEXES)}, or a faiss factory string.", panel=METHOD)],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types).",
-            show_default=False,
-        ),
+        make_argument("SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types)."),
     ] = None,
     *,
     settings: IndexSettings,

@@ -21,10 +21,9 @@ def init_model(
     drtk init-model corpus.jsonl -o encoder
     drtk init-model corpus.jsonl --arch t5 --layers 4 --hidden 256 --heads 4 -o t5
     """
-    from drtk.data.jsonl import read_passages
-    from drtk.models.checkpoint import save_encoder
+    from drtk.data.readers import read_passages
+    from drtk.models.checkpoint import save_encoder, save_pretrained_model
     from drtk.models.init_model import init_encoder, init_generator, train_tokenizer
-    from drtk.models.seq2seq import save_generation_model
     from drtk.runtime.progress import track
     from drtk.runtime.streams import count_lines
 
@@ -38,7 +37,7 @@ def init_model(
     job.counts["word pieces"] = len(tokenizer)
     if settings.arch != "bert":
         writer = init_generator(tokenizer, settings, seed=seed)
-        save_generation_model(writer, tokenizer, job.begin())
+        save_pretrained_model(writer, tokenizer, job.begin())
         job.counts["parameters"] = sum(weights.numel() for weights in writer.parameters())
         job.finish(architecture=settings.arch)
         return

@@ -29,7 +29,7 @@ def keep_queries(
     drtk keep-queries queried.jsonl --scorer crossencoder --keep 0.7 -o kept.jsonl
     drtk keep-queries scored.jsonl --min-score 0 -o kept.jsonl
     """
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.expansion.keep_queries import QueryFilter, TopShareFilter, iter_with_queries
     from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter

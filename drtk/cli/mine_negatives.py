@@ -4,75 +4,44 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Judged, Output, Seed, SkipCorpusCheck, with_settings
+from drtk.cli.options import Output, Qrels, Seed, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.runtime.filter_job import FilterJob
-
-MinedSources = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME=]SOURCE…",
-        help="TREC runs, index folders, or training examples; - is stdin.",
-        show_default=False,
-    ),
-]
-MinedCorpus = Annotated[
-    str | None,
-    typer.Option("--corpus", metavar="FILE", help="Corpus, for random negatives and text filters."),
-]
-MinedQueries = Annotated[
-    str | None,
-    typer.Option("--queries", metavar="FILE", help="Training queries, for indexes and text filters."),
-]
-QueryVectors = Annotated[
-    str | None,
-    typer.Option(
-        "--query-vectors", metavar="DIR", help="Query embeddings for dense indexes, a folder from drtk encode."
-    ),
-]
-MinedVectors = Annotated[
-    str | None,
-    typer.Option("--vectors", metavar="DIR", help="Passage embeddings, for the setting max_cosine and for --report."),
-]
-IndexModel = Annotated[
-    str | None,
-    typer.Option(
-        "--model", metavar="MODEL", help="Query encoder for dense indexes. [default: as recorded in the index]"
-    ),
-]
-AuditFile = Annotated[
-    str | None,
-    typer.Option(
-        "--audit", metavar="FILE", help="File for why each candidate was kept or dropped, one JSON line per query."
-    ),
-]
-ReportFile = Annotated[
-    str | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="File for mining statistics, as HTML (FILE.html) or text; - is stdout.",
-    ),
-]
 
 
 @with_settings(MineSettings)
 @record_filter("examples", writes=("audit", "report"))
 def mine_negatives(
-    candidates: MinedSources = None,
+    candidates: Annotated[
+        list[str] | None, make_argument("[NAME=]SOURCE…", "TREC runs, index folders, or training examples; - is stdin.")
+    ] = None,
     output: Output = "-",
     *,
-    qrels: Judged = None,
-    corpus: MinedCorpus = None,
-    queries: MinedQueries = None,
-    query_vectors: QueryVectors = None,
-    model: IndexModel = None,
-    vectors: MinedVectors = None,
-    audit: AuditFile = None,
-    report: ReportFile = None,
+    qrels: Qrels | None = None,
+    corpus: Annotated[
+        str | None, make_option("--corpus FILE", "Corpus, for random negatives and text filters.")
+    ] = None,
+    queries: Annotated[
+        str | None, make_option("--queries FILE", "Training queries, for indexes and text filters.")
+    ] = None,
+    query_vectors: Annotated[
+        str | None, make_option("--query-vectors DIR", "Query embeddings for dense indexes, a folder from drtk encode.")
+    ] = None,
+    model: Annotated[
+        str | None, make_option("--model MODEL", "Query encoder for dense indexes. [default: as recorded in the index]")
+    ] = None,
+    vectors: Annotated[
+        str | None, make_option("--vectors DIR", "Passage embeddings, for the setting max_cosine and for --report.")
+    ] = None,
+    audit: Annotated[
+        str | None,
+        make_option("--audit FILE", "File for why each candidate was kept or dropped, one JSON line per query."),
+    ] = None,
+    report: Annotated[
+        str | None,
+        make_option("--report FILE", "File for mining statistics, as HTML (FILE.html) or text; - is stdout."),
+    ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     settings: MineSettings,

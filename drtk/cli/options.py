@@ -14,6 +14,7 @@ import typer
 from drtk.config import (
     CONTROL,
     HARDWARE,
+    INPUT,
     METHOD,
     flag_of,
     get_default,
@@ -24,7 +25,7 @@ from drtk.config import (
     to_dict,
 )
 from drtk.errors import UsageError
-from drtk.renamed import current_name, find_by_synonym
+from drtk.renamed import explain_unknown_name
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -38,46 +39,40 @@ def whole_number(text: str) -> int:
         raise ValueError(NO_WHOLE) from None
 
 
-Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
-Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
-Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", parser=whole_number, help="Random seed.", rich_help_panel=CONTROL),
-]
+def make_option(declaration: str, help: str, *, panel: str | None = None, **attributes: Any) -> Any:
+    """Return a Typer option, declared by its names and the placeholder of its value: "--output -o FILE"."""
+    words = declaration.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = words[-1] if len(words) > len(names) else None
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **attributes)
+
+
+def make_argument(metavar: str, help: str) -> Any:
+    """Return a Typer argument; the help shows no default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+Source = Annotated[str, make_argument("INPUT", "File to read; - is stdin.")]
+Output = Annotated[str, make_option("--output -o FILE", "File to write; - is stdout.")]
+Folder = Annotated[str, make_option("--output -o DIR", "Output folder.")]
+Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, parser=whole_number)]
 SkipCorpusCheck = Annotated[
     bool,
-    typer.Option(
-        "--skip-corpus-check",
-        help="Accept inputs made from another corpus with the same ids.",
-        rich_help_panel=CONTROL,
-    ),
+    make_option("--skip-corpus-check", "Accept inputs made from another corpus with the same ids.", panel=CONTROL),
 ]
-Corpus = Annotated[
-    str, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
-]
-Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")]
-Judged = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")
-]
+Corpus = Annotated[str, make_option("--corpus FILE", "Corpus of passages, in any format that drtk reads.")]
+Queries = Annotated[str, make_option("--queries FILE", "Queries, in any format that drtk reads.")]
+Qrels = Annotated[str, make_option("--qrels FILE", "Relevance judgments, BEIR TSV or TREC qrels.")]
 Answers = Annotated[
-    str | None,
-    typer.Option(
-        "--answers",
-        metavar="FILE",
-        help="Questions with answers; a passage that contains an answer counts as relevant.",
-    ),
+    str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")
 ]
-Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")]
-Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
+Device = Annotated[str, make_option("--device NAME", "Device: auto, cpu, cuda, cuda:1 …", panel=HARDWARE)]
+WithFiles = Annotated[
+    list[str] | None,
+    make_option("--with FILE", "File of additional fields, joined to the passages by id; repeatable.", panel=INPUT),
 ]
-_PRESET = typer.Option(
-    "--preset",
-    metavar="NAME",
-    help="Preset name (see drtk presets) or .toml file.",
-    rich_help_panel=METHOD,
-    autocompletion=preset_names,
+_PRESET = make_option(
+    "--preset NAME", "Preset name (see drtk presets) or .toml file.", panel=METHOD, autocompletion=preset_names
 )
 
 
@@ -93,7 +88,16 @@ def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a function by name, with resolved annotations."""
     hints = get_type_hints(function, include_extras=True)
     shown = inspect.signature(function).parameters
-    return {name: item.replace(annotation=hints.get(name, item.annotation)) for name, item in shown.items()}
+    return {name: item.replace(annotation=_optional(hints.get(name, item.annotation))) for name, item in shown.items()}
+
+
+def _optional(hint: Any) -> Any:
+    """Return Annotated[KIND, option] | None as Annotated[KIND | None, option], which is the form that Typer reads."""
+    annotated = next((part for part in get_args(hint) if get_origin(part) is Annotated), None)
+    if annotated is None:
+        return hint
+    kind, declaration = get_args(annotated)
+    return Annotated[kind | None, declaration]
 
 
 def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
@@ -209,19 +213,15 @@ def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, An
 
 def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]) -> None:
     """Raise UsageError for a change that names no setting of a command."""
-    from difflib import get_close_matches
-
-    names = [item.name for kind in classes for item in fields(kind)]
+    known = {item.name: f"--set {item.name}" for kind in classes for item in fields(kind)}
     for change in changes:
-        name, separator, _ = change.partition("=")
+        path, separator, _ = change.partition("=")
+        name = path.removeprefix("settings.").replace("-", "_")
         if not separator:
             raise UsageError(f"--set {change}: expected NAME=VALUE")
-        if name.removeprefix("settings.").replace("-", "_") not in names:
-            if (renamed := current_name(name, command)) in names:
-                raise UsageError(f"--set {name}: was renamed to '{renamed}'")
-            near = find_by_synonym(name, names) or get_close_matches(name, names, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)")
+        if name not in known:
+            problem = explain_unknown_name(f"--set {path}", name, known, command) or f"no such option --set {path}"
+            raise UsageError(f"{problem} (drtk presets --fields '{command}' lists the settings)")
 
 
 def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:

@@ -5,39 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Judged, Output, with_settings
+from drtk.cli.options import Device, Output, Qrels, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.runtime.filter_job import FilterJob
-
-Kind = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND", help="Kind of plot: recall, training, differences, scores, space or cosine.", show_default=False
-    ),
-]
-Inputs = Annotated[
-    list[str],
-    typer.Argument(metavar="[NAME=]INPUT…", help="Runs, training logs, models or embeddings, depending on KIND."),
-]
-RatedPairs = Annotated[
-    str | None,
-    typer.Option("--pairs", metavar="FILE", help="TSV of sentence1, sentence2, score (space and cosine plots only)."),
-]
+from drtk.runtime.streams import STANDARD
 
 
 @with_settings(PlotSettings)
 @record_filter("picture")
 def plot(
-    kind: Kind,
-    inputs: Inputs,
+    kind: Annotated[
+        str, make_argument("KIND", "Kind of plot: recall, training, differences, scores, space or cosine.")
+    ],
+    inputs: Annotated[
+        list[str], make_argument("[NAME=]INPUT…", "Runs, training logs, models or embeddings, depending on KIND.")
+    ],
     output: Output = "-",
     *,
-    qrels: Judged = None,
-    pairs: RatedPairs = None,
+    qrels: Qrels | None = None,
+    pairs: Annotated[
+        str | None, make_option("--pairs FILE", "TSV of sentence1, sentence2, score (space and cosine plots only).")
+    ] = None,
     device: Device = "auto",
     settings: PlotSettings,
     job: FilterJob,
@@ -57,5 +47,5 @@ def plot(
     if format not in FORMATS:
         raise UsageError(f"--format is required unless --output ends in .{', .'.join(FORMATS)}")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
-    job.log_summary, job.counts["in"] = False, len(inputs)
+    job.log_summary, job.counts["in"] = job.output != STANDARD, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import typer
-
 from drtk.cli.decorators import plain_command
-from drtk.cli.options import format_default
+from drtk.cli.main import COMMANDS, load_functions
+from drtk.cli.options import format_default, make_argument, make_option
 from drtk.config import Preset, flag_of, get_default, load_preset, merge_settings, plain_type, preset_names
 from drtk.errors import UsageError
 
@@ -19,18 +18,12 @@ _FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentatio
 
 @plain_command
 def presets(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Name or .toml file of a preset to print.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, make_argument("NAME", "Name or .toml file of a preset to print.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check NAME or all presets, and print the passage fields they require.")
+        bool, make_option("--check", "Check NAME or all presets, and print the passage fields they require.")
     ] = False,
     command: Annotated[
-        str | None,
-        typer.Option(
-            "--fields", metavar="COMMAND", help="List all settings of a command, as used by --set and in presets."
-        ),
+        str | None, make_option("--fields COMMAND", "List all settings of a command, as used by --set and in presets.")
     ] = None,
 ) -> None:
     """List, print or check presets, and list the settings of a command.
@@ -49,6 +42,8 @@ def presets(
             sys.stdout.write(_check_preset(load_preset(preset_name)) + "\n")
         return
     if name is not None:
+        if name in COMMANDS:
+            raise UsageError(f"'{name}' is a command; use drtk presets --fields {name} to list its settings")
         sys.stdout.write(load_preset(name).text)
         return
     shipped = [load_preset(preset_name) for preset_name in preset_names()]
@@ -82,8 +77,6 @@ def _check_preset(preset: Preset) -> str:
 
 def _describe_fields(command: str) -> Iterator[str]:
     """Yield a line per setting of a command: name, type, default, option or --set, and help."""
-    from drtk.cli.main import load_functions
-
     functions = load_functions()
     if command not in functions:
         raise UsageError(f"--fields: no command '{command}'; choose from {', '.join(functions)}")
@@ -92,36 +85,29 @@ def _describe_fields(command: str) -> Iterator[str]:
         hints = get_type_hints(settings)
         for item in fields(settings):
             kind, default = plain_type(hints[item.name]), get_default(item)
-            name = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else kind
-            name = (
-                f"list of {get_args(kind)[0].__name__}"
-                if get_origin(kind) is tuple
-                else getattr(name, "__name__", name)
-            )
-            shown = (
-                "-"
-                if default in (None, (), "")
-                else str(default).lower()
-                if kind is bool
-                else format_default(default, kind)
-            )
-            rows.append((item.name, str(name), shown, flag_of(item).partition(" ")[0], item.metadata["help"]))
+            shown = format_default(default, kind) or "-"
+            if kind is bool and default is not None:
+                shown = str(default).lower()
+            rows.append((item.name, _format_type(kind), shown, flag_of(item).partition(" ")[0], item.metadata["help"]))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
 
 
-def _get_settings_class(preset: Preset) -> type:
-    """Return the settings class of a preset's command. Raises UsageError for a command that does not exist or has no presets."""
-    from drtk.cli.main import load_functions
+def _format_type(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    return f"list of {get_args(kind)[0].__name__}" if get_origin(kind) is tuple else str(kind.__name__)
 
-    found = getattr(load_functions().get(preset.command), "preset_settings", None)
-    if found is None:
+
+def _get_settings_class(preset: Preset) -> Any:
+    """Return the settings class of a preset's command. Raises UsageError for a command that does not exist or has no presets."""
+    settings = getattr(load_functions().get(preset.command), "preset_settings", None)
+    if settings is None:
         raise UsageError(
             f"{preset.name}: no presets exist for '{preset.command}'; set command to one of a shipped preset"
         )
-    kind: type = found
-    return kind
+    return settings
 
 
 def _format_count(things: Any, name: str) -> str:

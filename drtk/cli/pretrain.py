@@ -7,31 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import Device, Seed, with_settings
+from drtk.cli.options import Device, Seed, make_argument, make_option, with_settings
 from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
 MAY_DIFFER = (*OF_TRAINING, "micro_batch_size", "attention", "compile", "report_to", "export_steps", "eval_steps")
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        rich_help_panel=METHOD,
-        metavar="PATH=VALUE",
-        help="Change a value of the preset, such as slots.encoder.rate=0.4; repeatable.",
-    ),
-]
-Dropped = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drop",
-        rich_help_panel=METHOD,
-        metavar="NAME",
-        help="Remove an objective or a group of objectives from the preset; repeatable.",
-    ),
-]
 
 
 def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
@@ -42,48 +24,46 @@ def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
 @folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
-    passages: Annotated[
-        list[str], typer.Argument(metavar="PASSAGES", help="Passage files, in any format that drtk reads.")
-    ],
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name[@revision].")
-    ],
+    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any format that drtk reads.")],
+    model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],
     output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Output folder (not needed with --dry-run).", show_default=False
-        ),
+        str, make_option("--output -o DIR", "Output folder (not needed with --dry-run).", show_default=False)
     ] = "",
     generator: Annotated[
-        str | None,
-        typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens."),
+        str | None, make_option("--generator MODEL", "Masked language model that proposes replacement tokens.")
     ] = None,
-    changes: Changes = None,
-    drop: Dropped = None,
+    changes: Annotated[
+        list[str] | None,
+        make_option(
+            "--set PATH=VALUE",
+            "Change a value of the preset, such as slots.encoder.rate=0.4; repeatable.",
+            panel=METHOD,
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        make_option(
+            "--drop NAME", "Remove an objective or a group of objectives from the preset; repeatable.", panel=METHOD
+        ),
+    ] = None,
     dev: Annotated[
         str | None,
-        typer.Option(
-            "--dev",
-            rich_help_panel=EVALUATION,
-            metavar="DIR",
-            help="BEIR folder with qrels/dev.tsv, to select the best checkpoint by nDCG@10.",
+        make_option(
+            "--dev DIR", "BEIR folder with qrels/dev.tsv, to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     dev_sts: Annotated[
         str | None,
-        typer.Option(
-            "--dev-sts",
-            rich_help_panel=EVALUATION,
-            metavar="FILE",
-            help="Rated sentence pairs, to select the best checkpoint by Spearman correlation.",
+        make_option(
+            "--dev-sts FILE",
+            "Rated sentence pairs, to select the best checkpoint by Spearman correlation.",
+            panel=EVALUATION,
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            rich_help_panel=CONTROL,
-            help="Print objectives, slots, parameter count and tokens per step, then exit.",
+        make_option(
+            "--dry-run", "Print objectives, slots, parameter count and tokens per step, then exit.", panel=CONTROL
         ),
     ] = False,
     seed: Seed = 42,
@@ -129,9 +109,14 @@ def pretrain(
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
     from drtk.models.device import AttentionBackend, choose_device
-    from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
+    from drtk.pretraining.assembly import (
+        build_network,
+        check_composition,
+        check_lengths,
+        load_training_modules,
+        warn_of_equal_views,
+    )
     from drtk.pretraining.dataset import PretrainingData
-    from drtk.pretraining.export import load_training_modules
     from drtk.pretraining.trainer import check_batch
     from drtk.pretraining.trainer import pretrain as train
     from drtk.runtime.manifest import find_inputs

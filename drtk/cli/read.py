@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, make_argument, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.query_expansion.config import ReadSettings
 from drtk.runtime.filter_job import FilterJob
@@ -20,21 +18,14 @@ WINDOW = 32  # questions between two points to resume from
 @with_settings(RunnerSettings, name="running")
 @record_filter("predictions", parts=True)
 def read(
-    model: Annotated[
-        str,
-        typer.Option("--model", metavar="MODEL", help="FiD reader, a folder or Hub name."),
-    ],
+    model: Annotated[str, make_option("--model MODEL", "FiD reader, a folder or Hub name.")],
     corpus: Corpus,
     queries: Queries,
-    source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
+    source: Annotated[str, make_argument("RUN", "TREC run; - is stdin.")] = "-",
     output: Output = "-",
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="MODEL",
-            help="Tokenizer, if the model folder has none (t5-base for released FiD readers).",
-        ),
+        make_option("--tokenizer MODEL", "Tokenizer, if the model folder has none (t5-base for released FiD readers)."),
     ] = None,
     device: Device = "auto",
     *,

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import folder_maker
-from drtk.cli.options import Folder, Qrels, with_settings
+from drtk.cli.options import Folder, Qrels, make_argument, make_option, with_settings
 from drtk.evaluation.config import ReportSettings
 from drtk.runtime.folder_job import FolderJob
-
-ReportedRuns = Annotated[list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs.")]
-ReportCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts in examples.")
-]
-ReportQueries = Annotated[
-    str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show their texts in examples.")
-]
-Log = Annotated[str | None, typer.Option("--log", metavar="FILE", help="Training log (log.jsonl), to plot the loss.")]
 
 
 @with_settings(ReportSettings)
 @folder_maker("report")
 def report(
-    runs: ReportedRuns,
+    runs: Annotated[list[str], make_argument("[NAME=]RUN…", "TREC runs.")],
     *,
     qrels: Qrels,
     output: Folder,
-    corpus: ReportCorpus = None,
-    queries: ReportQueries = None,
-    log: Log = None,
+    corpus: Annotated[str | None, make_option("--corpus FILE", "Corpus, to show passage texts in examples.")] = None,
+    queries: Annotated[str | None, make_option("--queries FILE", "Queries, to show their texts in examples.")] = None,
+    log: Annotated[str | None, make_option("--log FILE", "Training log (log.jsonl), to plot the loss.")] = None,
     settings: ReportSettings,
     job: FolderJob,
 ) -> None:

@@ -7,10 +7,8 @@ from contextlib import closing
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, SkipCorpusCheck, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
@@ -32,22 +30,13 @@ WINDOW_OF_LISTS = 512
 @with_settings(RunnerSettings, name="running")
 @record_filter("run", parts=True, writes=("vectors",))
 def rerank(
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or Hub name.")
-    ],
-    source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
+    model: Annotated[str, make_option("--model MODEL", "Cross-encoder or HLATR model, a folder or Hub name.")],
+    source: Annotated[str, make_argument("RUN", "TREC run; - is stdin.")] = "-",
     output: Output = "-",
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
-    ] = None,
+    corpus: Corpus | None = None,
+    queries: Queries | None = None,
     vectors: Annotated[
-        str | None,
-        typer.Option(
-            "--vectors", metavar="DIR", help="Folder for the vectors of the scored pairs, to train or apply HLATR."
-        ),
+        str | None, make_option("--vectors DIR", "Folder for the vectors of the scored pairs, to train or apply HLATR.")
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -95,7 +84,7 @@ def _rerank_pairs(
     job: FilterJob,
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
@@ -176,7 +165,7 @@ class _VectorFolder:
     """Write the folder of pair vectors while the run is written."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
-        from drtk.data.embeddings import PairWriter, ShardWriter
+        from drtk.data.embeddings import ShardWriter
         from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_done
 
@@ -195,17 +184,19 @@ class _VectorFolder:
         self._path: Path = self.job.begin()
         dimension = int(self._identity["dimension"])
         self._writer = ShardWriter(self._path, dimension=dimension, dtype=dtype, model=model)
-        self._pairs = PairWriter(self._writer)
         # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.tracker.inputs.append(self._entry)
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
+        from drtk.data.embeddings import write_pairs
+
         with closing(scored):
             for each in scored:
                 if not self._is_whole:
-                    self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
+                    before = int(self._filter.counts.get("pairs", 0))
+                    write_pairs(self._writer, each.ids, each.vectors, before=before)
                 yield each.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)

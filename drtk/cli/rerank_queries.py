@@ -9,7 +9,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
 from drtk.cli.help import Command, Group
-from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
+from drtk.cli.options import Device, Folder, Output, Queries, Seed, make_argument, make_option, with_settings
 from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
@@ -17,15 +17,9 @@ from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
 
-Expansions = Annotated[
-    str,
-    typer.Argument(
-        metavar="EXPANSIONS", help="Candidates, output of drtk expand-queries; - is stdin.", show_default=False
-    ),
-]
+Expansions = Annotated[str, make_argument("EXPANSIONS", "Candidates, output of drtk expand-queries; - is stdin.")]
 IndexCorpus = Annotated[
-    str | None,
-    typer.Option("--corpus", metavar="FILE", help="Corpus of the index. [default: as recorded in the index]"),
+    str | None, make_option("--corpus FILE", "Corpus of the index. [default: as recorded in the index]")
 ]
 
 
@@ -33,9 +27,7 @@ IndexCorpus = Annotated[
 @record_filter("expansions")
 def rerank_queries__label(
     queries: Queries,
-    index: Annotated[
-        str, typer.Option("--index", metavar="DIR", help="BM25 index folder, made by drtk index --type bm25.")
-    ],
+    index: Annotated[str, make_option("--index DIR", "BM25 index folder, made by drtk index --type bm25.")],
     source: Expansions = "-",
     output: Output = "-",
     corpus: IndexCorpus = None,
@@ -83,45 +75,26 @@ def rerank_queries__label(
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labeled: Annotated[
-        str,
-        typer.Argument(metavar="LABELED", help="Labeled candidates, output of drtk rerank-queries label; - is stdin."),
+        str, make_argument("LABELED", "Labeled candidates, output of drtk rerank-queries label; - is stdin.")
     ],
     output: Folder,
     queries: Queries,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name.")
-    ],
+    model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name.")],
     kind: Annotated[
-        str | None,
-        typer.Option("--kind", metavar="NAME", help="Train only on candidates of this expansion kind. [default: all]"),
+        str | None, make_option("--kind NAME", "Train only on candidates of this expansion kind. [default: all]")
     ] = None,
     dev: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dev",
-            rich_help_panel=EVALUATION,
-            metavar="[KIND=]FILE",
-            help="Labeled candidates for checkpoint selection; KIND=FILE for one kind of expansion; repeatable.",
+        make_option(
+            "--dev [KIND=]FILE",
+            "Labeled candidates for checkpoint selection; KIND=FILE for one kind of expansion; repeatable.",
+            panel=EVALUATION,
             show_default=False,
         ),
     ] = None,
     dev_queries: Annotated[
         str | None,
-        typer.Option(
-            "--dev-queries",
-            rich_help_panel=EVALUATION,
-            metavar="FILE",
-            help="Questions of the --dev candidates. [default: --queries]",
-        ),
-    ] = None,
-    dev_kind: Annotated[
-        str | None,
-        typer.Option(
-            "--dev-kind",
-            rich_help_panel=EVALUATION,
-            metavar="NAME",
-            help="Expansion kind to evaluate on. [default: --kind]",
-        ),
+        make_option("--dev-queries FILE", "Questions of the --dev candidates. [default: --queries]", panel=EVALUATION),
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -144,10 +117,10 @@ def rerank_queries__train(
     for each in devs:
         if each.startswith((".", "best-", "checkpoint")):
             raise UsageError(f"--dev: '{each}' cannot be the name of a folder for its model")
-    if devs and "" not in devs and dev_kind is not None:
-        raise UsageError("--dev-kind cannot be combined with --dev KIND=FILE")
-    if not devs and (dev_queries is not None or dev_kind is not None):
-        raise UsageError("--dev-queries and --dev-kind require --dev")
+    if "" not in devs and settings.dev_kind is not None:
+        raise UsageError("`dev_kind` requires --dev FILE, without a kind")
+    if not devs and dev_queries is not None:
+        raise UsageError("--dev-queries requires --dev")
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -179,7 +152,10 @@ def rerank_queries__train(
     examples = load(labeled, queries, kind, training=True)
     if examples.num_tied:
         log(f"{examples.num_tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
-    held = {of: load(file, dev_queries or queries, of or dev_kind or kind, training=False) for of, file in devs.items()}
+    held = {
+        of: load(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
+        for of, file in devs.items()
+    }
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
@@ -236,19 +212,17 @@ def rerank_queries__apply(
     source: Expansions = "-",
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="[KIND=]DIR",
-            help="Output of drtk rerank-queries train; KIND=DIR for one kind; repeatable (--select scorer).",
+        make_option(
+            "--model [KIND=]DIR",
+            "Output of drtk rerank-queries train; KIND=DIR for one kind; repeatable (--select scorer).",
             show_default=False,
         ),
     ] = None,
     index: Annotated[
         str | None,
-        typer.Option(
-            "--index",
-            metavar="DIR",
-            help='BM25 index, to retrieve the top passage of candidates that have no "top1" field (EAR-RD only).',
+        make_option(
+            "--index DIR",
+            'BM25 index, to retrieve the top passage of candidates that have no "top1" field (EAR-RD only).',
         ),
     ] = None,
     corpus: IndexCorpus = None,

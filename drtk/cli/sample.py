@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import folder_maker
-from drtk.cli.options import with_settings
+from drtk.cli.options import make_argument, with_settings
 from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 
@@ -15,7 +13,7 @@ from drtk.text.config import SampleSettings
 @with_settings(SampleSettings)
 @folder_maker("sample")
 def sample(
-    output: Annotated[str, typer.Argument(metavar="DIR", help="Output folder.", show_default=False)],
+    output: Annotated[str, make_argument("DIR", "Output folder.")],
     *,
     settings: SampleSettings,
     job: FolderJob,

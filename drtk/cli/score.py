@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
@@ -22,16 +20,11 @@ WINDOW = 16  # examples written at once: each may have hundreds of passages
 def score(
     corpus: Corpus,
     queries: Queries,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder with one label, a folder or Hub name.")
-    ],
-    source: Annotated[
-        str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.", show_default=False)
-    ] = "-",
+    model: Annotated[str, make_option("--model MODEL", "Cross-encoder with one label, a folder or Hub name.")],
+    source: Annotated[str, make_argument("EXAMPLES", "Training examples; - is stdin.")] = "-",
     output: Output = "-",
     sample: Annotated[
-        int | None,
-        typer.Option("--sample", metavar="N", min=1, help="Score only N examples, sampled at even intervals."),
+        int | None, make_option("--sample N", "Score only N examples, sampled at even intervals.", min=1)
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -50,7 +43,7 @@ def score(
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_examples, read_queries
+    from drtk.data.readers import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_if_texts_missing

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Output, with_settings
+from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.config import SEARCH, check_effects
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
@@ -27,53 +25,33 @@ TERMINAL_DEPTH = 5  # passages printed for a typed query
 def search(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH",
-            help="One or more index folders, then a file of queries or a folder of query vectors.",
-            show_default=False,
-        ),
+        make_argument("PATH", "One or more index folders, then a file of queries or a folder of query vectors."),
     ],
     output: Output = "-",
     question: Annotated[
         str | None,
-        typer.Option(
-            "--query", metavar="TEXT", help="Search for one query and print the passages; - reads queries from stdin."
-        ),
+        make_option("--query TEXT", "Search for one query and print the passages; - reads queries from stdin."),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="MODEL", help="Encoder of the queries. [default: as recorded in the index]"),
+        str | None, make_option("--model MODEL", "Encoder of the queries. [default: as recorded in the index]")
     ] = None,
     by: Annotated[
         Literal["passage", "source"],
-        typer.Option(
-            "--by",
-            metavar="passage|source",
-            rich_help_panel=SEARCH,
-            help="Rank passages, or source documents by their best passage (MaxP).",
+        make_option(
+            "--by passage|source", "Rank passages, or source documents by their best passage (MaxP).", panel=SEARCH
         ),
     ] = "passage",
     drop_same_id: Annotated[
-        bool,
-        typer.Option(
-            "--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document with the same id as the query."
-        ),
+        bool, make_option("--drop-same-id", "Exclude the document with the same id as the query.", panel=SEARCH)
     ] = False,
     corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", metavar="FILE", help="Corpus; required to print texts (--query) and for --by source."),
+        str | None, make_option("--corpus FILE", "Corpus; required to print texts (--query) and for --by source.")
     ] = None,
     tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of BM25 k1 and b on --qrels and print a table."
-        ),
+        bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels and print a table.", panel=SEARCH)
     ] = False,
     qrels: Annotated[
-        str | None,
-        typer.Option(
-            "--qrels", metavar="FILE", help="Search only queries with judgments in this file; required by --tune."
-        ),
+        str | None, make_option("--qrels FILE", "Search only queries with judgments in this file; required by --tune.")
     ] = None,
     *,
     settings: SearchSettings,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-import typer
 
 from drtk.cli.decorators import plain_command
+from drtk.cli.options import Seed, WithFiles, make_argument, make_option
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_objective, describe_slot
@@ -238,63 +238,37 @@ TOP = 5  # heaviest words listed below a passage
 
 @plain_command
 def show(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="File or folder to show: any input or output of drtk.")],
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Number of records to show.")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    path: Annotated[str, make_argument("PATH", "File or folder to show: any input or output of drtk.")],
+    count: Annotated[int, make_option("--count -n N", "Number of records to show.", min=0)] = 3,
+    json: Annotated[bool, make_option("--json", "Print the manifest as JSON.")] = False,
     weights: Annotated[
-        bool, typer.Option("--term-weights", help="Show the words of passages shaded by term weight.")
+        bool, make_option("--term-weights", "Show the words of passages shaded by term weight.")
     ] = False,
     top: Annotated[
         int,
-        typer.Option(
-            "--top",
-            metavar="N",
-            min=0,
-            help="Number of words with the highest weights to list per passage (term-weights).",
-        ),
+        make_option("--top N", "Number of words with the highest weights to list per passage (term-weights).", min=0),
     ] = TOP,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="NAME",
-            help="Tokenizer of the term weights. [default: as recorded with the passages]",
-        ),
+        make_option("--tokenizer NAME", "Tokenizer of the term weights. [default: as recorded with the passages]"),
     ] = None,
     html: Annotated[
-        str | None,
-        typer.Option("--html", metavar="FILE", help="HTML file for the weighted passages (term-weights)."),
+        str | None, make_option("--html FILE", "HTML file for the weighted passages (term-weights).")
     ] = None,
-    with_files: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with", metavar="FILE", help="File of additional fields, joined to the passages by id; repeatable."
-        ),
-    ] = None,
+    with_files: WithFiles = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            "--preset", metavar="NAME", help="Show the model inputs and labels that this pre-training preset makes."
-        ),
+        make_option("--preset NAME", "Show the model inputs and labels that this pre-training preset makes."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokenizer is used with --preset.")
-    ] = None,
+    model: Annotated[str | None, make_option("--model MODEL", "Model whose tokenizer is used with --preset.")] = None,
     generator: Annotated[
-        str | None,
-        typer.Option(
-            "--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens (preset)."
-        ),
+        str | None, make_option("--generator MODEL", "Masked language model that proposes replacement tokens (preset).")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Change a value of --preset, such as slots.encoder.rate=0.4; repeatable.",
-        ),
+        make_option("--set PATH=VALUE", "Change a value of --preset, such as slots.encoder.rate=0.4; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")] = 42,
+    seed: Seed = 42,
 ) -> None:
     """Show what a file or folder contains and how it was made.
 
@@ -328,7 +302,7 @@ def show(
 
 
 def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
-    from drtk.data.jsonl import read_passages
+    from drtk.data.readers import read_passages
     from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 
     passages = iter_weighted_passages(

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
-
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import METHOD, get_default
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -43,61 +41,43 @@ _PURPOSES = {
 @with_settings(WeightTrainingConfig, name="training")
 @record_filter("corpus", passages=True, bare=True, parts=True, trains="train")
 def termweight(
-    method: Annotated[
-        str, typer.Option("--method", rich_help_panel=METHOD, metavar="METHOD", help=f"{', '.join(TERM_WEIGHTS)}.")
-    ],
+    method: Annotated[str, make_option("--method METHOD", f"{', '.join(TERM_WEIGHTS)}.", panel=METHOD)],
     source: Source = "-",
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."
-        ),
+        make_option("--model MODEL", "Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."),
     ] = None,
     tokenizer: Annotated[
-        str | None,
-        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the output word pieces, a folder or Hub name."),
+        str | None, make_option("--tokenizer NAME", "Tokenizer of the output word pieces, a folder or Hub name.")
     ] = None,
     collection: Annotated[
         list[str] | None,
-        typer.Option(
-            "--collection",
-            metavar="FILE",
-            help="File of collection statistics, written by --collect; several files are summed; repeatable.",
+        make_option(
+            "--collection FILE",
+            "File of collection statistics, written by --collect; several files are summed; repeatable.",
         ),
     ] = None,
     collect: Annotated[
-        bool,
-        typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of term weights."),
+        bool, make_option("--collect", "Write collection statistics instead of term weights.", panel=METHOD)
     ] = False,
     merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge", rich_help_panel=METHOD, help="Merge the files of --collection into one; reads no corpus."
-        ),
+        bool, make_option("--merge", "Merge the files of --collection into one; reads no corpus.", panel=METHOD)
     ] = False,
     stopword_share: Annotated[
         bool,
-        typer.Option(
-            "--stopword-share",
-            rich_help_panel=METHOD,
-            help="Log the fraction of stop words among the tokens masked by weight.",
+        make_option(
+            "--stopword-share", "Log the fraction of stop words among the tokens masked by weight.", panel=METHOD
         ),
     ] = False,
     train: Annotated[
         str | None,
-        typer.Option(
-            "--train",
-            metavar="EXAMPLES",
-            help="Train --model on these examples into the folder -o (deepct, deepimpact).",
-        ),
+        make_option("--train EXAMPLES", "Train --model on these examples into the folder -o (deepct, deepimpact)."),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the --train examples.")
+        str | None, make_option("--corpus FILE", "Corpus with the passages of the --train examples.")
     ] = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries of the --train examples.")
-    ] = None,
+    queries: Annotated[str | None, make_option("--queries FILE", "Queries of the --train examples.")] = None,
     seed: Seed = 42,
     device: Device = "auto",
     *,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Folder, Seed, make_argument, make_option, with_settings
 from drtk.config import EVALUATION
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.folder_job import FolderJob
@@ -165,42 +163,28 @@ def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
 @folder_maker("model", resume=True, may_differ=OF_TRAINING)
 def train_generator(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="Training examples, passages with queries, or questions with answers (GAR).",
-        ),
+        str, make_argument("INPUT", "Training examples, passages with queries, or questions with answers (GAR).")
     ],
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or Hub name.")
-    ],
+    model: Annotated[str, make_option("--model MODEL", "T5 or BART model to start from, a folder or Hub name.")],
     output: Folder,
     corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the examples or of --run."),
+        str | None, make_option("--corpus FILE", "Corpus with the passages of the examples or of --run.")
     ] = None,
-    queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
+    queries: Annotated[str | None, make_option("--queries FILE", "Queries of the examples.")] = None,
     dev: Annotated[
         str | None,
-        typer.Option(
-            "--dev",
-            rich_help_panel=EVALUATION,
-            metavar="FILE",
-            help="Development data in the format of INPUT, used to select the best checkpoint.",
+        make_option(
+            "--dev FILE",
+            "Development data in the format of INPUT, used to select the best checkpoint.",
+            panel=EVALUATION,
         ),
     ] = None,
     run: Annotated[
-        str | None,
-        typer.Option("--run", metavar="FILE", help="TREC run of the questions (gar-sentence, gar-title)."),
+        str | None, make_option("--run FILE", "TREC run of the questions (gar-sentence, gar-title).")
     ] = None,
     dev_run: Annotated[
         str | None,
-        typer.Option(
-            "--dev-run",
-            rich_help_panel=EVALUATION,
-            metavar="FILE",
-            help="TREC run of the --dev questions (gar-sentence, gar-title).",
-        ),
+        make_option("--dev-run FILE", "TREC run of the --dev questions (gar-sentence, gar-title).", panel=EVALUATION),
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",

@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
+from drtk.cli.options import (
+    Corpus,
+    Device,
+    Folder,
+    Queries,
+    Seed,
+    SkipCorpusCheck,
+    make_argument,
+    make_option,
+    with_settings,
+)
 from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
@@ -21,47 +29,27 @@ if TYPE_CHECKING:
 @with_settings(RerankerConfig, preset=True)
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
-    examples: Annotated[
-        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or a TREC run (hlatr); - is stdin.")
-    ],
+    examples: Annotated[str, make_argument("EXAMPLES", "Training examples, or a TREC run (hlatr); - is stdin.")],
     output: Folder,
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or Hub name."),
-    ] = None,
+    corpus: Corpus | None = None,
+    queries: Queries | None = None,
+    model: Annotated[str | None, make_option("--model MODEL", "Model to start from, a folder or Hub name.")] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(
-            "--vectors", metavar="DIR", help="Pair vectors of the run, a folder from drtk rerank --vectors (hlatr)."
-        ),
+        make_option("--vectors DIR", "Pair vectors of the run, a folder from drtk rerank --vectors (hlatr)."),
     ] = None,
     qrels: Annotated[
-        str | None,
-        typer.Option("--qrels", metavar="FILE", help="Judgments of the run, BEIR TSV or TREC qrels (hlatr)."),
+        str | None, make_option("--qrels FILE", "Judgments of the run, BEIR TSV or TREC qrels (hlatr).")
     ] = None,
     dev: Annotated[
         str | None,
-        typer.Option(
-            "--dev",
-            rich_help_panel=EVALUATION,
-            metavar="DIR",
-            help="BEIR folder of development data, used to select the best checkpoint.",
+        make_option(
+            "--dev DIR", "BEIR folder of development data, used to select the best checkpoint.", panel=EVALUATION
         ),
     ] = None,
     dev_run: Annotated[
         str | None,
-        typer.Option(
-            "--dev-run",
-            rich_help_panel=EVALUATION,
-            metavar="RUN",
-            help="TREC run of the --dev queries, which is reranked to evaluate.",
-        ),
+        make_option("--dev-run RUN", "TREC run of the --dev queries, which is reranked to evaluate.", panel=EVALUATION),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
@@ -84,15 +72,15 @@ def train_reranker(
     lists = {"vectors": vectors, "qrels": qrels}
     for name, value in (texts if hlatr else lists).items():
         if value is not None:
-            raise UsageError(f"`{name}` cannot be combined with `kind` {settings.kind}")
+            raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
             more = "; make it with drtk rerank RUN --vectors DIR" if name == "vectors" else ""
-            raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
+            raise UsageError(f"`{name}`: is required by `kind={settings.kind}`{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
-        raise UsageError("`skip_corpus_check` cannot be combined with `kind` hlatr")
+        raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
@@ -193,7 +181,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     """Return the texts of the evaluation queries, and the corpus of their candidates: the folder's, or `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
+    from drtk.data.readers import read_queries
     from drtk.errors import MismatchError
 
     folder = Path(dev)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
+from drtk.cli.options import (
+    Corpus,
+    Device,
+    Folder,
+    Queries,
+    Seed,
+    SkipCorpusCheck,
+    make_argument,
+    make_option,
+    with_settings,
+)
 from drtk.config import EVALUATION
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
@@ -23,20 +31,15 @@ if TYPE_CHECKING:
 @with_settings(RetrieverConfig, preset=True)
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "grad_cache"))
 def train_retriever(
-    examples: Annotated[str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.")],
+    examples: Annotated[str, make_argument("EXAMPLES", "Training examples; - is stdin.")],
     corpus: Corpus,
     queries: Queries,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or Hub name[@revision].")
-    ],
+    model: Annotated[str, make_option("--model MODEL", "Model to start from, a folder or Hub name[@revision].")],
     output: Folder,
     dev: Annotated[
         str | None,
-        typer.Option(
-            "--dev",
-            rich_help_panel=EVALUATION,
-            metavar="DIR",
-            help="BEIR folder with qrels/dev.tsv, used to select the best checkpoint.",
+        make_option(
+            "--dev DIR", "BEIR folder with qrels/dev.tsv, used to select the best checkpoint.", panel=EVALUATION
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,

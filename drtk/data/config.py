@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from drtk.config import INPUT, NoEffect, option
 
-_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
 Kind = Literal["passages", "queries", "qrels", "run", "examples"]
+_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
+
+
+def _declare_text_file(help: str) -> Any:
+    """Declare an option for a file with texts of training examples."""
+    return option(None, help, no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT)
 
 
 @dataclass(frozen=True)
@@ -22,29 +27,13 @@ class ConversionSettings:
         metavar="FORMAT",
         panel=INPUT,
     )
-    corpus: str | None = option(
-        None,
-        "Corpus with the passages of the examples (for formats with texts).",
-        no_effect=_NO_EXAMPLES,
-        metavar="FILE",
-        panel=INPUT,
+    corpus: str | None = _declare_text_file("Corpus with the passages of the examples (for formats with texts).")
+    queries: str | None = _declare_text_file("Queries of the examples (for formats with texts).")
+    corpus_out: str | None = _declare_text_file(
+        "File for the passages of the examples (for input that contains texts)."
     )
-    queries: str | None = option(
-        None, "Queries of the examples (for formats with texts).", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
-    )
-    corpus_out: str | None = option(
-        None,
-        "File for the passages of the examples (for input that contains texts).",
-        no_effect=_NO_EXAMPLES,
-        metavar="FILE",
-        panel=INPUT,
-    )
-    queries_out: str | None = option(
-        None,
-        "File for the queries of the examples (for input that contains texts).",
-        no_effect=_NO_EXAMPLES,
-        metavar="FILE",
-        panel=INPUT,
+    queries_out: str | None = _declare_text_file(
+        "File for the queries of the examples (for input that contains texts)."
     )
 
 

@@ -9,10 +9,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from drtk.config import check_effects
-from drtk.data import formats
+from drtk.data import readers
 from drtk.data.config import ConversionSettings
 from drtk.data.examples import ParsedExample
-from drtk.data.jsonl import dump, iter_valid, read_passages, read_queries
+from drtk.data.readers import iter_valid, read_passages, read_queries
+from drtk.data.rows import dump
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
@@ -74,9 +75,9 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
         return read_passages(source, tracker=tracker, side_files=side_files)
     if kind == "queries":
         return read_queries(source, tracker=tracker)
-    read = {"qrels": formats.iter_judgments, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
-    if kind == "examples" and formats.is_triples(source, tracker):
-        read = formats.iter_triples
+    read = {"qrels": readers.iter_judgments, "run": readers.iter_hits, "examples": readers.iter_examples}[kind]
+    if kind == "examples" and readers.is_triples(source, tracker):
+        read = readers.iter_triples
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
 
 

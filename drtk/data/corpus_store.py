@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.data.jsonl import dump, read_passages
-from drtk.data.rows import parse_passage, parse_row
+from drtk.data.readers import read_passages
+from drtk.data.rows import dump, parse_passage, parse_row
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json

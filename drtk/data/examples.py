@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from drtk.data.rows import (
+    EXAMPLE_FIELDS,
     PASSAGE_IDS,
     Row,
     make_id,
@@ -24,7 +25,6 @@ from drtk.records import Example, Passage, Query
 # Sources of negatives in DPR's data.
 DPR_HARD, DPR_OTHER = "hard", "other"
 _QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
-_EXAMPLE_FIELDS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,13 @@ class ParsedExample:
     systems: dict[str, dict[str, float | None]] | None = None
 
 
-def is_example(row: Row) -> bool:
-    """Return whether a row is a training example or one of DPR's retrieval results."""
-    return "_id" not in row and any(name in row for name in _EXAMPLE_FIELDS)
-
-
 def parse_example_row(row: Row) -> ParsedExample:
     """Parse a row in any known format. Raises ValueError with the problem."""
     row = row.copy()
     for field, parse in _PARSERS:
         if field in row:
             return parse(row)
-    raise ValueError(f"not a training example: has none of {', '.join(_EXAMPLE_FIELDS)}")
+    raise ValueError(f"not a training example: has none of {', '.join(EXAMPLE_FIELDS)}")
 
 
 def parse_query_id(row: Row) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from drtk.data.jsonl import read_passages
+from drtk.data.readers import read_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 

@@ -13,11 +13,6 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _BETWEEN = re.compile(rb"[\s,]*")
 
 
-def is_array(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a JSON array of objects or an empty one."""
-    return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
-
-
 def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
     """Yield (line of its first character, object) for each element of a JSON array, or a ValueError for an invalid element.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -19,6 +21,7 @@ _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
     getattr(Passage, name).__set__ for name in ("id", "text", "title", "metadata", "extra")
 )
 _SIDE_FIELDS = frozenset({"weights", "impacts", "queries", "continuations"})  # written without texts by `bare`
+EXAMPLE_FIELDS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
 QUERY_IDS = ("_id", "id", "query_id", "qid")
 # (our name, TriviaQA's name): capitalized in the original files, lower case in the copy on the hub.
 _TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
@@ -35,6 +38,16 @@ def parse_row(line: bytes) -> Row:
     if is_too_deep(line, row):
         raise ValueError(TOO_DEEP)
     return row
+
+
+def is_example(row: Row) -> bool:
+    """Return whether a row is a training example or one of DPR's retrieval results."""
+    return "_id" not in row and any(name in row for name in EXAMPLE_FIELDS)
+
+
+def is_array(head: bytes) -> bool:
+    """Return whether a file that begins with `head` is a JSON array of objects or an empty one."""
+    return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
 
 
 def is_too_deep(line: bytes, row: Row) -> bool:
@@ -316,3 +329,18 @@ def build_prediction_row(prediction: Prediction) -> Row:
     if prediction.score is not None:
         row["score"] = prediction.score
     return row | prediction.extra
+
+
+_ROW_OF: dict[type, Callable[[Any], Row]] = {
+    Passage: build_passage_row,
+    Query: build_query_row,
+    Example: build_example_row,
+    Expansion: build_expansion_row,
+    Prediction: build_prediction_row,
+}
+
+
+def dump(record: Any) -> bytes:
+    """Serialize a record or a row as a JSON line, with its line end."""
+    to_row = _ROW_OF.get(type(record))
+    return orjson.dumps(record if to_row is None else to_row(record), option=orjson.OPT_APPEND_NEWLINE)

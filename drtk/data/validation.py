@@ -11,12 +11,12 @@ from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drtk.data import formats, sniff
+from drtk.data import readers, sniff
 from drtk.data.config import ValidationSettings
-from drtk.data.examples import ParsedExample, is_example
+from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
-from drtk.data.jsonl import read_queries
-from drtk.data.rows import Row, parse_expansion, parse_prediction, parse_row
+from drtk.data.readers import read_queries
+from drtk.data.rows import Row, is_example, parse_expansion, parse_prediction, parse_row
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.trec import Judgments, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
@@ -150,7 +150,7 @@ class ReferenceFiles:
 
 def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _: ReferenceFiles) -> None:
     ids, texts = DuplicateFinder(), DuplicateFinder()
-    for line, passage in _count_valid(formats.iter_passages(source, tracker), findings):
+    for line, passage in _count_valid(readers.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
             texts.add(digest_text(f"{passage.title}\n{passage.text}"), str(line))
@@ -161,7 +161,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
 
 def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
     ids, texts = DuplicateFinder(), DuplicateFinder()
-    for line, query in _count_valid(formats.iter_queries(source, tracker), findings):
+    for line, query in _count_valid(readers.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
             texts.add(digest_text(query.text), str(line))
@@ -178,7 +178,7 @@ def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, refe
     pairs = DuplicateFinder()
     first: dict[str, int] = {}
     relevant: set[str] = set()
-    for line, qrel in _count_valid(formats.iter_judgments(source, tracker), findings):
+    for line, qrel in _count_valid(readers.iter_judgments(source, tracker), findings):
         pairs.add(f"{qrel.query_id} {qrel.doc_id}", f"{line} {qrel.grade}")
         first.setdefault(qrel.query_id, line)
         if qrel.grade > 0:
@@ -202,7 +202,7 @@ def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, refe
 
 def _check_run(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
     seen: set[str] = set()
-    hits = _count_valid(formats.iter_hits(source, tracker), findings)
+    hits = _count_valid(readers.iter_hits(source, tracker), findings)
     for query_id, block in groupby(hits, key=lambda item: item[1].query_id):
         ranked = list(block)
         line = ranked[0][0]
@@ -246,7 +246,7 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
 
 def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
     queries = DuplicateFinder()
-    for line, parsed in _count_valid(formats.iter_examples(source, tracker), findings):
+    for line, parsed in _count_valid(readers.iter_examples(source, tracker), findings):
         example = parsed.example
         queries.add(example.query_id, str(line))
         positives, negatives = set(example.positives), set(example.negatives)
@@ -283,8 +283,8 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
 
 
 def _count_valid(
-    records: formats.ParsedRecords[formats.Record], findings: Findings
-) -> Iterator[tuple[int, formats.Record]]:
+    records: readers.ParsedRecords[readers.Record], findings: Findings
+) -> Iterator[tuple[int, readers.Record]]:
     """Yield and count the valid records; add the others to the findings."""
     for line, record in records:
         if isinstance(record, ValueError):
@@ -305,9 +305,10 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
     if is_stream(source):
-        rows = list(_peek_rows(tracker.peek(source)))
+        lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
+        rows = [row for line in islice(lines, MAX_LINES) if (row := _parse_row_if_valid(line)) is not None]
     else:
-        records = islice(formats.iter_json_rows(source, InputTracker()), MAX_LINES)
+        records = islice(readers.iter_json_rows(source, InputTracker()), MAX_LINES)
         rows = [row for _, row in records if isinstance(row, dict)]
     if not rows:
         return None
@@ -317,17 +318,14 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
-def _peek_rows(beginning: bytes) -> Iterator[Row]:
-    lines = beginning.splitlines(keepends=True)
-    if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
-        lines.pop()
-    for line in islice(filter(bytes.strip, lines), MAX_LINES):
-        with suppress(ValueError):
-            yield parse_row(line)
+def _parse_row_if_valid(line: bytes) -> Row | None:
+    with suppress(ValueError):
+        return parse_row(line)
+    return None
 
 
 def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    expansions = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_expansion), findings)
+    expansions = _count_valid(readers.parse_rows(readers.iter_json_rows(source, tracker), parse_expansion), findings)
     ids, texts, lists = DuplicateFinder(), DuplicateFinder(), DuplicateFinder()
     seen: set[str] = set()
     for query_id, block in groupby(expansions, key=lambda item: item[1].query_id):
@@ -357,7 +355,7 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
 
 
 def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    predictions = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_prediction), findings)
+    predictions = _count_valid(readers.parse_rows(readers.iter_json_rows(source, tracker), parse_prediction), findings)
     places = DuplicateFinder()
     seen: set[str] = set()
     for line, prediction in predictions:
@@ -429,17 +427,17 @@ def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[
     tracker = InputTracker(skip_bad=2**62)
     record: Passage | Query | ParsedExample | ValueError
     if kind == "passages":
-        for line, record in formats.iter_passages(source, tracker):
+        for line, record in readers.iter_passages(source, tracker):
             if isinstance(record, Passage):
                 yield line, record.id, record.text
     elif not is_example(
-        next((row for _, row in formats.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
+        next((row for _, row in readers.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
     ):
-        for line, record in formats.iter_queries(source, tracker):
+        for line, record in readers.iter_queries(source, tracker):
             if isinstance(record, Query):
                 yield line, record.id, record.text
     else:
-        for line, record in formats.iter_examples(source, tracker):
+        for line, record in readers.iter_examples(source, tracker):
             if isinstance(record, ParsedExample):
                 id = record.example.query_id
                 text = record.query.text if record.query is not None else queries.get(id)

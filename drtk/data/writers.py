@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from drtk.data.examples import DPR_OTHER, ParsedExample
-from drtk.data.jsonl import dump
-from drtk.data.rows import Row, build_passage_row, build_query_row
+from drtk.data.rows import Row, build_passage_row, build_query_row, dump
 from drtk.data.tsv import flatten_whitespace, quote_field
 from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry

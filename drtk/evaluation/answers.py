@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_if_texts_missing
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_predictions, read_queries
+from drtk.data.readers import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
@@ -23,8 +23,8 @@ from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress, log_detail, warn
+from drtk.runtime.runners import Workers, count_cores
 from drtk.runtime.streams import name_of
-from drtk.runtime.workers import Workers, count_cores
 from drtk.text.answers import MATCHERS, compute_token_f1, is_exact_match
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
@@ -142,8 +142,7 @@ def evaluate_by_answers(
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
-    depths = {result.name: result.deepest for result in results}
-    log_shallow_runs(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(results, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 

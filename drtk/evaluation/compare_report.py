@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from markupsafe import Markup
 
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.evaluation.compare import (
     ChangedQuery,
     Comparison,

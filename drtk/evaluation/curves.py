@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from drtk.data.jsonl import read_records
+from drtk.data.readers import read_records
 from drtk.data.rows import Row
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError

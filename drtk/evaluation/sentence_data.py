@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drtk.data.jsonl import read_records
+from drtk.data.readers import read_records
 from drtk.data.rows import Row, parse_text, take_field
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import parse_document_id
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.data.trec import Judgments, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator, RankingView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, TRAINING, NoEffect, option, setting
+from drtk.config import NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.models.config import ScorerSettings
@@ -122,8 +122,8 @@ class WeightingSettings:
     batch_tokens: int | None = setting(
         None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1, no_effect=_ONLY_MODEL
     )
-    precision: Precision = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL, panel=HARDWARE
+    precision: Precision = setting(
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
     )
     expand: tuple[str, ...] = setting(
         (),
@@ -143,6 +143,7 @@ BATCH = {"deepct": 16, "deepimpact": 32}
 LR = {"deepct": 2e-5, "deepimpact": 3e-6}
 
 
+@redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class WeightTrainingConfig(TrainingConfig):
     """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
@@ -152,8 +153,8 @@ class WeightTrainingConfig(TrainingConfig):
         "Passages (deepct) or examples (deepimpact) per step. [default: 16 for deepct, 32 for deepimpact]",
         at_least=1,
     )
-    learning_rate: float | None = option(  # type: ignore[assignment]
-        None, "Peak learning rate. [default: 2e-5 for deepct, 3e-6 for deepimpact]", at_least=0, panel=TRAINING
+    learning_rate: float | None = setting(  # type: ignore[assignment]
+        None, "Peak learning rate. [default: 2e-5 for deepct, 3e-6 for deepimpact]", at_least=0
     )
     eval_steps: ClassVar[int] = 0  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]

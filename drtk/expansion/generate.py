@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.expansion.config import KeepSettings
 from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queries
 from drtk.models.config import GenerationSettings

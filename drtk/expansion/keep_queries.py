@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.jsonl import dump
-from drtk.data.rows import Row, parse_strings
+from drtk.data.rows import Row, dump, parse_strings
 from drtk.errors import RecordError
 from drtk.expansion.config import KeepSettings
 from drtk.records import Passage

@@ -17,7 +17,7 @@ from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
 from drtk.runtime.progress import Progress, log_detail
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.runners import read_ahead
 
 QUERIES_AT_A_TIME = 1024
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors

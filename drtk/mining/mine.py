@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from drtk.config import to_dict
 from drtk.data.checks import CorpusOrigin, JudgedHits, check_origin, describe_missing_texts, warn_if_texts_missing
 from drtk.data.ids import CorpusIds, parse_document_id
-from drtk.data.jsonl import dump, read_queries
+from drtk.data.readers import read_queries
+from drtk.data.rows import dump
 from drtk.errors import UsageError
 from drtk.indexing.config import RUN_DEPTH
 from drtk.mining import MINING

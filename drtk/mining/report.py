@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.mining.audit import SUSPICIONS, AuditRow
 from drtk.records import Query
 from drtk.runtime.progress import log

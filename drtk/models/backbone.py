@@ -54,10 +54,6 @@ class BackboneAdapter:
         """Return the input of the first layer, (B, L, H). ids, types: (B, L); `types` None: token type 0 everywhere"""
         return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
 
-    def embed_words(self, ids: Tensor) -> Tensor:
-        """Return the word embeddings without positions, (B, L, H). ids: (B, L)"""
-        return self._project(self.backbone.get_input_embeddings()(ids), bias=False)
-
     def embed_positions(self, length: int) -> Tensor:
         """Return the position embeddings of the first `length` positions, (length, H).
 

@@ -16,13 +16,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.encoder import POOLINGS, Dense, Encoder
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
@@ -30,14 +24,9 @@ from drtk.runtime.progress import silence_transformers
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
-_TOKENIZER_FILES = [
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-]
+_TOKENIZER_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+)
 DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
 _BATCH_TOKENS = 1 << 14
 
@@ -170,16 +159,24 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     The caller writes `meta.json`, which contains the EncodingConfig.
     """
     encoder = model.encoder
-    folder.mkdir(parents=True, exist_ok=True)
     model.tokenizer.model_max_length = max(model.encoding.query_length, model.encoding.passage_length)
-    with silence_transformers(), report_write_errors(folder):
-        encoder.backbone.save_pretrained(folder)
-        save_tokenizer(model.tokenizer, folder)
+    save_pretrained_model(encoder.backbone, model.tokenizer, folder)
     write_layout(folder, model.encoding, hidden=encoder.hidden_size, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
         write_json(path / "config.json", layer.config)
         save_module(layer, path / "model.safetensors")
+
+
+def save_pretrained_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a model folder that transformers loads: weights, configuration and tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer.is_fast:  # the truncation and padding of its last call would make the files differ
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    with silence_transformers(), report_write_errors(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def save_module(module: nn.Module, path: Path) -> None:
@@ -230,11 +227,6 @@ def digest_weights(folder: Path) -> str:
 def list_weight_files(path: Path) -> list[Path]:
     """Return the weight files in a folder: safetensors, or PyTorch files in older checkpoints."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
-
-
-def digest_config(backbone: Path) -> str:
-    """Return a digest of the config.json in a backbone's folder."""
-    return digest_file(backbone / "config.json")
 
 
 def digest_tokenizer(backbone: Path) -> str:

@@ -19,22 +19,15 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import (
     add_lowercasing,
     build_activation,
-    digest_config,
     digest_tokenizer,
     get_max_length,
     list_weight_files,
-    report_write_errors,
+    save_pretrained_model,
 )
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
-from drtk.models.device import choose_device, choose_dtype
+from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
 from drtk.models.encoder import run_by_length
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
     locate,
@@ -46,8 +39,9 @@ from drtk.models.model_folder import (
     resolve_tower_folder,
 )
 from drtk.runtime.integrity import compute_content_digest, read_object
-from drtk.runtime.progress import silence_transformers, warn
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.progress import warn
+from drtk.runtime.runners import read_ahead
+from drtk.runtime.streams import digest_file
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # pairs tokenized at once
@@ -250,13 +244,9 @@ class CrossEncoderScorer:
                 batch = tokens.pad(batch_rows, pad=self._tokenizer.pad, left=self._tokenizer.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
                 index = torch.from_numpy(batch_rows).to(self.device)
-                try:
+                num_tokens = batch["input_ids"].size
+                with report_out_of_memory(self.device, f"lower `{self._batch_field}`", num_tokens=num_tokens):
                     logits = self._model(**inputs).logits
-                except torch.OutOfMemoryError as error:
-                    raise DrtkError(
-                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; "
-                        f"lower `{self._batch_field}`"
-                    ) from error
                 out[index] = self._activation(logits.float()).squeeze(-1)  # (batch,)
                 if vectors is not None:
                     hidden = states.pop()  # (batch, tokens, dimension)
@@ -288,7 +278,7 @@ def identify_scorer(model: str) -> dict[str, Any]:
         "model": os.path.abspath(model) if os.path.isdir(model) else model,
         "digest": digest.hexdigest(),
         "dimension": int(config.get_text_config().hidden_size),
-        "config": digest_config(path),
+        "config": digest_file(path / "config.json"),
         "tokenizer": digest_tokenizer(path),
     }
 
@@ -370,15 +360,12 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
 
     The caller writes the format of passages into `meta.json`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     classifier: Any = model.model
     classifier.config.sentence_transformers = {"activation_fn": IDENTITY}
     if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older entry would contradict it
         classifier.config.sbert_ce_default_activation_function = IDENTITY
     model.tokenizer.model_max_length = model.max_length
-    with silence_transformers(), report_write_errors(folder):
-        classifier.save_pretrained(folder)
-        save_tokenizer(model.tokenizer, folder)
+    save_pretrained_model(classifier, model.tokenizer, folder)
 
 
 def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:

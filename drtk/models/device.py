@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,26 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind
         name = "float32" if device.type == "cpu" else "bfloat16" if kind in _FLOAT16_OVERFLOWS else half
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether a torch error means out of memory, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+@contextmanager
+def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens: int = 0) -> Iterator[None]:
+    """Convert out-of-memory errors of torch to a DrtkError with advice on how to reduce memory.
+
+    num_tokens: number of tokens in the batch, for the message; 0: unknown
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        batch = f" at {num_tokens:,} tokens" if num_tokens else ""
+        raise DrtkError(f"{device}: out of memory{batch}; {advice}") from error
 
 
 @dataclass(frozen=True)

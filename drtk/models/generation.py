@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
-from drtk.models.device import choose_device, choose_dtype
+from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
 from drtk.models.generator_input import load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
@@ -40,22 +39,6 @@ def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
     neutral = _NEUTRAL | (_NEUTRAL_SAMPLING if "sample" in decode else _NEUTRAL_BEAMS if decode == "beam" else {})
     stated = {name: getattr(model.generation_config, name, None) for name in neutral}
     return {name: value for name, value in stated.items() if value is not None and value != neutral[name]}
-
-
-@contextmanager
-def use_generation_config(model: Any, **options: Any) -> Iterator[Any]:
-    """Context manager that replaces a model's generation config by one with the given options only.
-
-    A config passed to `generate` would inherit missing options from the model's.
-    """
-    from transformers import GenerationConfig
-
-    original = model.generation_config
-    model.generation_config = GenerationConfig(**options)
-    try:
-        yield model.generation_config
-    finally:
-        model.generation_config = original
 
 
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
@@ -160,6 +143,8 @@ def _search_beams(
     model: GenerationModel, ids: Tensor, mask: Tensor, settings: GenerationSettings
 ) -> list[list[list[int]]]:
     """Return the token ids of the n best texts of transformers' beam search."""
+    from transformers import GenerationConfig
+
     network: Any = model.model
     options = {
         "do_sample": False,
@@ -171,8 +156,14 @@ def _search_beams(
     }
     if model.is_encoder_decoder:
         options |= {"decoder_start_token_id": model.start, "forced_bos_token_id": model.first}
-    with use_generation_config(network, **options) as config:
-        rows = network.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    original = network.generation_config
+    network.generation_config = GenerationConfig(
+        **options
+    )  # an argument would inherit missing options from the model's
+    try:
+        rows = network.generate(input_ids=ids, attention_mask=mask)
+    finally:
+        network.generation_config = original
     begin = 1 if model.is_encoder_decoder else ids.shape[1]  # skip the start token, or the input
     texts = []
     for row in rows:
@@ -246,11 +237,8 @@ class TextGenerator:
         model = self._model
         batch = tokens.pad(rows, pad=model.pad, left=not model.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
-        try:
+        with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=ids.numel()):
             outputs = generate_tokens(model, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)
-        except torch.OutOfMemoryError as error:
-            raise DrtkError(f"{self._device}: out of memory at {ids.numel():,} tokens; lower `batch_tokens`") from error
-        texts = iter(
-            model.tokenizer.batch_decode([text for group in outputs for text in group], skip_special_tokens=True)
-        )
+        flat = [text for group in outputs for text in group]
+        texts = iter(model.tokenizer.batch_decode(flat, skip_special_tokens=True))
         return [[next(texts) for _ in group] for group in outputs]

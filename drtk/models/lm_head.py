@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import load_encoder, report_write_errors, save_module
-from drtk.models.loading import load_weights, report_load_errors, save_tokenizer
+from drtk.models.checkpoint import load_encoder, save_module
+from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers, warn
 
@@ -194,11 +194,3 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
         if head.bias is not None:
             decoder.bias.copy_(head.bias)
     return model.eval(), tokenizer
-
-
-def save_masked_lm(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a model folder that AutoModelForMaskedLM loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with silence_transformers(), report_write_errors(folder):
-        model.save_pretrained(folder)
-        save_tokenizer(tokenizer, folder)

@@ -22,13 +22,8 @@ _WRAPPERS = {
     *("_orig_mod", "auto_model", "backbone", "bert", "distilbert", "electra", "encoder", "lm", "model", "module"),
     *("mpnet", "roberta", "transformer", "0"),
 }
-_NO_WEIGHTS = {
-    "inv_freq",
-    "masked_bias",
-    "position_ids",
-    "token_type_ids",
-    "version",
-}  # buffers that older checkpoints contain
+# Buffers that older checkpoints contain
+_NO_WEIGHTS = {"inv_freq", "masked_bias", "position_ids", "token_type_ids", "version"}
 _MAX_NAMES = 3  # names of weights in an error message
 
 
@@ -93,14 +88,6 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
     with report_load_errors(folder, "its tokenizer does not work"):
         tokenizer("a")
     return tokenizer
-
-
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Save a tokenizer without the truncation and padding settings of its last call, so the files are reproducible."""
-    if tokenizer.is_fast:
-        tokenizer.backend_tokenizer.no_truncation()
-        tokenizer.backend_tokenizer.no_padding()
-    tokenizer.save_pretrained(folder)
 
 
 def _find_missing_special_tokens(tokenizer: Any) -> list[str]:

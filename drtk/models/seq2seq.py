@@ -10,15 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.checkpoint import DEFAULT_MAX_LENGTH, report_write_errors
-from drtk.models.loading import (
-    load_config,
-    load_tokenizer,
-    load_weights,
-    report_load_errors,
-    save_tokenizer,
-)
-from drtk.runtime.progress import silence_transformers
+from drtk.models.checkpoint import DEFAULT_MAX_LENGTH
+from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 
 _T5 = ("t5", "mt5", "umt5")
 # Fusion-in-Decoder's released checkpoints are T5 models with wrappers around the encoder and each of its layers
@@ -90,14 +83,6 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
         min(limits, default=DEFAULT_MAX_LENGTH),
         generation.forced_bos_token_id,
     )
-
-
-def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a model folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with silence_transformers(), report_write_errors(folder):
-        model.save_pretrained(folder)
-        save_tokenizer(tokenizer, folder)
 
 
 class DecodingState:

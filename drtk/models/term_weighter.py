@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.models.checkpoint import (
     DEFAULT_MAX_LENGTH,
     TextEncoder,
@@ -20,7 +20,7 @@ from drtk.models.checkpoint import (
     save_encoder,
     save_module,
 )
-from drtk.models.device import choose_device, choose_dtype
+from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
 from drtk.models.lm_head import get_head_path, load_head
 from drtk.models.model_folder import read_training_entry
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
@@ -185,11 +185,9 @@ class TermWeightPredictor:
         before = len(weighter.first)
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
-            try:
+            num_tokens = batch["input_ids"].numel()
+            with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=num_tokens):
                 values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})
-            except torch.OutOfMemoryError as error:
-                size = batch["input_ids"].numel()
-                raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
             for row, numbers in zip(rows, values.cpu().numpy(), strict=True):
                 count = min(len(texts[row]), self._limit)
                 weights[row][:count] = numbers[before : before + count]

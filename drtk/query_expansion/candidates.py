@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from drtk.data.jsonl import dump, read_expansions, read_queries
+from drtk.data.readers import read_expansions, read_queries
+from drtk.data.rows import dump
 from drtk.errors import RecordError
 from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import WindowResult

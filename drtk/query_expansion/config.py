@@ -119,6 +119,7 @@ class LabelSettings:
 
 
 @redeclare("eval_steps", no_effect=())
+@redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
     """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
@@ -132,7 +133,7 @@ class QueryRerankerConfig(TrainingConfig):
     )
     learning_rate: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
-    variant: Literal["ri", "rd"] = option(
+    variant: Literal["ri", "rd"] = setting(
         "ri", "Model input: question and expansion (ri), or also the top passage (rd)."
     )
     style: Literal["official", "thesis"] = setting(
@@ -160,6 +161,7 @@ class QueryRerankerConfig(TrainingConfig):
     max_lr: float = setting(
         2e-3, "Peak learning rate (linear), or factor with peak max_lr / sqrt(warmup) (inverse-sqrt).", at_least=0
     )
+    dev_kind: str | None = setting(None, "Expansion kind to evaluate on. [default: --kind]", no_effect=(NOT_MEASURED,))
     dev_questions: int | None = setting(
         None,
         "Number of questions of --dev to evaluate, sampled at even intervals. [default: all]",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.indexing.base import Ranking
 from drtk.query_expansion.candidates import ExpansionLine
 from drtk.query_expansion.config import LabelSettings

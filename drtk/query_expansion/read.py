@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT, PassageLookup, iter_known_hits, skip_unknown_ids
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device

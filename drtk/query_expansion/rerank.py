@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from drtk.data.checks import count_texts, describe_missing_texts, warn_if_texts_missing
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import CrossEncoderSettings

@@ -18,7 +18,7 @@ from drtk.data.checks import (
     warn_if_texts_missing,
 )
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_queries
+from drtk.data.readers import read_queries
 from drtk.errors import DrtkError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker

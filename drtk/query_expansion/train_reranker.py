@@ -194,13 +194,7 @@ def train_query_reranker(
         indices = [index * len(candidates) // count for index in range(count)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, indices, tokenizer=tokenizer, kind=kind)
         return ModelSelection(
-            model,
-            measure,
-            selection_folder,
-            metric=measure.name,
-            every=settings.eval_steps,
-            patience=settings.patience,
-            lower_is_better=True,
+            model, measure, selection_folder, metric=measure.name, config=settings, lower_is_better=True
         )
 
     checkpoints = folder / "checkpoints"

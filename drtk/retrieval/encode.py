@@ -16,11 +16,11 @@ import torch
 
 from drtk.data.checks import EmptyTextCounter
 from drtk.data.embeddings import ShardWriter, digest_records
-from drtk.data.jsonl import read_passages, read_queries
-from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import digest_config, digest_tokenizer, digest_weights, load_encoder
+from drtk.data.readers import read_passages, read_queries
+from drtk.errors import MismatchError
+from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
-from drtk.models.device import choose_device, choose_dtype
+from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
@@ -28,10 +28,9 @@ from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
-from drtk.runtime.streams import count_lines, name_of
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.streams import count_lines, digest_file, name_of
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # texts tokenized at once by `Embedder.__call__`
@@ -123,7 +122,7 @@ class Embedder:
             "dimension": self.dimension,
             "similarity": self.similarity,
             **pooling,
-            "config": digest_records(map(digest_config, backbones)),
+            "config": digest_records(digest_file(backbone / "config.json") for backbone in backbones),
             "tokenizer": digest_records(map(digest_tokenizer, backbones)),
             "recipe": {
                 **{f"{role}_prompt": encoding.get_prompt(role) for role, encoding in encodings.items()},
@@ -158,12 +157,9 @@ class Embedder:
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._tokenize.pad, left=self._tokenize.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-            try:
+            num_tokens = batch["input_ids"].size
+            with report_out_of_memory(self.device, "lower `batch_tokens`", num_tokens=num_tokens):
                 vectors = encoder(**inputs, prompt_length=self._prompt_length)
-            except torch.OutOfMemoryError as error:
-                raise DrtkError(
-                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; lower `batch_tokens`"
-                ) from error
             out[torch.from_numpy(rows).to(self.device)] = vectors
             if report is not None:
                 report(len(rows))

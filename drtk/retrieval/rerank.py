@@ -12,7 +12,7 @@ import torch
 
 from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
 from drtk.data.embeddings import PairVectors, make_pair_id
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import find_encoder_differences

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from drtk.config import check_effects
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
-from drtk.runtime.workers import Workers, count_cores
+from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, count_cores, run_filter
 from drtk.text.config import ChunkSettings
 from drtk.text.rng import sample_integer, sample_uniform
 from drtk.text.sentences import (

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from drtk.data.arrays import RaggedArray, map_array
-from drtk.data.jsonl import join_side_files, read_passages
+from drtk.data.readers import join_side_files, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json

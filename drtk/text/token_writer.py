@@ -19,7 +19,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.progress import Progress
-from drtk.runtime.workers import read_ahead
+from drtk.runtime.runners import read_ahead
 from drtk.text.sentences import Span
 from drtk.text.word_pieces import WordPieceTokenizer
 

@@ -1,4 +1,4 @@
-"""Training checkpoints, and selection of the best weights."""
+"""Training checkpoints, and selection of the best weights by evaluation during training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,22 +131,22 @@ class ModelSelection(TrainingEvaluator):
         folder: Path,
         *,
         metric: str,
-        every: int,
-        patience: int | None = None,
+        config: Any,
         lower_is_better: bool | None = None,
     ) -> None:
         """Select the weights of `model` by a metric.
 
         evaluate: function that returns metrics by name    folder: folder for the best weights
         metric: name of the metric to select by
-        patience: number of evaluations without improvement before stopping; None: never stop
+        config: a TrainingConfig or PretrainSettings with `eval_steps`, and `patience` if training may stop early
         lower_is_better: None: True if the metric's name ends in "loss"
         """
-        self.every = every
+        self.every: int = config.eval_steps
         self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
         self.best: BestEvaluation | None = None
         self.metric = metric
-        self._model, self._evaluate, self._folder, self._patience = model, evaluate, folder, patience
+        self._model, self._evaluate, self._folder = model, evaluate, folder
+        self._patience: int | None = getattr(config, "patience", None)
 
     @property
     def should_stop(self) -> bool:
@@ -261,7 +262,5 @@ class ModelSelections(TrainingEvaluator):
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
         """Load the best weights of each selector and call `save(name)`; return steps and values by name."""
-        return {
-            name: selection.save_best(model, lambda name=name: save(name))
-            for name, selection in self._selections.items()
-        }  # type: ignore[misc]
+        selections = self._selections.items()
+        return {name: selection.save_best(model, partial(save, name)) for name, selection in selections}

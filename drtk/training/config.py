@@ -52,10 +52,7 @@ _NO_CONTRAST = (
         "requires `contrastive_weight` above 0 with --loss margin-mse",
         {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
-    NoEffect(
-        "has no effect with `contrastive_weight=0`",
-        {"loss": ("kl",), "contrastive_weight": (0.0,)},
-    ),
+    NoEffect("has no effect with `contrastive_weight=0`", {"loss": ("kl",), "contrastive_weight": (0.0,)}),
 )
 _NO_LORA = (NoEffect("requires `lora`, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("requires `aux=diffcse`", {"aux": ("none",)}),)
@@ -115,8 +112,7 @@ class RetrieverConfig(TrainingConfig):
     query_prompt: str | None = setting(None, "Text to put before each query. [default: the start model's prompt]")
     passage_prompt: str | None = setting(None, "Text to put before each passage. [default: the start model's prompt]")
     title: Title | None = setting(
-        None,
-        "Join titles by a space, separator token or segment, or ignore them. [default: the start model's]",
+        None, "Join titles by a space, separator token or segment, or ignore them. [default: the start model's]"
     )
     pooling: str | None = setting(
         None, "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the start model's]"
@@ -186,13 +182,14 @@ class RetrieverConfig(TrainingConfig):
                 raise UsageError(f"`matryoshka` {size}: must be given only once")
 
 
-_PAIRS = (NoEffect("requires --kind crossencoder", {"kind": ("hlatr",)}),)
+_PAIRS = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
 _LISTWISE = (*_PAIRS, NoEffect("requires --loss listwise", {"loss": ("bce",)}))
-_LISTS = (NoEffect("requires --kind hlatr", {"kind": ("crossencoder",)}),)
+_LISTS = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
 @redeclare("gradient_checkpointing", no_effect=_PAIRS)
+@redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
     """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), by default those of SimLM's Table 12."""
@@ -201,7 +198,7 @@ class RerankerConfig(TrainingConfig):
         64, "Queries (bce: pairs) per optimizer step, over all devices.", at_least=1, panel=TRAINING
     )
     learning_rate: float = option(3e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
-    kind: Literal["crossencoder", "hlatr"] = option(
+    kind: Literal["crossencoder", "hlatr"] = setting(
         "crossencoder", "Model type: cross-encoder of pairs, or HLATR, which reranks lists of --vectors."
     )
     loss: Literal["listwise", "bce"] = option(

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer, TokenizedTexts
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset, sample_negatives, select_positive
 
 Key = tuple[Any, ...]
-
-
-class CorpusTexts(Protocol):
-    """Protocol for a corpus with look-up of passages by id, such as drtk.data.corpus_store.CorpusStore."""
-
-    def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class SampledExample:
     key: Key = ()
 
 
-class SampledExamples(EpochDataset[Any]):
+class SampledExamples(EpochDataset):
     """Dataset of the examples of all training steps, with positives and negatives sampled per epoch.
 
     negatives: number of negatives per example    batch: examples per step
@@ -56,7 +51,7 @@ class SampledExamples(EpochDataset[Any]):
         examples: PackedExamples,
         *,
         queries: Mapping[str, str],
-        corpus: CorpusTexts,
+        corpus: CorpusStore,
         batch: int,
         steps: int,
         negatives: int,
@@ -148,7 +143,7 @@ class JudgedPair:
 class JudgedPairs:
     """Sequence of all pairs of a query and a positive or negative of its examples."""
 
-    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
+    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
         self._ends = np.fromiter(accumulate(count_pairs(examples)), dtype=np.int64, count=len(examples))
 

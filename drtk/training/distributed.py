@@ -103,15 +103,6 @@ def all_reduce_sum(value: Tensor) -> Tensor:
     return total
 
 
-def all_reduce_min(value: int, device: torch.device) -> int:
-    """Return the minimum of a number over all processes. device: device of the communication"""
-    if not is_distributed():
-        return value
-    minimum = torch.tensor(value, device=device)
-    dist.all_reduce(minimum, op=dist.ReduceOp.MIN)
-    return int(minimum)
-
-
 def all_reduce_mean(value: Tensor) -> Tensor:
     """Return the mean of a tensor over all processes; it has no gradient."""
     return all_reduce_sum(value) / get_world_size()

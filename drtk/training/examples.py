@@ -6,22 +6,15 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_examples, read_queries
+from drtk.data.readers import read_examples, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 from drtk.text.rng import sample_uniform
-
-
-class PassageStore(Protocol):
-    """Protocol for a corpus that can report missing ids, such as drtk.data.corpus_store.CorpusStore."""
-
-    def find_missing(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
@@ -85,15 +78,13 @@ class PackedExamples:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def positive_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's positives. Raises ValueError if scores were not kept."""
-        if self._scores is None:
-            raise ValueError("no scores were kept; pack the examples with scored=True")
+        """Return the teacher scores of an example's positives; requires scored=True."""
+        assert self._scores is not None
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's negatives. Raises ValueError if scores were not kept."""
-        if self._scores is None:
-            raise ValueError("no scores were kept; pack the examples with scored=True")
+        """Return the teacher scores of an example's negatives; requires scored=True."""
+        assert self._scores is not None
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, share: float, *, seed: int) -> None:
@@ -137,7 +128,7 @@ class PackedExamples:
         source: str,
         *,
         queries: Mapping[str, str],
-        corpus: PassageStore,
+        corpus: CorpusStore,
         negatives: int,
         on_error: Callable[[DrtkError], None] | None = None,
     ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from transformers.integrations import TensorBoardCallback
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
+from drtk.models.device import is_out_of_memory, report_out_of_memory
 from drtk.runtime.atomic import sync_tree, write_bytes
 from drtk.runtime.progress import Progress, log_detail, round_significant, silence_transformers, warn
 from drtk.runtime.progress import log as log_message
@@ -85,7 +88,7 @@ def fit(
     trainer_options |= {} if objective is None else {"objective": objective}
     initial_micro_batch = micro_batch
     while True:
-        with report_out_of_memory(arguments.device, memory_advice):
+        with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
             trainer = (trainer_class or DrtkTrainer)(
                 log=folder / LOG,
                 steps_per_epoch=schedule.steps_per_epoch,
@@ -149,16 +152,47 @@ class ProgressCallback(TrainerCallback):
             self._progress.close()
 
 
-class StepStateCallback(TrainerCallback):
-    """Callback that tracks whether a forward or backward pass is running, where a smaller micro-batch reduces memory."""
+class StepCallback(TrainerCallback):
+    """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C.
 
-    is_running = False
+    is_in_pass: whether a forward or backward pass is running, where a smaller micro-batch reduces memory
+    is_interrupted: whether Ctrl-C was pressed
+    """
+
+    is_in_pass = is_interrupted = False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.is_running = True
+        self.is_in_pass = True
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.is_running = False
+        self.is_in_pass = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.is_interrupted:
+            control.should_log = control.should_save = control.should_training_stop = True
+
+    @contextmanager
+    def finish_step_on_interrupt(self) -> Iterator[None]:
+        """Let the current step finish after Ctrl-C, and raise KeyboardInterrupt at the end of the block.
+
+        A second Ctrl-C raises it at once, as does the first in training with several processes.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before) or threading.current_thread() is not threading.main_thread() or get_world_size() > 1:
+            yield
+            return
+
+        def interrupt(*_: Any) -> None:
+            self.is_interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self.is_interrupted:
+            raise KeyboardInterrupt
 
 
 class EvaluationCallback(TrainerCallback):
@@ -187,27 +221,9 @@ class OutOfMemoryError(DrtkError):
     """Error for a training step that ran out of memory."""
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether a torch error means out of memory, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-@contextmanager
-def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[None]:
-    """Convert out-of-memory errors of torch to a DrtkError with advice on how to reduce memory."""
-    try:
-        yield
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise DrtkError(f"{device}: out of memory; {advice} may help") from error
-        raise
-
-
 def enable_gradient_checkpointing(backbone: Any) -> None:
     """Enable gradient checkpointing, which recomputes activations in the backward pass."""
-    backbone.config.use_cache = (
-        False  # incompatible with checkpointing; transformers would disable the cache with a warning
-    )
+    backbone.config.use_cache = False  # transformers would disable it with a warning
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
         if enable is not None:
@@ -265,7 +281,7 @@ class DrtkTrainer(Trainer):
         if any(type(callback) is TensorBoardCallback for callback in self.callback_handler.callbacks):
             self.remove_callback(TensorBoardCallback)  # it writes into the folder of checkpoints, which is deleted
             self.add_callback(ResumableTensorBoardCallback(log.parent / "tensorboard"))
-        self._step_state = StepStateCallback()
+        self._step_state = StepCallback()
         self.add_callback(self._step_state)
         self.evaluator = evaluator
         if evaluator is not None:
@@ -304,9 +320,7 @@ class DrtkTrainer(Trainer):
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
             self._first_loss = float(first)
         if self.is_world_process_zero():
-            truncate_log(
-                self._log_path, step=step if start is not None else -1
-            )  # an evaluation before training has step 0
+            truncate_log(self._log_path, step=-1 if start is None else step)  # an evaluation before training has step 0
             if start is not None:
                 log_message(f"resuming after step {step:,} of {self.args.max_steps:,}")
         if self.evaluator is not None:
@@ -315,7 +329,8 @@ class DrtkTrainer(Trainer):
                 return step
         wait_for_all()
         try:
-            steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
+            with self._step_state.finish_step_on_interrupt():
+                steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
             if not is_finite(self.model):
                 raise NonFiniteLossError(
                     f"a weight is NaN or infinite after step {steps}; try a lower `learning_rate` or `precision` float32"
@@ -326,9 +341,9 @@ class DrtkTrainer(Trainer):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            in_step = self._step_state.is_running
-            field = f"a smaller `{self.micro_batch_field}`, " if in_step and self.micro_batch not in (None, 1) else ""
-            raise (OutOfMemoryError if in_step else DrtkError)(
+            in_pass = self._step_state.is_in_pass
+            field = f"a smaller `{self.micro_batch_field}`, " if in_pass and self.micro_batch not in (None, 1) else ""
+            raise (OutOfMemoryError if in_pass else DrtkError)(
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.memory_advice} may help; "
                 f"{self._describe_resume_point(is_nan=False)}"
             ) from error
@@ -354,11 +369,9 @@ class DrtkTrainer(Trainer):
             (newest / COMPLETE).unlink()
             shutil.rmtree(newest, ignore_errors=True)
         checkpoints = list_complete_checkpoints(folder)
-        return (
-            f"`resume` continues after step {parse_checkpoint_step(checkpoints[0]):,}"
-            if checkpoints
-            else "there is no checkpoint to resume from"
-        )
+        if not checkpoints:
+            return "there is no checkpoint to resume from"
+        return f"`resume` continues after step {parse_checkpoint_step(checkpoints[0]):,}"
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Run the evaluator, log its metrics, and stop training if `evaluator.should_stop`."""
@@ -448,7 +461,7 @@ class DrtkTrainer(Trainer):
         """Do nothing: the random state is set at every step."""
 
     def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """Restore the trainer state of a checkpoint, with the logging and saving intervals of this run."""
+        """Restore the trainer state of a checkpoint, with the `log_steps` and `save_steps` of this run."""
         with silence_transformers():
             state = super()._init_training_state(max_steps, *args, **kwargs)
         self.state.compute_steps(self.args, max_steps)

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from drtk.data.jsonl import dump, read_records
-from drtk.data.rows import Row, parse_id, parse_text, take_field
+from drtk.data.readers import read_records
+from drtk.data.rows import Row, dump, parse_id, parse_text, take_field
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
 from drtk.runtime.atomic import write_bytes

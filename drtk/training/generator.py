@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import GeneratorInputFormat, load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
+from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.text.batching import iter_batches_by_length
-from drtk.training.arguments import build_training_arguments, plan_schedule
+from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import GeneratorConfig
 from drtk.training.distributed import all_reduce_sum, gather_items, get_rank, get_world_size
@@ -73,11 +74,8 @@ class GenerationEvaluator:
         """Return the mean cross-entropy over the tokens of all targets, without label smoothing."""
         device = next(self._writer.model.parameters()).device
         total = torch.zeros(2, dtype=torch.float64, device=device)
-        for rows in self._batches():
-            batch = {
-                name: value.to(device)
-                for name, value in self._collate([self._local_pairs[row] for row in rows]).items()
-            }
+        for pairs in self._iter_batches():
+            batch = {name: value.to(device) for name, value in self._collate(pairs).items()}
             loss = cross_entropy_sum(compute_logits(self._writer.model, batch), batch["labels"])
             total += torch.stack([loss.double(), (batch["labels"] != IGNORE_INDEX).sum().double()])
         loss, tokens = all_reduce_sum(total).tolist()
@@ -87,9 +85,8 @@ class GenerationEvaluator:
         """Return a generated text for each held-out pair, gathered from all processes."""
         device = next(self._writer.model.parameters()).device
         texts: dict[str, str] = {}  # by source; a source may have several targets
-        for rows in self._batches():
-            new = [self._local_pairs[row] for row in rows if self._local_pairs[row].source not in texts]
-            if pairs := [*{pair.source: pair for pair in new}.values()]:
+        for batch_pairs in self._iter_batches():
+            if pairs := [*{pair.source: pair for pair in batch_pairs if pair.source not in texts}.values()]:
                 batch = self._collate(pairs)
                 ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
                 generated = generate_tokens(self._writer, ids, mask, [""] * len(pairs), self._settings, seed=0)
@@ -99,11 +96,10 @@ class GenerationEvaluator:
                 texts |= {pair.source: " ".join(text.split()) for pair, text in zip(pairs, decoded, strict=True)}
         return gather_items([texts[pair.source] for pair in self._local_pairs])
 
-    def _batches(self) -> Iterator[np.ndarray]:
-        lengths = np.array(
-            [len(pair.source) for pair in self._local_pairs], dtype=np.int64
-        )  # in characters, which approximate tokens
-        return iter_batches_by_length(lengths, budget=1 << 62, max_texts=self._batch_size)
+    def _iter_batches(self) -> Iterator[list[TextPair]]:
+        characters = np.array([len(pair.source) for pair in self._local_pairs], dtype=np.int64)  # approximate tokens
+        for rows in iter_batches_by_length(characters, budget=1 << 62, max_texts=self._batch_size):
+            yield [self._local_pairs[row] for row in rows]
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -227,18 +223,12 @@ def train_generator(
             batch_size=schedule.batch,
             max_new_tokens=target_length,
         )
-        selection = ModelSelection(
-            model,
-            evaluation,
-            folder / "checkpoints",
-            metric="dev_loss" if by_loss else config.best_by,
-            every=config.eval_steps,
-            patience=config.patience,
-        )
+        metric = "dev_loss" if by_loss else config.best_by
+        selection = ModelSelection(model, evaluation, folder / CHECKPOINTS, metric=metric, config=config)
 
     def save() -> None:
         model.config.use_cache = use_cache
-        save_generation_model(model.cpu().eval(), writer.tokenizer, folder)
+        save_pretrained_model(model.cpu().eval(), writer.tokenizer, folder)
 
     return fit(
         model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
 from drtk.training.fit import fit
@@ -167,26 +167,12 @@ def train_list_reranker(
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
-    reranker_config = ListRerankerConfig(
-        width=vectors.dimension,
-        depth=config.depth,
-        hidden=config.hidden,
-        layers=config.layers,
-        heads=config.heads,
-        feedforward=config.feedforward,
-        dropout=config.dropout,
-    )
-    model = init_list_reranker(reranker_config, seed=seed).to(arguments.device)
+    sizes = {field.name: getattr(config, field.name) for field in fields(ListRerankerConfig) if field.name != "width"}
+    model = init_list_reranker(ListRerankerConfig(vectors.dimension, **sizes), seed=seed).to(arguments.device)
     selection = None
     if candidates is not None:
-        selection = ModelSelection(
-            model,
-            ListEvaluator(model, candidates, dev_vectors or vectors),
-            folder / "checkpoints",
-            metric=config.dev_measure,
-            every=config.eval_steps,
-            patience=config.patience,
-        )
+        evaluator = ListEvaluator(model, candidates, dev_vectors or vectors)
+        selection = ModelSelection(model, evaluator, folder / CHECKPOINTS, metric=config.dev_measure, config=config)
     return fit(
         model,
         EpochDataset(data.lists, batch=config.batch_size, steps=schedule.steps, seed=seed),

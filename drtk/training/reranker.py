@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drtk.data.corpus_store import CorpusStore
 from drtk.losses.ranking import binary_cross_entropy, listwise_cross_entropy, r_drop_losses, select_hardest
 from drtk.models.cross_encoder import CrossEncoder, PairClassifier, save_cross_encoder
 from drtk.models.generator_input import format_passage
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
-from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import (
-    CorpusTexts,
     JudgedPair,
     JudgedPairs,
     SampledExample,
@@ -77,17 +77,14 @@ def compute_listwise_terms(
     use_r_drop: run the model twice with different dropout, and add the divergence of the two distributions
     """
     if backward is not None and backward < passages:
-        columns = select_hardest(
-            score_without_dropout(model, inputs).view(-1, passages), backward
-        )  # (queries, backward)
+        scores = score_without_dropout(model, inputs).view(-1, passages)
+        columns = select_hardest(scores, backward)  # (queries, backward)
         rows = (columns + torch.arange(len(columns), device=columns.device).unsqueeze(1) * passages).flatten()
         inputs, passages = {name: value[rows] for name, value in inputs.items()}, backward
     if not use_r_drop:
         return {"cross_entropy": listwise_cross_entropy(model(**inputs).view(-1, passages))}
-    logits = model(
-        **{name: torch.cat([value, value]) for name, value in inputs.items()}
-    )  # dropout differs in the halves
-    first, second = logits.view(2, -1, passages)
+    doubled = {name: torch.cat([value, value]) for name, value in inputs.items()}
+    first, second = model(**doubled).view(2, -1, passages)  # dropout differs in the halves
     cross_entropy, divergence = r_drop_losses(first, second)
     return {"cross_entropy": cross_entropy, "r_drop": divergence}
 
@@ -142,7 +139,7 @@ class PairEvaluator:
         candidates: DevCandidates,
         *,
         queries: Mapping[str, str],
-        corpus: CorpusTexts,
+        corpus: CorpusStore,
         tokenizer: PairTokenizer,
         title: str,
     ) -> None:
@@ -185,16 +182,10 @@ def train_reranker(
     tokenizer = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
     if build_evaluator is not None:
-        selection = ModelSelection(
-            model,
-            build_evaluator(model.to(arguments.device), tokenizer),
-            folder / "checkpoints",
-            metric=config.dev_measure,
-            every=config.eval_steps,
-            patience=config.patience,
-        )
+        evaluator = build_evaluator(model.to(arguments.device), tokenizer)
+        selection = ModelSelection(model, evaluator, folder / CHECKPOINTS, metric=config.dev_measure, config=config)
     schedule_options: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
-    dataset: EpochDataset[Any]
+    dataset: EpochDataset
     if config.loss == "bce":
         dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **schedule_options)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +16,10 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import EncodingConfig, locate
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
-from drtk.training.arguments import build_training_arguments, plan_schedule
+from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
@@ -66,16 +67,7 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
     Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for `temperature_warmup` with a
     temperature of 1 or more.
     """
-    overrides = {
-        "pooling": config.pooling,
-        "normalize": config.normalize,
-        "similarity": config.similarity,
-        "query_length": config.query_length,
-        "passage_length": config.passage_length,
-        "query_prompt": config.query_prompt,
-        "passage_prompt": config.passage_prompt,
-        "title": config.title,
-    }
+    overrides = {field.name: getattr(config, field.name, None) for field in fields(EncodingConfig)}
     towers = load_towers(model, overrides=overrides, untied=config.untied)
     for tower in towers.values():
         changes: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
@@ -84,11 +76,9 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
         if config.passage_length is None:
             changes["passage_length"] = min(PASSAGE_LENGTH, tower.encoding.passage_length)
         tower.encoding = tower.encoding.override(changes, strict=False, folder=model)
-        for size in config.matryoshka:
-            if size >= tower.encoder.dimension:
-                raise MismatchError(
-                    f"`matryoshka` {size}: must be below {tower.encoder.dimension}, the dimension of {model}"
-                )
+        dimension = tower.encoder.dimension
+        if config.matryoshka and (size := max(config.matryoshka)) >= dimension:
+            raise MismatchError(f"`matryoshka` {size}: must be below {dimension}, the dimension of {model}")
     temperature = RetrieverLoss.from_config(config, similarity=str(towers["passage"].encoding.similarity)).temperature
     if config.temperature_warmup and temperature >= 1:
         raise UsageError(f"`temperature_warmup` requires a `temperature` below 1, got {temperature:g}")
@@ -155,9 +145,7 @@ def train_retriever(
     )
     selection = None
     if dev is not None:
-        selection = ModelSelection(
-            model, dev, folder / "checkpoints", metric=SELECT_BY, every=config.eval_steps, patience=config.patience
-        )
+        selection = ModelSelection(model, dev, folder / CHECKPOINTS, metric=SELECT_BY, config=config)
 
     def save() -> None:
         for tower in towers.values():
@@ -227,14 +215,7 @@ def train_from_files(
     auxiliary = None if build_auxiliary is None else build_auxiliary(towers)  # before the folder is touched
     dev = None if build_dev is None else build_dev(towers, data)
     facts = train_retriever(
-        data,
-        job.begin(),
-        towers=towers,
-        config=config,
-        seed=seed,
-        device=device,
-        dev=dev,
-        auxiliary=auxiliary,
+        data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
     )
     job.tracker.inputs += find_inputs(
         {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}

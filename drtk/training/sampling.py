@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from drtk.text.rng import create_generator
 
 Item = TypeVar("Item")
-Item_co = TypeVar("Item_co", covariant=True)
 
 
 def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
@@ -69,21 +68,13 @@ def derive_step_seed(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-class IndexedItems(Protocol[Item_co]):
-    """Protocol for a sequence of items."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Item_co: ...
-
-
-class EpochDataset(Generic[Item]):
+class EpochDataset:
     """Dataset of the items of all training steps in order: item k belongs to step k // batch.
 
     Each epoch shuffles the items and drops those that do not fill a batch.
     """
 
-    def __init__(self, items: IndexedItems[Item], *, batch: int, steps: int, seed: int) -> None:
+    def __init__(self, items: Any, *, batch: int, steps: int, seed: int) -> None:
         self.items, self.seed = items, seed
         self._count, self._length = len(items), steps * batch
         self._per_epoch = self._count // batch * batch
@@ -92,12 +83,12 @@ class EpochDataset(Generic[Item]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, index: int) -> Any:
         epoch, place = divmod(index, self._per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, shuffle_epoch(self._count, epoch=epoch, seed=self.seed))
         return self.load(int(self._order[1][place]), epoch)
 
-    def load(self, index: int, epoch: int) -> Item:
+    def load(self, index: int, epoch: int) -> Any:
         """Return the item at `index`. Subclasses may override it to return different items per epoch."""
         return self.items[index]

@@ -9,14 +9,13 @@ from heapq import nsmallest
 from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.text.rng import sample_uniform
-from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
 from drtk.training.folds import digest_question
 
@@ -46,7 +45,7 @@ class ExamplePairs:
     """Text pairs (positive, query) of training examples; queries without text are skipped."""
 
     def __init__(
-        self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts, source: Source
+        self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore, source: Source
     ) -> None:
         self._examples, self._queries, self._corpus, self._source = examples, queries, corpus, source
         self._pairs = array("i")  # example, passage, example, passage, …
@@ -71,7 +70,7 @@ class ExamplePairs:
 class PassageQueryPairs:
     """Text pairs (passage, query) from the field "queries" that `drtk doc2query` writes; empty queries are skipped."""
 
-    def __init__(self, passages: Iterable[Passage], *, corpus: CorpusTexts, source: Source) -> None:
+    def __init__(self, passages: Iterable[Passage], *, corpus: CorpusStore, source: Source) -> None:
         """Raises ValueError if the "queries" of a passage are not a list of strings."""
         self._corpus, self._source = corpus, source
         self._ids: list[str] = []

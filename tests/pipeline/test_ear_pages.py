@@ -22,7 +22,7 @@ SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
     "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough for non-empty greedy texts
-    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --eval-steps 2",
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --set eval_steps=2",
     "train-reranker": "--max-steps 2 --batch-size 4 --set warmup=0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from drtk.data.embeddings import read_shards
-from drtk.data.jsonl import dump, read_examples
+from drtk.data.readers import read_examples
+from drtk.data.rows import dump
 from drtk.errors import RecordError
 from drtk.retrieval import encode as embeddings
 from drtk.retrieval.encode import Embedder, WindowEncoder

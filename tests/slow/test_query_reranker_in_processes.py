@@ -22,16 +22,8 @@ from tests.tiny_models import save_tiny_cross_encoder
     [
         [],
         [
-            "--variant",
-            "rd",
-            "--set",
-            "micro_batch_size=2",
-            "--dev",
-            "labeled.jsonl",
-            "--dev-kind",
-            "title",
-            "--eval-steps",
-            "2",
+            *("--set", "variant=rd", "--set", "micro_batch_size=2", "--dev", "labeled.jsonl"),
+            *("--set", "dev_kind=title", "--set", "eval_steps=2"),
         ],
     ],
     ids=["ri", "rd measured"],

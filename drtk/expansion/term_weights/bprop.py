@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, WordWeights
 from drtk.models.checkpoint import load_encoder
-from drtk.models.device import choose_device
+from drtk.models.device import choose_device, report_out_of_memory
 from drtk.models.model_folder import locate
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
@@ -78,11 +78,8 @@ class FirstTokenAttention:
         """Return the attention of the first token to every token, (rows, tokens)."""
         inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
         self._row.clear()
-        try:
+        with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=batch["input_ids"].size):
             self._model(**inputs)
-        except torch.OutOfMemoryError as error:
-            size = batch["input_ids"].size
-            raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
         if not self._row:
             raise MismatchError(f"{self._folder}: unsupported attention implementation; use a BERT-like encoder")
         # ALBERT applies the same layer several times; the last row is from the last application.

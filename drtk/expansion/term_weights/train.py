@@ -21,7 +21,7 @@ from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, locate_passage_words
 from drtk.text.words import extract_question_words, load_function_words, make_stemmer
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
-from drtk.training.dataset import CorpusTexts, SampledExample, SampledExamples
+from drtk.training.dataset import SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
 from drtk.training.sampling import EpochDataset
@@ -43,7 +43,7 @@ class PassageQuestions(NamedTuple):
 class PassageQuestionsDataset:
     """Dataset of the distinct positives of all examples, each with all its questions."""
 
-    def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusTexts) -> None:
+    def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusStore) -> None:
         self._texts, self._corpus = queries, corpus
         self._queries: dict[str, list[str]] = {}
         for example, query_id in enumerate(examples.query_ids):
@@ -219,7 +219,7 @@ def train_term_weighter(
     }
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
     steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
-    dataset: EpochDataset[Any]
+    dataset: EpochDataset
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
         dataset = EpochDataset(PassageQuestionsDataset(data.examples, **texts), **steps)
@@ -257,7 +257,7 @@ def find_largest_impact(
     weigher: TermWeightModel,
     tokenizer: WordPieceTokenizer,
     examples: PackedExamples,
-    corpus: CorpusTexts,
+    corpus: CorpusStore,
     *,
     settings: WeightingSettings,
     length: int,

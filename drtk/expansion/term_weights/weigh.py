@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from drtk.data.jsonl import dump, read_passages
+from drtk.data.readers import read_passages
+from drtk.data.rows import dump
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -32,7 +33,7 @@ from drtk.expansion.term_weights.base import (
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.count_based import is_word
 from drtk.models.model_folder import locate
-from drtk.pretraining.masking.strategies import compute_mask_budget, scale_weights, sort_largest_first
+from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
 from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.inputs import InputTracker

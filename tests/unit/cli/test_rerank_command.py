@@ -312,7 +312,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += "--set depth=10 --batch-size 20 --max-steps 60 --set layers=1 --eval-steps 20 --set log_steps=10 --dev dev --dev-run run".split()
+    call += "--set depth=10 --batch-size 20 --max-steps 60 --set layers=1 --set eval_steps=20 --set log_steps=10 --dev dev --dev-run run".split()
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -435,7 +435,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
-    call = "train-reranker run --vectors v --kind hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
+    call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
     assert "excluded 24 queries without a positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"

@@ -268,7 +268,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train = f"rerank-queries train {place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
-    more = f"--device cpu --variant rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
+    more = f"--device cpu --set variant=rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app([*f"{train} {more}".split()], standalone_mode=False)
     named = [
         "--model",

@@ -68,10 +68,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
         "log_steps=3",
         "--set",
         "save_steps=3",
-        "--variant",
-        "rd",
-        "--eval-steps",
-        "3",
+        *("--set", "variant=rd", "--set", "eval_steps=3"),
     ]
     more += ["--set", "micro_batch_size=2"]
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
@@ -101,7 +98,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
 
 
 def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "rd", "--max-steps", "1", "--variant", "rd", "--set", "style=thesis")
+    train(place, tmp_path / "rd", "--max-steps", "1", "--set", "variant=rd", "--set", "style=thesis")
     manifests = [read_json(folder / "meta.json") for folder in (place / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
@@ -139,7 +136,16 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
 
 
 def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
-    more = ["--max-steps", "20", "--eval-steps", "5", "--dev", str(place / "labeled.jsonl"), "--dev-kind", "answer"]
+    more = [
+        "--max-steps",
+        "20",
+        "--set",
+        "eval_steps=5",
+        "--dev",
+        str(place / "labeled.jsonl"),
+        "--set",
+        "dev_kind=answer",
+    ]
     train(place, tmp_path / "m", *more)
     found = [entry for entry in entries(tmp_path / "m") if "mean rank" in entry]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
@@ -170,7 +176,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measured)
     files = [f"{kind}={place / 'labeled.jsonl'}" for kind in ("answer", "title")]
-    run(place, tmp_path / "m", "--max-steps", "6", "--eval-steps", "2", "--dev", files[0], "--dev", files[1])
+    run(place, tmp_path / "m", "--max-steps", "6", "--set", "eval_steps=2", "--dev", files[0], "--dev", files[1])
     meta = read_json(tmp_path / "m" / "meta.json")
     best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
     assert (meta["kind"], meta["kinds"], meta["best"]) == ("query re-rankers", ["answer", "title"], best)
@@ -205,9 +211,9 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
 
 
 def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path: Path) -> None:
-    labels, more = place / "labeled.jsonl", ["--max-steps", "2", "--eval-steps", "1"]
+    labels, more = place / "labeled.jsonl", ["--max-steps", "2", "--set", "eval_steps=1"]
     run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
-    train(place, tmp_path / "one", *more, "--dev", str(labels), "--dev-kind", "answer")
+    train(place, tmp_path / "one", *more, "--dev", str(labels), "--set", "dev_kind=answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
     alone = [entry["mean rank"] for entry in entries(tmp_path / "one") if "mean rank" in entry]
     both = [entry["mean rank (answer)"] for entry in entries(tmp_path / "both") if "mean rank (answer)" in entry]
@@ -219,10 +225,14 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: 
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev, more = (
         str(write_rows(tmp_path / "dev.jsonl", turned)),
-        ["--max-steps", "1", "--eval-steps", "1", "--kind", "title"],
+        ["--max-steps", "1", "--set", "eval_steps=1", "--kind", "title"],
     )
     means = {}
-    for name, which in (("default", []), ("title", ["--dev-kind", "title"]), ("answer", ["--dev-kind", "answer"])):
+    for name, which in (
+        ("default", []),
+        ("title", ["--set", "dev_kind=title"]),
+        ("answer", ["--set", "dev_kind=answer"]),
+    ):
         train(place, tmp_path / name, *more, "--dev", dev, *which)
         means[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
     assert means["default"] == means["title"] != means["answer"]

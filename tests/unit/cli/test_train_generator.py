@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.config import load_preset, merge_settings
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.models.seq2seq import save_generation_model
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.runtime.integrity import read_json
 from drtk.training.config import GeneratorConfig
 from drtk.training.fit import DrtkTrainer
@@ -156,7 +156,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
              (("layers", 1), ("ffn_dim", 64), ("attention_heads", 4))}  # fmt: skip
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
-    save_generation_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
+    save_pretrained_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
     more = "--max-steps 24 --set log_steps=4 --dev-share 0.3 --set dev_measure=loss --target-length 99"
     manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
@@ -203,7 +203,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 
     def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         by_folder[folder.name.removesuffix(".part")] = {pairs[at].source: pairs[at].target for at in range(len(pairs))}
-        save_generation_model(start.writer.model, start.writer.tokenizer, folder)
+        save_pretrained_model(start.writer.model, start.writer.tokenizer, folder)
         return {"steps": 0, "epochs": 0.0}
 
     for module in ("drtk.query_expansion.train_generator", "drtk.training.generator"):

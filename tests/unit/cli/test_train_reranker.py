@@ -35,7 +35,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dev = " --dev {0}/dev --dev-run {0}/run --set dev_queries=60"
-    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --eval-steps 50"
+    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --set eval_steps=50"
     learned = train(place, tmp_path / "m", encoder + dev)
     log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -48,7 +48,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
     assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
     kept = train(
-        place, tmp_path / "worse", f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --eval-steps 1" + dev
+        place, tmp_path / "worse", f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --set eval_steps=1" + dev
     )
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
     assert distance(kept, learned) == 0

@@ -73,13 +73,12 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
         return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
 
-    monkeypatch.setattr("drtk.data.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("drtk.data.tables.require_library", lambda *_: SimpleNamespace(load_dataset=load_dataset))
     named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
     with pytest.raises(
-        UsageError,
-        match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv",
+        UsageError, match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv"
     ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 

@@ -6,6 +6,7 @@ import io
 import json
 import resource
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ CALLS = {
     + TEXTS,
     "reranker": "train-reranker {0}/examples.jsonl --model {0}/crossencoder --batch-size 8 --negatives 3 --max-length 32 "
     + TEXTS,
-    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --set depth=10 --batch-size 8 --set layers=1",
+    "lists": "train-reranker {0}/run --set kind=hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --set depth=10 --batch-size 8 --set layers=1",
     "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --batch-size 8 --max-length 24 --target-length 8 "
     + TEXTS,
 }
@@ -93,6 +94,20 @@ def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]
         yield
 
 
+@contextmanager
+def pressing_ctrl_c_at(step: int) -> Iterator[None]:
+    usual = DrtkTrainer.training_step
+
+    def interrupt(self: Any, *given: Any, **named: Any) -> Any:
+        if self.state.global_step + 1 == step:
+            signal.raise_signal(signal.SIGINT)
+        return usual(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DrtkTrainer, "training_step", interrupt)
+        yield
+
+
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 RESUMED = {
     "retriever": "--grad-cache 5 --set temperature_warmup=true --set mask_false_negatives=true",
@@ -106,10 +121,16 @@ RESUMED = {
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    more = ("--max-steps 4", DEV[name], "--eval-steps 2", RESUMED[name])
+    more = ("--max-steps 4", DEV[name], "--set eval_steps=2", RESUMED[name])
     whole = train(made, name, tmp_path / "whole", *more)
-    with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
-        train(made, name, tmp_path / "m", *more)
+    if name == "lists":  # Ctrl-C saves a checkpoint after the step
+        more = (*more, "--set save_steps=500")
+        with pressing_ctrl_c_at(3):
+            assert app(arguments(made, name, tmp_path / "m", *more), standalone_mode=False) == 130
+        assert (tmp_path / "m.part" / "checkpoints" / "checkpoint-3" / "complete").exists()
+    else:
+        with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
+            train(made, name, tmp_path / "m", *more)
     assert equal(train(made, name, tmp_path / "m", *more, "--resume"), whole)
     assert entries(tmp_path / "m") == entries(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
@@ -232,13 +253,13 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
 
     monkeypatch.setattr(DrtkTrainer, method, fail)
     with pytest.raises(DrtkError, match="cpu: out of memory at step"):
-        train(made, "reranker", tmp_path / "m", "--micro-batch-size 4 --eval-steps 2", DEV["reranker"])
+        train(made, "reranker", tmp_path / "m", "--micro-batch-size 4 --set eval_steps=2", DEV["reranker"])
     assert not list(tmp_path.glob("m.part/checkpoints/micro_batch"))
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
-    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --eval-steps 1 --set patience=2", DEV[name])
+    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --set eval_steps=1 --set patience=2", DEV[name])
     manifest = read_json(tmp_path / "m" / "meta.json")
     first = int(name == "generator")  # which is not evaluated before its first step
     assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (first + 2, first)
@@ -255,7 +276,10 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
 )
 def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
     with record_linear_dtypes() as precisions:
-        app(arguments(place, name, tmp_path / "m", "--max-steps 1 --precision bfloat16", more), standalone_mode=False)
+        app(
+            arguments(place, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more),
+            standalone_mode=False,
+        )
     assert precisions == {torch.bfloat16}
 
 
@@ -332,7 +356,7 @@ def test_evaluating_with_what_is_trained_on_is_warned_of(
     lines = files["examples"].read_text().splitlines(keepends=True)
     (tmp_path / "dev.jsonl").write_text("".join(lines[40:]))
     (tmp_path / "first.jsonl").write_text("".join(lines[:50]))
-    call = arguments(made, name, tmp_path / "m", "--max-steps 1 --eval-steps 1")
+    call = arguments(made, name, tmp_path / "m", "--max-steps 1 --set eval_steps=1")
     if name != "lists":
         call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
     options = {"retriever": [], "generator": ["--set", "dev_measure=loss"]}.get(name, ["--dev-run", f"{made}/run"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drtk.cli.main import app
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from tests.run_commands import run_command, write_text

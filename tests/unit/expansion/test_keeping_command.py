@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.jsonl import dump
+from drtk.data.rows import dump
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion import generate
 from drtk.expansion.keep_queries import find_threshold

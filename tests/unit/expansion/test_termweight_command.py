@@ -328,7 +328,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
             ["--method", "idf", "--tokenizer", "{tiny}", "--merge"],
             "INPUT is only valid for computing weights; --merge joins the files",
         ),
-        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` requires --train"),
+        ([*OF_IDF, "--set", "learning_rate=1"], "`learning_rate` requires --train"),
         ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` requires --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation requires --method bprop"),
         ([*OF_IDF, "--set", "k1=1.2"], "--set k1 requires --method bm25"),

@@ -20,16 +20,11 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
-from drtk.models.generation import (
-    filter_logits,
-    find_ignored_settings,
-    generate_tokens,
-    sample_tokens,
-    sample_uniforms,
-)
+from drtk.models.generation import filter_logits, find_ignored_settings, generate_tokens, sample_tokens, sample_uniforms
 from drtk.models.init_model import train_tokenizer
-from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model, save_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 
 LENGTHS = (5, 9, 12, 3, 7)
 
@@ -184,10 +179,10 @@ def test_the_forced_first_token_is_stored_in_the_folder(tmp_path: Path) -> None:
     model = create_tiny_writer("bart").model
     model.generation_config.forced_bos_token_id = 7
     tokenizer = train_tokenizer(["some words for a tokenizer"], InitModelSettings(vocab_size=50, min_frequency=1))
-    save_generation_model(model, tokenizer, tmp_path)
+    save_pretrained_model(model, tokenizer, tmp_path)
     writer = load_generation_model(tmp_path)
     assert (writer.start, writer.first, writer.ends) == (2, 7, (2,))
-    save_generation_model(writer.model, tokenizer, tmp_path / "again")
+    save_pretrained_model(writer.model, tokenizer, tmp_path / "again")
     assert load_generation_model(tmp_path / "again").first == 7  # training keeps it
 
 

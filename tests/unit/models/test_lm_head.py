@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder
+from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder, save_pretrained_model
 from drtk.models.lm_head import (
     LMHead,
     get_head_path,
@@ -19,7 +19,6 @@ from drtk.models.lm_head import (
     load_masked_lm,
     load_trained_masked_lm,
     save_lm_head,
-    save_masked_lm,
 )
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import find_minilm, save_tiny_encoder
@@ -101,7 +100,7 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
     torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
-    save_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
+    save_pretrained_model(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

@@ -214,10 +214,7 @@ def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kept", "problem"),
-    [
-        (1, r"'s vocabulary has no \[UNK\], \[CLS\], \[SEP\]"),
-        (30, r" has 30 tokens, but the model has \d+ embeddings"),
-    ],
+    [(1, r"'s vocabulary has no \[UNK\], \[CLS\], \[SEP\]"), (30, r" has 30 tokens, but the model has \d+ embeddings")],
 )
 def test_a_truncated_vocabulary_is_rejected(folders: dict[str, Path], tmp_path: Path, kept: int, problem: str) -> None:
     folder = Path(shutil.copytree(folders["encoder"], tmp_path / "m"))

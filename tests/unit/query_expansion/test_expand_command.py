@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.jsonl import read_expansions
+from drtk.data.readers import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
-from drtk.models.seq2seq import save_generation_model
+from drtk.models.checkpoint import save_pretrained_model
 from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
 from tests.qa_collection import QuestionFiles, write_questions
@@ -239,7 +239,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
     def noted(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         learnt[target.name] = {pairs[at].source for at in range(len(pairs))}
-        save_generation_model(start.writer.model, start.writer.tokenizer, target)
+        save_pretrained_model(start.writer.model, start.writer.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:

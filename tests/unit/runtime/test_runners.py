@@ -1,4 +1,4 @@
-"""Batch functions on both runners: order, resuming, lost workers, errors."""
+"""Batch functions on both runners: order, resuming, lost workers, errors; prefetching in a thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.run_ray import _iter_in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead, run_filter
 
 
 class Squares(BatchFunction):
@@ -39,10 +40,8 @@ class Squares(BatchFunction):
             if number == self._deadly and not self._marker.exists():
                 self._marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return WindowResult(
-            [f"{number} {square}\n".encode() for number, square in prepared],
-            {"even": sum(n % 2 == 0 for n, _ in prepared)},
-        )
+        lines = [f"{number} {square}\n".encode() for number, square in prepared]
+        return WindowResult(lines, {"even": sum(number % 2 == 0 for number, _ in prepared)})
 
 
 def run(
@@ -141,3 +140,31 @@ def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -
     with pytest.raises(RecordError):
         list(map_windows(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
     assert closed == [None, 2]
+
+
+def test_items_are_prefetched_in_order_and_errors_follow_them():
+    made = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        made.set()
+        yield 2
+        raise OSError("gone")
+
+    stream = read_ahead(items())
+    assert next(stream) == 1
+    assert made.wait(5)  # the second item is read before it is requested
+    assert next(stream) == 2
+    with pytest.raises(OSError, match="gone"):
+        next(stream)
+    assert list(read_ahead(range(100))) == list(range(100))
+    assert list(read_ahead([])) == []
+    assert list(read_ahead([None, None])) == [None, None]
+
+
+def test_the_thread_ends_when_the_caller_stops():
+    before = threading.active_count()
+    stream = read_ahead(iter(range(10**9)))
+    assert next(stream) == 0
+    stream.close()
+    assert threading.active_count() == before

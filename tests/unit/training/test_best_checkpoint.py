@@ -18,6 +18,7 @@ from drtk.training.best_checkpoint import (
     save_weights,
     truncate_log,
 )
+from drtk.training.config import TrainingConfig
 
 
 class ScriptedSelection:
@@ -29,7 +30,7 @@ class ScriptedSelection:
         self.model = torch.nn.Linear(1, 1, bias=False)
         figures = iter(values)
         self.selection = ModelSelection(
-            self.model, lambda: {metric: next(figures)}, folder, metric=metric, every=10, patience=patience
+            self.model, lambda: {metric: next(figures)}, folder, metric=metric, config=TrainingConfig(patience=patience)
         )
 
     def at(self, step: int) -> bool:
@@ -100,7 +101,7 @@ def test_several_selections_keep_their_own_weights_through_a_crash(tmp_path: Pat
         def evaluate(name: str) -> Callable[[], dict[str, float]]:
             return lambda: {name: RANKS[name][round(model.weight.item()) // 10 - 1]}
 
-        options = {"every": 10, "patience": patience, "lower_is_better": True}
+        options = {"config": TrainingConfig(patience=patience), "lower_is_better": True}
         return ModelSelections(
             {
                 name: ModelSelection(model, evaluate(name), get_selection_folder(folder, name), metric=name, **options)

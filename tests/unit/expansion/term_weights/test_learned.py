@@ -24,7 +24,7 @@ from tests.run_commands import run_command, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
-QUICK = ["--learning-rate", "5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
+QUICK = ["--set", "learning_rate=5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
 
 
 def test_quantised_impacts_are_the_known_ones() -> None:
@@ -281,7 +281,7 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
         run_command(
             capfd,
             *without(
-                without(without(without(without(arguments, "--train"), "-o"), "--learning-rate"), "--set"),
+                without(without(without(arguments, "--train"), "-o"), "--set"),
                 "--set",
             ),
         )

@@ -1,28 +1,182 @@
 """Read passages, queries, judgments, runs and examples in the common formats, which are detected from the content.
 
-Readers yield (line number, record), with a ValueError in place of an invalid record.
+`read_*` functions yield valid records and raise errors that name file:line. `iter_*` functions yield (line number,
+record), with a ValueError in place of an invalid record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Literal, TypeVar
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
 
 import orjson
 
-from drtk.data.examples import ParsedExample, is_example, parse_example_row, parse_result_hits
-from drtk.data.json_arrays import is_array, iter_array_rows
-from drtk.data.rows import Row, describe_json_error, is_too_deep, make_id, parse_passage, parse_query, parse_row
+from drtk.data.examples import ParsedExample, parse_example_row, parse_result_hits
+from drtk.data.json_arrays import iter_array_rows
+from drtk.data.rows import (
+    Row,
+    describe_json_error,
+    is_array,
+    is_example,
+    is_too_deep,
+    make_id,
+    parse_expansion,
+    parse_id,
+    parse_passage,
+    parse_prediction,
+    parse_query,
+    parse_row,
+)
 from drtk.data.sniff import is_candidate
 from drtk.data.tables import is_table, iter_table_rows
+from drtk.data.trec import iter_query_hits, read_qrels
 from drtk.data.tsv import ParsedRow, parse_passage_lines, parse_query_lines
-from drtk.records import Example, Hit, Passage, Qrel, Query
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.records import Example, Expansion, Hit, Passage, Prediction, Qrel, Query
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import warn
+from drtk.runtime.streams import name_of
 
 Record = TypeVar("Record")
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
+MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
+_get_id: Callable[[Any], str] = attrgetter("id")
+
+
+def read_records(
+    source: str,
+    parse: Callable[[Row], Record],
+    *,
+    tracker: InputTracker | None = None,
+    id_of: Callable[[Record], str] | None = None,
+) -> Iterator[Record]:
+    """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
+
+    Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
+    """
+    tracker = tracker or InputTracker()
+    return iter_valid(parse_rows(iter_json_rows(source, tracker), parse), source, tracker, id_of)
+
+
+def read_passages(
+    source: str, *, tracker: InputTracker | None = None, side_files: Sequence[str] = ()
+) -> Iterator[Passage]:
+    """Yield the passages of a corpus in any format.
+
+    side_files: files with further fields of the passages, written with `bare`; they are joined by id, line by line
+    """
+    tracker = tracker or InputTracker()
+    passages = iter_valid(iter_passages(source, tracker), source, tracker, _get_id)
+    return join_side_files(passages, source, side_files, tracker) if side_files else passages
+
+
+def read_queries(source: str, *, tracker: InputTracker | None = None) -> Iterator[Query]:
+    """Yield the queries of a file in any format."""
+    tracker = tracker or InputTracker()
+    return iter_valid(iter_queries(source, tracker), source, tracker, _get_id)
+
+
+def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterator[Example]:
+    """Yield the training examples of a file in any format that has ids of passages.
+
+    Raises DrtkError for a format with texts only, which `drtk convert` can convert.
+    """
+    tracker = tracker or InputTracker()
+    for parsed in iter_valid(iter_examples(source, tracker), source, tracker):
+        if parsed.has_new_ids:
+            raise DrtkError(
+                f"{name_of(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
+                "of drtk convert"
+            )
+        yield parsed.example
+
+
+def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Prediction]:
+    """Yield the predicted answers of a JSONL file. A query may have several."""
+    return read_records(source, parse_prediction, tracker=tracker)
+
+
+def read_expansions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Expansion]:
+    """Yield the query expansions of a JSONL file, as drtk expand-queries and rerank-queries write them."""
+    return read_records(source, parse_expansion, tracker=tracker, id_of=_get_id)
+
+
+def iter_valid(
+    records: Iterable[tuple[int, Record | ValueError]],
+    source: str,
+    tracker: InputTracker,
+    id_of: Callable[[Record], str] | None = None,
+) -> Iterator[Record]:
+    """Yield the valid records; errors and repeated ids go to `tracker`.
+
+    records: (line number, record or error)
+    id_of: returns the id of a record; None if ids may be repeated
+    """
+    seen: set[int] | None = None if id_of is None else set()
+    for number, record in records:
+        if isinstance(record, ValueError):
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(record)))
+            continue
+        if seen is not None and id_of is not None:
+            count = len(seen)
+            seen.add(hash(id_of(record)))
+            if len(seen) == count:
+                tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
+                continue
+            if count + 1 == MAX_CHECKED_IDS:
+                seen = None
+                warn(
+                    f"{name_of(source)}: more than {MAX_CHECKED_IDS:,} records; "
+                    "repeated ids are not detected from here on; run `drtk validate` to find them"
+                )
+        tracker.line = number
+        yield record
+
+
+def join_side_files(
+    passages: Iterable[Passage], source: str, side_files: Sequence[str], tracker: InputTracker
+) -> Iterator[Passage]:
+    """Add the fields of side files to passages, line by line.
+
+    Raises MismatchError, with both places, if a side file has other ids or another length.
+    """
+    sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
+    count = 0
+    for count, passage in enumerate(passages, start=1):
+        extra = dict(passage.extra)
+        metadata = dict(passage.metadata or {})
+        for name, rows in sides:
+            number, row = next(rows, (0, None))
+            if row is None:
+                raise MismatchError(f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}')")
+            if row["_id"] != passage.id:
+                raise MismatchError(
+                    f"{name}:{number}: id '{row['_id']}', but record {count} of {name_of(source)} is '{passage.id}'"
+                )
+            metadata |= row.pop("metadata", None) or {}
+            extra |= {field: value for field, value in row.items() if field != "_id"}
+        yield Passage(passage.id, passage.text, passage.title, metadata or passage.metadata, extra)
+    for name, rows in sides:
+        number, row = next(rows, (0, None))
+        if row is not None:
+            raise MismatchError(
+                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {name_of(source)}"
+            )
+
+
+def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row]]:
+    for number, line in tracker.iter_lines(name):
+        if not line.strip():
+            continue
+        try:
+            row = parse_row(line)
+            row["_id"] = parse_id(row.pop("_id", row.pop("id", None)), "_id")
+        except ValueError as error:
+            raise RecordError(f"{name}:{number}", str(error)) from error
+        yield number, row
 
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
@@ -53,8 +207,6 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
     """Yield judgments in BEIR's TSV or TREC's format, or the positives of training data with grade 1."""
-    from drtk.data.trec import read_qrels
-
     if not _is_json(source, tracker):
         yield from read_qrels(source, tracker=tracker)
         return
@@ -68,8 +220,6 @@ def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
 
 def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield the hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's results."""
-    from drtk.data.trec import iter_query_hits
-
     if _is_json(source, tracker):
         yield from _iter_result_hits(source, tracker)
     elif len(_peek_line(source, tracker).split()) == 3:
