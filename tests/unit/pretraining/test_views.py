@@ -205,13 +205,7 @@ FIELDS_OF = {"queries": {"queries"}, "long queries": {"queries"}, "continuations
         ("first", "pair.b", 0, {"spans": "overlap", "max_tokens": 9}, {"g h . i j . k l .", "e f . g h . i j ."}),
         ("first", "pair.b", 0, {"spans": "overlap"}, {"g h . i j . k l . m n .", "e f . g h . i j . k l . m n ."}),
         ("first", "pair.b", 1, {"spans": "overlap", "max_tokens": 6}, {"k l . m n ."}),  # 1 of 2
-        (
-            "first",
-            "pair.b",
-            1,
-            {"spans": "overlap", "max_tokens": 1},
-            {"k"},
-        ),  # cropped by the slot, but never empty
+        ("first", "pair.b", 1, {"spans": "overlap", "max_tokens": 1}, {"k"}),
         ("last", "pair.b", 2, {"spans": "overlap", "max_tokens": 9}, {"e f . g h . i j .", "g h . i j . k l ."}),
         (
             "last",
