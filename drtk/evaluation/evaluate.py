@@ -26,8 +26,8 @@ _MAX_NAMED = 3  # names of runs or measures in a message; of the others, only th
 
 
 @dataclass(frozen=True)
-class RankingView:
-    """Conversion of a query's hits to the ranking that is scored.
+class RankingBuilder:
+    """Builder of the ranking that is scored from a query's hits.
 
     order: sort by score or by the rank column
     by: maps a passage id to its document id, to score documents by their best passage (MaxP)
@@ -42,8 +42,8 @@ class RankingView:
     @classmethod
     def from_settings(
         cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
-    ) -> RankingView:
-        """Return the view of rankings that `settings` select.
+    ) -> RankingBuilder:
+        """Return a builder with these settings.
 
         document_of: maps a passage id to its document id
         """

@@ -137,7 +137,7 @@ class RatingProbe:
     def __init__(self, source: str, *, tracker: InputTracker) -> None:
         self._source, self._pairs = source, read_pairs(source, tracker).pairs
         if len(self._pairs) < 2:
-            raise DrtkError(f"{source}: a correlation requires at least two rated pairs")
+            raise DrtkError(f"{source}: a correlation requires at least two rated pairs; add pairs")
 
     def __call__(self, encode: EncodeRecords) -> float:
         """Return the correlation."""

@@ -66,10 +66,10 @@ def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] |
     from scipy import stats
 
     if len(cosines) < 2:
-        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}")
+        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}; add rated pairs")
     for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
-            raise DrtkError(f"the correlation is undefined: all {name} are equal")
+            raise DrtkError(f"the correlation is undefined: all {name} are equal; check the data")
     return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
@@ -79,7 +79,7 @@ def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
     Low values mean that positive pairs are close. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
-        raise DrtkError("alignment requires a positive pair, got none")
+        raise DrtkError("alignment requires a positive pair, got none; lower `positive`")
     return float(np.mean(2 - 2 * compute_pair_cosines(first, second)))
 
 
@@ -91,7 +91,7 @@ def compute_uniformity(vectors: np.ndarray) -> float:
     points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity requires two sentences, got {count}")
+        raise DrtkError(f"uniformity requires two sentences, got {count}; add data")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]

@@ -182,7 +182,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}")
+        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}; encode more texts")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
@@ -277,8 +277,8 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
 
 
 def _take_number(row: Row, field: str) -> float:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    value: Any = row.get(field)
+    if type(value) not in (int, float):
         raise ValueError(f"expected a number as '{field}'")
     return float(value)
 
