@@ -199,26 +199,20 @@ def evaluate_sentences(
     for system in parse_runs(systems):
         encode = open_encoder(system.source, device, tracker)
         vectors = SentenceVectors(encode, (text for task in tasks for text in task.iter_texts()))
-        results[system.name] = evaluate_tasks(tasks, vectors, settings)
+        results[system.name] = [evaluate_task(task, vectors, settings) for task in tasks]
         if write_pair is not None:
             for line in format_pairs(system.name, tasks, vectors):
                 write_pair(line)
     return format_sentence_results(results, settings.format, digits=settings.digits)
 
 
-def evaluate_tasks(tasks: Sequence[Task], vectors: SentenceVectors, settings: SentenceSettings) -> list[TaskResult]:
-    """Evaluate a system's vectors on each task. Raises DrtkError that names the task and its files."""
-    results = []
-    for task in tasks:
-        name = task.name
-        evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRY.get(name, _evaluate_sts)
-        try:
-            values, details = evaluate(task, vectors, settings)
-        except DrtkError as error:
-            files = ", ".join(str(path) for path in task.files.values())
-            raise DrtkError(f"{name} ({files}): {error}") from error
-        results.append(TaskResult(name, values, details))
-    return results
+def evaluate_task(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
+    """Evaluate a system's vectors on a task. Raises DrtkError that names the task and its files."""
+    evaluate = _evaluate_transfer if task.name in TRANSFER else _GEOMETRY.get(task.name, _evaluate_sts)
+    try:
+        return TaskResult(task.name, *evaluate(task, vectors, settings))
+    except DrtkError as error:
+        raise DrtkError(f"{task.name} ({', '.join(map(str, task.files.values()))}): {error}") from error
 
 
 Values = dict[str, float]
