@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drtk.data.beir import PACKED, find_qrels
+from drtk.data.beir import FILE_SUFFIXES, find_qrels
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
@@ -60,7 +60,7 @@ def find_run(folder: Path, collection: BeirCollection) -> Path | None:
     For a collection in a group, NAME is GROUP/NAME, GROUP-NAME or GROUP_NAME.
     """
     names = dict.fromkeys([collection.name, *(collection.name.replace("/", sign) for sign in "-_")])
-    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in PACKED)
+    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in FILE_SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
 
 
