@@ -7,7 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from drtk.cli.options import WithFiles, command_name, make_option, record_arguments, set_signature, signature_of
+from drtk.cli.options import (
+    INTERRUPT_HINTS,
+    WithFiles,
+    command_name,
+    make_option,
+    record_arguments,
+    set_signature,
+    signature_of,
+)
 from drtk.config import CONTROL, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
@@ -123,12 +131,7 @@ def folder_maker(
 
 
 def _folder_job(
-    name: str,
-    kind: str,
-    output: str,
-    settings: dict[str, Any],
-    given: dict[str, Any],
-    may_differ: tuple[str, ...] = (),
+    name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any], may_differ: tuple[str, ...] = ()
 ) -> FolderJob:
     if output == STANDARD:
         raise UsageError("--output must name a folder")
@@ -196,9 +199,11 @@ def _common(
                 if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
                     checkpoints = job.path / "checkpoints"
                     if checkpoints.is_dir() and not any(checkpoints.iterdir()):
-                        log(f"{job.path}: no checkpoint was saved yet (`save_steps`), so `resume` begins again")
+                        INTERRUPT_HINTS.append(
+                            f"{output} has no checkpoint yet (`save_steps`), so `resume` begins again"
+                        )
                     else:
-                        log(f"{job.path}: is unfinished; `resume` continues from there")
+                        INTERRUPT_HINTS.append(f"{output} is unfinished; `resume` continues from there")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.

@@ -216,9 +216,7 @@ _CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
 
 
 @plain_command
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
-) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
     Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if

@@ -20,18 +20,14 @@ import typer
 
 from drtk import __version__
 from drtk.cli.help import Command, Group, explain_unknown_option
-from drtk.cli.options import NO_WHOLE
+from drtk.cli.options import INTERRUPT_HINTS, NO_WHOLE
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.progress import escape_control_characters, name_options
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # Messages for pydantic's errors; pydantic parses the values of options for Typer.
-_NO_NUMBER = {
-    "int_parsing": NO_WHOLE,
-    "int_from_float": NO_WHOLE,
-    "float_parsing": "is not a number",
-}
+_NO_NUMBER = {"int_parsing": NO_WHOLE, "int_from_float": NO_WHOLE, "float_parsing": "is not a number"}
 
 
 def usage_line(problem: str, command: str) -> str:
@@ -66,6 +62,11 @@ def parsing_fault(error: Exception) -> str | None:
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last
         message = f"no such option {error.option_name}; did you mean {near}?"
+    if "unexpected extra argument" in message and context is not None:
+        expected = " ".join(context.command.collect_usage_pieces(context)[1:])
+        message = (
+            f"unexpected argument '{message.rpartition('(')[2].rstrip(')')}'; expected {expected or 'no argument'}"
+        )
     what, value = message.partition(": ")[0], _describe_rejected_value(error)
     if value is not None and what != message:
         message = f"{what}: {value}"
@@ -214,7 +215,7 @@ def run() -> None:
             left = app(prog_name="drtk", standalone_mode=False)
             status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
             if status == 130:
-                _print_error("interrupted")
+                _print_interrupted()
             _exit(status)
         except SystemExit as done:
             if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
@@ -226,14 +227,14 @@ def run() -> None:
             _exit(OutputClosed.status)
         except Exception as error:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
-                _print_error("interrupted")
+                _print_interrupted()
                 _exit(130)
             reported = _report(error, verbose=verbose)
             if reported is None:
                 raise
             _exit(reported)
         except KeyboardInterrupt:
-            _print_error("interrupted")
+            _print_interrupted()
             _exit(130)
 
 
@@ -348,6 +349,10 @@ def _is_distributed() -> bool:
 def _print_error(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr on a full disk
         print(f"drtk: {escape_control_characters(name_options(message))}", file=sys.stderr)
+
+
+def _print_interrupted() -> None:
+    _print_error("; ".join(["interrupted", *INTERRUPT_HINTS]))
 
 
 def _exit(status: int) -> NoReturn:

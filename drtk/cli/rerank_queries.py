@@ -256,15 +256,7 @@ def rerank_queries__apply(
 
         job.tracker.inputs.append(describe_folder(index))
     counts = select_queries(
-        source,
-        questions,
-        settings,
-        models=models,
-        device=device,
-        index=index,
-        corpus=corpus,
-        running=running,
-        job=job,
+        source, questions, settings, models=models, device=device, index=index, corpus=corpus, running=running, job=job
     )
     files, without = counts.pop("files"), counts["without a candidate"]
     if alone := files["asked alone"]:

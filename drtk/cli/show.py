@@ -22,7 +22,7 @@ from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_objective, describe_slot
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
-from drtk.runtime.manifest import Manifest, get_manifest_path, has_unfinished_part, read_manifest
+from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
 from drtk.runtime.progress import escape_control_characters, log
 from drtk.runtime.streams import STANDARD, Output, name_of
 
@@ -106,7 +106,8 @@ def manifest_of(path: str) -> Manifest | None:
     if path == STANDARD:
         return None
     if not Path(path).exists() and not has_unfinished_part(Path(path)):
-        raise DrtkError(f"{path}: No such file or directory")
+        reason = f"is {UNFINISHED}" if Path(f"{path}.part").exists() else "No such file or directory"
+        raise DrtkError(f"{path}: {reason}")
     if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
     beside = get_manifest_path(path)

@@ -208,11 +208,7 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
             MismatchError,
             "run: looks like hits of a TREC run; expected training examples, such as from",
         ),
-        (
-            "rerank examples.jsonl TEXTS",
-            MismatchError,
-            "examples.jsonl: looks like training examples; expected a TREC",
-        ),
+        ("rerank examples.jsonl TEXTS", MismatchError, "examples.jsonl: looks like training examples; expected a TREC"),
     ],
 )
 def test_contradictory_options_and_swapped_inputs_are_rejected(
