@@ -130,8 +130,8 @@ def merge_settings(
     for name, item in declared.items():
         if (other := item.metadata.get("replaces")) is not None:
             pair = {name, other}
-            for place, held in (("", chosen), (f"{preset_name}: ", preset)):
-                if pair <= held.keys():
+            for place, names in (("", chosen), (f"{preset_name}: ", preset)):
+                if pair <= names.keys():
                     raise UsageError(
                         f"{place}{flag_of(item)} and {flag_of(declared[other])} cannot be combined; give one"
                     )

@@ -184,10 +184,10 @@ class _VectorFolder:
     def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
         with closing(scored):
-            for each in scored:
+            for window in scored:
                 if not self._is_whole:
-                    self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
-                yield each.result
+                    self._pairs.write(window.ids, window.vectors, before=int(self._filter.counts.get("pairs", 0)))
+                yield window.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:

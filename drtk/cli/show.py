@@ -87,14 +87,7 @@ def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
 
 _SHOWN_SEPARATELY = (
     MANIFEST_DIGEST,
-    "kind",
-    "command",
-    "started",
-    "seconds",
-    "settings",
-    "inputs",
-    "counts",
-    "versions",
+    *["kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions"],
 )
 
 
@@ -152,9 +145,8 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
-        for number, line in enumerate(
-            describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
-        ):
+        lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
+        for number, line in enumerate(lines):
             yield from _wrap("" if number else "recipe", line)
     yield from _value_lines("settings", settings)
     yield from _value_lines("versions", manifest.get("versions", {}))
@@ -169,9 +161,8 @@ def _value_lines(name: str, value: Any) -> Iterator[str]:
     if _is_empty(value):
         return
     if isinstance(value, dict):
-        yield from _wrap(
-            name, "  ".join(f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
-        )
+        items = (f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
+        yield from _wrap(name, "  ".join(items))
     elif isinstance(value, list):
         yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
@@ -332,12 +323,12 @@ def _slots(
     from drtk.config import load_preset
     from drtk.pretraining.preview import preview_slots
 
-    found = load_preset(preset)
-    if found.command != "pretrain":
-        raise UsageError(f"preset '{preset}' sets options of drtk {found.command}; choose a preset of pretrain")
+    loaded = load_preset(preset)
+    if loaded.command != "pretrain":
+        raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
     lines = preview_slots(
         path,
-        found.content | {"name": preset},
+        loaded.content | {"name": preset},
         model=model,
         count=count,
         changes=changes,

@@ -278,13 +278,7 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
         with pytest.raises(UsageError, match="--train requires --corpus, --queries and --model"):
             run_command(capfd, *without(arguments, flag))
     with pytest.raises(UsageError, match="--corpus and --queries require --train"):
-        run_command(
-            capfd,
-            *without(
-                without(without(without(arguments, "--train"), "-o"), "--set"),
-                "--set",
-            ),
-        )
+        run_command(capfd, "termweight", "--method", "deepct", "--corpus", "c", "--queries", "q")
     with pytest.raises(UsageError, match="--output must name a folder"):
         run_command(capfd, *without(arguments, "-o"))
     assert not (tmp_path / "m").exists()
