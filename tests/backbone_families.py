@@ -113,7 +113,7 @@ def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), see
 
 @dataclass
 class DecoderSlot:
-    """An input of decoders (see drtk.pretraining.decoders.transformer.DecoderInput); by default all positions are visible."""
+    """An input of decoders (see drtk.pretraining.decoders.DecoderInput); by default all positions are visible."""
 
     adapter: BackboneAdapter
     ids: Tensor
@@ -124,7 +124,7 @@ class DecoderSlot:
     types: Tensor | None = None
 
     @property
-    def clean_ids(self) -> Tensor:
+    def original_ids(self) -> Tensor:
         return self.ids if self.clean is None else self.clean
 
     def get_states(self) -> list[Tensor]:

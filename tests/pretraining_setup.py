@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
-from drtk.pretraining.batch import Batch, PretrainingExample, SlotBatch
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.dataset import Batch, PretrainingData, PretrainingExample, SlotBatch
 from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, compute_contrastive_losses
 from drtk.pretraining.parse import apply_changes, parse_composition

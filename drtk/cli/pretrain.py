@@ -109,9 +109,14 @@ def pretrain(
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
     from drtk.models.device import AttentionBackend, choose_device
-    from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
+    from drtk.pretraining.assembly import (
+        build_network,
+        check_composition,
+        check_lengths,
+        load_training_modules,
+        warn_of_equal_views,
+    )
     from drtk.pretraining.dataset import PretrainingData
-    from drtk.pretraining.export import load_training_modules
     from drtk.pretraining.trainer import check_batch
     from drtk.pretraining.trainer import pretrain as train
     from drtk.runtime.manifest import find_inputs

@@ -157,7 +157,7 @@ class _VectorFolder:
     """Write the folder of pair vectors while the run is written."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
-        from drtk.data.embeddings import PairWriter, ShardWriter
+        from drtk.data.embeddings import ShardWriter
         from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_done
 
@@ -176,17 +176,19 @@ class _VectorFolder:
         self._path: Path = self.job.begin()
         dimension = int(self._identity["dimension"])
         self._writer = ShardWriter(self._path, dimension=dimension, dtype=dtype, model=model)
-        self._pairs = PairWriter(self._writer)
         # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.tracker.inputs.append(self._entry)
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
+        from drtk.data.embeddings import write_pairs
+
         with closing(scored):
             for window in scored:
                 if not self._is_whole:
-                    self._pairs.write(window.ids, window.vectors, before=int(self._filter.counts.get("pairs", 0)))
+                    before = int(self._filter.counts.get("pairs", 0))
+                    write_pairs(self._writer, window.ids, window.vectors, before=before)
                 yield window.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)

@@ -12,11 +12,10 @@ from drtk.data.ids import parse_document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import SOURCES, get_manifest_path, is_manifest, is_unchanged
+from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
@@ -234,7 +233,7 @@ class CorpusOrigin(NamedTuple):
 
 def find_origins(path: str) -> list[CorpusOrigin]:
     """Return the corpora that a run, examples, an index or embeddings were made from, according to their manifests."""
-    manifest = _read_manifest(path)
+    manifest = load_output_manifest(path)
     # A model is not bound to the corpus it was trained with; vectors of queries have none.
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
         return []
@@ -273,15 +272,6 @@ def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> 
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]
-
-
-def _read_manifest(path: str) -> dict[str, Any] | None:
-    place = get_manifest_path(path)
-    try:
-        content = read_json(place) if place.exists() else None
-    except DrtkError:
-        return None
-    return content if is_manifest(content) else None
 
 
 def check_origin(path: str, corpus: CorpusOrigin) -> None:

@@ -88,52 +88,40 @@ def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[
 def read_shards(folder: str | Path) -> list[Shard]:
     """Return the shards of a finished embeddings folder. Raises MismatchError for any other folder."""
     manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
-    place = f"{folder}/{FOLDER_MANIFEST}"
-    return [
-        Shard(
-            Path(folder),
-            number,
-            check_object(entry, place, rows=int)["rows"],
-            manifest["dimension"],
-            manifest.get("role") == PAIR,
-        )
-        for number, entry in enumerate(manifest["shards"])
-    ]
+    entries = [check_object(entry, f"{folder}/{FOLDER_MANIFEST}", rows=int) for entry in manifest["shards"]]
+    dimension, pairs = manifest["dimension"], manifest.get("role") == PAIR
+    return [Shard(Path(folder), number, entry["rows"], dimension, pairs) for number, entry in enumerate(entries)]
 
 
 class ShardWriter:
     """Writer of shards. After a crash, a shard is complete or absent; a journal records the digests of its records.
 
     model: name of the model, for errors
+    entries: one {"rows", "digest"} per finished shard, as in meta.json
     """
 
     def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
         self.model = model
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
         self._journal = folder / JOURNAL
-        self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
-        if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
+        self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
+        if not isinstance(self.entries, list) or not all(map(_is_entry, self.entries)):
             raise DrtkError(
                 f"{self._journal}: is not a list of finished shards; use `force` without `resume` to start over"
             )
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """One {"rows", "digest"} per finished shard, as in meta.json."""
-        return list(self._entries)
-
-    @property
     def rows(self) -> int:
-        return sum(entry["rows"] for entry in self._entries)
+        return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
         """Return whether an interrupted run has written this shard. Raises MismatchError if it was made from other records.
 
         digest: digest of the records of the shard (see `digest_records`)
         """
-        if number >= len(self._entries):
+        if number >= len(self.entries):
             return False
-        if self._entries[number]["digest"] != digest:
+        if self.entries[number]["digest"] != digest:
             raise MismatchError(
                 f"{self.folder}: shard {number:05d} was made from other records; use `force` to start over"
             )
@@ -155,11 +143,11 @@ class ShardWriter:
             raise DrtkError(
                 f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}"
             )
-        name = f"{len(self._entries):05d}"
+        name = f"{len(self.entries):05d}"
         self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
         self._write_file(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
-        self._entries.append({"rows": len(ids), "digest": digest})
-        write_json(self._journal, self._entries)
+        self.entries.append({"rows": len(ids), "digest": digest})
+        write_json(self._journal, self.entries)
 
     def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file so that it is complete or absent after a crash."""
@@ -286,29 +274,23 @@ class PairVectors:
         return vectors
 
 
-class PairWriter:
-    """Writer of the vectors of (query, document) pairs next to a resumable output, one shard per window of records."""
+def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
+    """Write the vectors of the pairs in a window of records as a shard, unless they were written before a crash.
 
-    def __init__(self, writer: ShardWriter) -> None:
-        self._writer = writer
-
-    def write(self, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
-        """Write the pairs of a window, unless they were written before a crash.
-
-        before: number of pairs in the windows before
-        Raises MismatchError if the folder contains other pairs at this position.
-        """
-        if not len(ids):
+    before: number of pairs in the windows before
+    Raises MismatchError if the folder contains other pairs at this position.
+    """
+    if not len(ids):
+        return
+    digest, rows = digest_records(ids), 0
+    if writer.rows == before:
+        writer.write(ids, vectors, digest=digest)
+        return
+    for entry in writer.entries:
+        if rows == before and entry == {"rows": len(ids), "digest": digest}:
             return
-        digest, rows = digest_records(ids), 0
-        if self._writer.rows == before:
-            self._writer.write(ids, vectors, digest=digest)
-            return
-        for entry in self._writer.entries:
-            if rows == before and entry == {"rows": len(ids), "digest": digest}:
-                return
-            rows += entry["rows"]
-        raise MismatchError(
-            f"{self._writer.folder}: has {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
-            "use `force` without `resume` to start over"
-        )
+        rows += entry["rows"]
+    raise MismatchError(
+        f"{writer.folder}: has {writer.rows:,} vectors, but the output has {before:,} pairs; "
+        "use `force` without `resume` to start over"
+    )

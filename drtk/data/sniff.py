@@ -25,7 +25,7 @@ def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
 
     head: the first decompressed bytes of a file
     """
-    lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
+    lines = [line for line in split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
         return "run"
@@ -44,7 +44,7 @@ def sniff_kind(head: bytes) -> str | None:
             None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
         ]
     else:
-        lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
+        lines = [line for line in split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
         kinds = [_sniff_line(line) for line in lines[:MAX_LINES]]
     unique_kinds = set(kinds)
     if unique_kinds == {JUDGMENTS, RANKED} and kinds[0] == JUDGMENTS:  # BEIR's header, and its lines
@@ -60,7 +60,7 @@ def is_candidate(line: bytes) -> bool:
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
 
-def _split_whole_lines(head: bytes) -> list[bytes]:
+def split_whole_lines(head: bytes) -> list[bytes]:
     """Return the lines of `head` without an incomplete last one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_com
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, describe_folder
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, find_inputs
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
@@ -58,12 +59,9 @@ def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, R
         yield number, plain
     if is_hub_dataset(source):
         tracker.inputs.append({"path": source, "digest": f"{number} rows"})
-    elif Path(source).is_dir():
-        tracker.inputs.append(describe_folder(source))
     else:
-        facts = Path(source).stat()
-        entry = {"path": source, "bytes": facts.st_size, "digest": digest_file(source), "mtime_ns": facts.st_mtime_ns}
-        tracker.inputs.append(entry)
+        (entry,) = find_inputs({"source": source})
+        tracker.inputs.append(entry | {"digest": entry["digest"] or digest_file(source)})
 
 
 def _iter_rows(source: str) -> Iterator[Row]:
@@ -85,7 +83,7 @@ def _is_saved(path: Path) -> bool:
 
 
 def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
-    parquet = require_pyarrow("reading Parquet").parquet
+    parquet = require_library("pyarrow", "reading Parquet").parquet
     for path in paths:
         try:
             with parquet.ParquetFile(path) as file:
@@ -96,19 +94,13 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
 
 
 def _iter_saved_rows(path: Path) -> Iterator[Row]:
-    dataset = require_datasets("reading a saved data set").load_from_disk(str(path))
-    if isinstance(dataset, dict):
-        if len(dataset) != 1:
-            raise DrtkError(
-                f"{path}: has the splits {', '.join(dataset)}; name one: {path / next(iter(dataset), 'SPLIT')}"
-            )
-        dataset = next(iter(dataset.values()))
-    yield from dataset
+    dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
+    yield from _get_only_split(dataset, str(path), separator="/")
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
     """Stream the rows of a data set of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
-    datasets = require_datasets("reading a data set of the hub")
+    datasets = require_library("datasets", "reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
@@ -118,11 +110,17 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
         )
     except Exception as error:  # many kinds, also of the network
         raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    if isinstance(dataset, dict):
-        if len(dataset) != 1:
-            raise DrtkError(f"{HUB}{name}: has the splits {', '.join(dataset)}; name one: {HUB}{name}:SPLIT")
-        dataset = next(iter(dataset.values()))
-    yield from dataset
+    yield from _get_only_split(dataset, f"{HUB}{name}", separator=":")
+
+
+def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
+    """Return a data set, or the only split of a dictionary of splits. Raises DrtkError if there are several splits."""
+    if not isinstance(dataset, dict):
+        return dataset
+    if len(dataset) != 1:
+        example = f"{name}{separator}{next(iter(dataset), 'SPLIT')}"
+        raise DrtkError(f"{name}: has the splits {', '.join(dataset)}; name one, such as {example}")
+    return next(iter(dataset.values()))
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -136,23 +134,13 @@ def _drop_nulls(value: Any) -> Any:
     raise ValueError(f"has a value of type {type(value).__name__}, which JSON cannot represent")
 
 
-def require_pyarrow(purpose: str) -> Any:
-    """Return pyarrow with its Parquet module. Raises MissingDependency if it is not installed."""
+def require_library(name: str, purpose: str) -> Any:
+    """Import and return pyarrow (with its Parquet module) or datasets. Raises MissingDependency if it is not installed."""
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import_module("pyarrow.parquet")
+        return import_module(name)
     except ImportError as error:
-        raise MissingDependency("pyarrow", purpose, format_pip_command("datasets", "pyarrow")) from error
-    return pyarrow
-
-
-def require_datasets(purpose: str) -> Any:
-    """Return Hugging Face's `datasets`. Raises MissingDependency if it is not installed."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependency("datasets", purpose, format_pip_command("datasets", "pyarrow")) from error
-    return datasets
+        raise MissingDependency(name, purpose, format_pip_command("datasets", "pyarrow")) from error
 
 
 Read = Callable[[InputTracker], Iterator[Any]]
@@ -187,7 +175,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
 def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
-    datasets = require_datasets("writing a data set")
+    datasets = require_library("datasets", "writing a data set")
     datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -227,7 +215,7 @@ def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
 
 def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
     """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
-    pa = require_pyarrow("writing Parquet")
+    pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
     for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
         try:
@@ -261,7 +249,7 @@ def _replace_null_types(pa: Any, kind: Any) -> Any:
 
 
 def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
-    pa = require_pyarrow("writing Parquet")
+    pa = require_library("pyarrow", "writing Parquet")
     count = 0
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for rows in _iter_row_groups(records, kind):

@@ -305,7 +305,8 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
     if is_stream(source):
-        rows = list(_peek_rows(tracker.peek(source)))
+        lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
+        rows = [row for line in islice(lines, MAX_LINES) if (row := _parse_row_if_valid(line)) is not None]
     else:
         records = islice(readers.iter_json_rows(source, InputTracker()), MAX_LINES)
         rows = [row for _, row in records if isinstance(row, dict)]
@@ -317,13 +318,10 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
-def _peek_rows(beginning: bytes) -> Iterator[Row]:
-    lines = beginning.splitlines(keepends=True)
-    if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
-        lines.pop()
-    for line in islice(filter(bytes.strip, lines), MAX_LINES):
-        with suppress(ValueError):
-            yield parse_row(line)
+def _parse_row_if_valid(line: bytes) -> Row | None:
+    with suppress(ValueError):
+        return parse_row(line)
+    return None
 
 
 def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:

@@ -142,8 +142,7 @@ def evaluate_by_answers(
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
-    depths = {result.name: result.deepest for result in results}
-    log_shallow_runs(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(results, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 

@@ -88,22 +88,22 @@ def evaluate_collections(
         warn(f"collections ignored because a run is missing: {', '.join(left_out)}")
     view = RankingView.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
-    depths: dict[str, int] = {}
+    results: list[Evaluation] = []
     for collection in track(common, "eval", unit="collections", total=len(common)):
         evaluator = Evaluator(read_judgments(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            result = evaluate_run(run, evaluator, view, tracker)
-            values[name][collection.name], depths[run.name] = result.overall, result.deepest
-    log_shallow_runs(depths, measures)
+            results.append(evaluate_run(run, evaluator, view, tracker))
+            values[name][collection.name] = results[-1].overall
+    log_shallow_runs(results, measures)
     num_groups = len({collection.group_name for collection in common})
     text = "1 collection" if num_groups == 1 else f"{num_groups:,} collections"
     log(
         f"eval: averages are over {text}"
         + f" ({len(common):,} before averaging within groups)" * (len(common) > num_groups)
     )
-    results = [average_groups(name, common, values[name], measures) for name in values]
-    return format_results(results, measures, settings, COLLECTIONS)
+    averages = [average_groups(name, common, values[name], measures) for name in values]
+    return format_results(averages, measures, settings, COLLECTIONS)
 
 
 def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieved_only: bool) -> dict[str, Path]:
@@ -120,10 +120,6 @@ def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieve
             f"{system.source}: has no run for {len(missing)} of {len(paths)} collections "
             f"({', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}); use `retrieved_only` to ignore them for all systems"
         )
-    used = set(runs.values())
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("meta.json"))
-    if others := [path for path in files if path not in used]:
-        log(f"{system.source}: {len(others):,} files belong to no collection, for example {others[0].name}")
     return runs
 
 

@@ -22,7 +22,7 @@ Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
 _MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
 _BATCH = 500  # queries handed to pytrec_eval at once
-_MAX_NAMED = 3  # runs, or measures, named in a warning before the others are counted
+_MAX_NAMED = 3  # names of runs or measures in a message; of the others, only the number
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,20 @@ class RankingView:
 
 
 def log_shallow_runs(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
+    results: Iterable[Evaluation],
+    measures: Sequence[Measure],
+    *,
+    judged_by: str = "judgments",
+    size: int | None = None,
 ) -> None:
     """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
 
-    depths: length of the longest ranking of a judged query, by run; 0 is ignored
     size: number of documents in the collection, if known; runs of this depth are complete
     """
-    by_depth: dict[int, list[str]] = {}
-    for name, depth in depths.items():
-        if depth and (size is None or depth < size):
-            by_depth.setdefault(depth, []).append(name)
+    by_depth: dict[int, list[str]] = defaultdict(list)
+    for result in results:
+        if result.deepest and (size is None or result.deepest < size):
+            by_depth[result.deepest].append(result.name)
     for depth, names in by_depth.items():
         deeper = [measure.name for measure in measures if measure.cutoff is not None and measure.cutoff > depth]
         if deeper:

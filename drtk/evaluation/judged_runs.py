@@ -75,7 +75,7 @@ class JudgedRankings:
 
 
 class _JudgedQueries:
-    """Container of the judged queries that records all queries looked up."""
+    """Container of the judged queries for `load_hits`; it records every query of the run in `looked_up`."""
 
     def __init__(self, judgments: Judgments) -> None:
         self._judgments = judgments
@@ -121,11 +121,18 @@ def read_rankings(
 
 
 def evaluate_with_rankings(
-    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
+    run: NamedRun,
+    evaluator: Evaluator,
+    view: RankingView,
+    tracker: InputTracker,
+    *,
+    retrieved_only: bool = False,
+    judged_by: RelevanceSource = "judgments",
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; return its evaluation and rankings."""
-    rankings = read_rankings(run, evaluator.judgments, view, tracker)
-    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
+    judgments = evaluator.judgments
+    rankings = read_rankings(run, judgments, view, tracker, judged_by=judged_by)
+    log_missing(run.name, len(rankings.ids), len(judgments), retrieved_only=retrieved_only, judged_by=judged_by)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
     return result, rankings
@@ -161,7 +168,7 @@ def evaluate_runs(
     judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
-    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs(results, measures, size=size)
     return format_results(results, measures, settings)
 
 
@@ -207,7 +214,10 @@ def log_missing(
     judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
-    """Log the number of judged queries without a ranking, and whether they count as 0. where: part of the message"""
+    """Log the number of judged queries without a ranking or prediction, and whether they count as 0.
+
+    where: the file without them, such as "in the run"
+    """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
         log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

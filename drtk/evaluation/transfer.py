@@ -170,15 +170,8 @@ def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
 
 def encode_labels(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Return the labels of each split as class indices. Raises DrtkError for a single class."""
-    names = sorted({label for split in labels for label in split}, key=_sort_key)
+    names = sorted({label for split in labels for label in split})
     if len(names) < 2:
         raise DrtkError("classification requires at least two classes, got one")
     number = {name: at for at, name in enumerate(names)}
     return [np.array([number[label] for label in split], dtype=np.int64) for split in labels]
-
-
-def _sort_key(label: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(label), label
-    except ValueError:
-        return 1, 0.0, label

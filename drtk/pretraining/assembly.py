@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.device import AttentionBackend
-from drtk.models.lm_head import load_masked_lm, warn_untrained_head
+from drtk.models.lm_head import get_head_path, load_masked_lm, warn_untrained_head
 from drtk.models.model_folder import locate
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective
@@ -25,6 +26,7 @@ from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import load_stop_words
 
+MODULES_FILE = "readers"  # of a model folder: the weights of decoders and projectors
 # Names of the dropout rates in the configurations of transformers
 _DROPOUTS = (
     "hidden_dropout_prob",
@@ -125,6 +127,19 @@ def build_network(
         stop_words=_build_stop_word_mask(tokenizer),
     )
     return network, tokenizer
+
+
+def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
+    """Load the decoders and projectors that an earlier pre-training saved in `model`, and return the number of tensors."""
+    path = get_head_path(model, MODULES_FILE)
+    if not path.exists():
+        return 0
+    state = network.state_dict()
+    matching = {
+        name: tensor for name, tensor in load_file(path).items() if name in state and state[name].shape == tensor.shape
+    }
+    network.load_state_dict(matching, strict=False)
+    return len(matching)
 
 
 def check_lengths(network: PretrainingNetwork, max_length: int) -> None:

@@ -14,11 +14,11 @@ from drtk.models.backbone import BackboneAdapter
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.model_folder import locate
-from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import Composition
-from drtk.pretraining.corruption import corrupt_tokens
-from drtk.pretraining.decoders.transformer import Discriminator
+from drtk.pretraining.dataset import SlotBatch
+from drtk.pretraining.decoders import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
+from drtk.pretraining.masking import corrupt_tokens
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork
 from drtk.pretraining.objectives import LossParts, TokenLoss
 from drtk.pretraining.parse import parse_composition
@@ -95,7 +95,7 @@ class TokenCorruptor:
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return the arrays `given`, `content`, `hidden` and `noise` of SlotBatch, each (texts, tokens).
+        """Return the arrays `input_ids`, `content`, `masked` and `noise` of SlotBatch, each (texts, tokens).
 
         role: "query" or "passage"    padded: the padded model inputs    keys: a sampling key for each text
         """
@@ -103,17 +103,17 @@ class TokenCorruptor:
         slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
         ids = padded["input_ids"]
         content = padded["attention_mask"].astype(bool) & ~np.isin(ids, sorted(vocabulary.special))
-        given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
+        input_ids, masked = ids.copy(), np.zeros(ids.shape, dtype=bool)
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
             rng = create_generator(*key, "aux", role)
             size = int(padded["attention_mask"][row].sum())  # without padding, so that sampling does not depend on it
-            hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
-            given[row, :size] = corrupt_tokens(
-                ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng, vocabulary
+            masked[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
+            input_ids[row, :size] = corrupt_tokens(
+                ids[row, :size], masked[row, :size], self._plan.generator.reads, rng, vocabulary
             )
             noise[row, :size] = rng.random(size, dtype=np.float32)
-        return {"given": given, "content": content, "hidden": hidden, "noise": noise}
+        return {"input_ids": input_ids, "content": content, "masked": masked, "noise": noise}
 
 
 class DiffCSE:
@@ -154,11 +154,11 @@ class BiEncoderWithDiffCSE(nn.Module):
     def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
         """Return the discriminator's input for the queries or passages. rows: indices of the texts to use"""
         ids = inputs[f"{role}_input_ids"][rows]
-        tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
+        tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("input_ids", "content", "masked", "noise")}
         if (types := inputs.get(f"{role}_token_type_ids")) is not None:
             tensors["types"] = types[rows]
         present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-        return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
+        return SlotBatch(original_ids=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
 
     def count_labels(self, role: str, slot: SlotBatch) -> Tensor:
         """Return the number of labeled positions of the queries or passages over all processes, a scalar."""

@@ -116,7 +116,7 @@ class Objective:
     @property
     def default_name(self) -> str:
         """Name used if the preset gives the objective no name."""
-        return type(self).__name__.lower()
+        return self.use
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,6 @@ class ContrastiveObjective(Objective):
     @property
     def vector_slots(self) -> tuple[str, ...]:
         return self.a, self.b, *self.extra_negatives, *self.extra_positives
-
-    @property
-    def default_name(self) -> str:
-        return "contrast"
 
 
 @dataclass(frozen=True)

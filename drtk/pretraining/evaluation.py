@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.pretraining.batch import Batch, to_device
 from drtk.pretraining.composition import ContrastiveObjective
+from drtk.pretraining.dataset import Batch, to_device
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Sums, compute_contrastive_losses
 
 MAX_ROWS = 2048  # vectors for alignment and uniformity

@@ -10,12 +10,16 @@ import numpy as np
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.composition import EDITS, Composition, format_choices
 from drtk.pretraining.config import check_options, list_option_names, prefix_errors
-from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
-from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import MaskInput, OtherMask
+from drtk.pretraining.masking import (
+    MASKING,
+    MaskInput,
+    Vocabulary,
+    corrupt_tokens,
+    delete_tokens,
+    insert_masks,
+)
 from drtk.pretraining.parse import SLOT_KEYS
-from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import ViewInput, list_needed_fields
+from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields
 from drtk.text.rng import create_generator, sample_uniform
 from drtk.text.token_dataset import Text
 
@@ -23,19 +27,19 @@ from drtk.text.token_dataset import Text
 class TokenizedSlot(NamedTuple):
     """The tokens of a slot in one example. Arrays are (tokens,) and include special tokens.
 
-    clean: original ids; after insertions or deletions, the edited ids
-    given: input ids; for corruption "replaced", the generator's input
-    content: False at special tokens    hidden: True at masked tokens
+    original_ids: token ids before masking; after insertions or deletions, of the edited text
+    input_ids: token ids after masking; for corruption "replaced", the input of the generator
+    content: False at special tokens    masked: True at masked tokens
     edited: 1 at tokens that were inserted or follow a deletion; None for other corruptions
     noise: random numbers in [0, 1) for the generator; None if the generator is not used
     present: False for an example without a text for this slot; the arrays then hold special tokens only
     types: token types; None: all 0
     """
 
-    clean: np.ndarray
-    given: np.ndarray
+    original_ids: np.ndarray
+    input_ids: np.ndarray
     content: np.ndarray
-    hidden: np.ndarray
+    masked: np.ndarray
     edited: np.ndarray | None
     noise: np.ndarray | None
     present: bool
@@ -157,26 +161,27 @@ class ExampleBuilder:
                 edit = insert_masks(text, slot.rate, rng, vocabulary)
             else:
                 edit = delete_tokens(text, slot.rate, rng)
-            text, hidden, edited = edit
-            noise = rng.random(len(text.ids), dtype=np.float32) if hidden.any() else None
-            return TokenizedSlot(text.ids, text.ids, text.words >= 0, hidden, edited, noise, True, text.types)
+            text, masked, edited = edit
+            noise = rng.random(len(text.ids), dtype=np.float32) if masked.any() else None
+            return TokenizedSlot(text.ids, text.ids, text.words >= 0, masked, edited, noise, True, text.types)
         content = text.words >= 0
-        hidden = np.zeros(len(text.ids), dtype=bool)
+        masked = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
-            other = OtherMask(slots[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
             counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
-            masking = self._maskings[name]
+            inputs = MaskInput(text, slot.rate, rng, counted)
+            if slot.of:
+                inputs = inputs._replace(other=slots[slot.of].masked, other_rate=self._composition.slots[slot.of].rate)
             try:
-                hidden = masking(MaskInput(text, slot.rate, rng, counted, other), **slot.masking_options)
+                masked = self._maskings[name](inputs, **slot.masking_options)
             except ValueError as error:  # a text without weights
                 place = f"[slots.{name}]: passage {self.get_id(row)!r}"
                 raise MismatchError(f"{place}: masking '{slot.masking}' {error}") from error
         how, model = corruption, self._composition.generator
         if how == "replaced" and model is not None:
             how = model.reads
-        given = corrupt_tokens(text.ids, hidden, how, rng, vocabulary)
+        input_ids = corrupt_tokens(text.ids, masked, how, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
-        return TokenizedSlot(text.ids, given, content, hidden, None, noise, True, text.types)
+        return TokenizedSlot(text.ids, input_ids, content, masked, None, noise, True, text.types)
 
     def _get_text(self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]) -> Text | None:
         slot, choice = self._composition.slots[name], 0

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from drtk.losses.language import linear_cross_entropy
 from drtk.models.encoder import pool
-from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective
-from drtk.pretraining.decoders.transformer import DecoderInput
+from drtk.pretraining.dataset import Batch, SlotBatch
+from drtk.pretraining.decoders import DecoderInput
 from drtk.pretraining.token_generator import fill_masks
 from drtk.registry import load_attribute
 
@@ -109,13 +109,6 @@ class PretrainingNetwork(nn.Module):
         weights = {objective.name: objective.weight for objective in self.composition.objectives}
         return weights | ({} if self._joint is None else {GENERATOR_LOSS: self._joint.weight})
 
-    def train(self, mode: bool = True) -> PretrainingNetwork:
-        """Set training or evaluation mode. A frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
-        super().train(mode)
-        if self.generator is not None and self._joint is None:
-            self.generator.eval()
-        return self
-
     @property
     def contrastive_slots(self) -> list[str]:
         """Names of the slots with a contrastive loss, in the order in which they are encoded."""
@@ -160,8 +153,8 @@ class PretrainingNetwork(nn.Module):
     def _sum_generator_losses(self, slot: SlotBatch) -> Tensor:
         """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), a scalar."""
         where, head = _select_masked(slot), self.generator.head
-        features = self.generator.features(slot.given, slot.attention, where, slot.types)
-        return linear_cross_entropy(features, head.weight, head.bias, slot.clean[where])
+        features = self.generator.features(slot.input_ids, slot.attention, where, slot.types)
+        return linear_cross_entropy(features, head.weight, head.bias, slot.original_ids[where])
 
     @torch.no_grad()
     def _count_statistics(self, encoded: EncodedBatch) -> Sums:
@@ -170,12 +163,12 @@ class PretrainingNetwork(nn.Module):
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
             if slot.corruption == "replaced":
-                changed = ((encoded.get_ids(name) != tokens.clean) & tokens.content).sum()
+                changed = ((encoded.get_ids(name) != tokens.original_ids) & tokens.content).sum()
                 statistics[f"{name}_replaced"] = torch.stack([changed, tokens.content.sum()]).float()
             is_masked = slot.masking != "none" and slot.corruption not in ("inserted", "deleted", "any")
             if is_masked and self.stop_words is not None:
-                stop_words = (self.stop_words[tokens.clean] & tokens.hidden).sum()
-                statistics[f"{name}_stop_words"] = torch.stack([stop_words, tokens.hidden.sum()]).float()
+                stop_words = (self.stop_words[tokens.original_ids] & tokens.masked).sum()
+                statistics[f"{name}_stop_words"] = torch.stack([stop_words, tokens.masked.sum()]).float()
         return statistics
 
 
@@ -198,7 +191,7 @@ class EncodedBatch:
         return DecoderInput(
             adapter=self.network.adapter,
             ids=self.get_ids(name),
-            clean_ids=slot.clean,
+            original_ids=slot.original_ids,
             attention=slot.attention,
             types=slot.types,
             get_states=lambda: self.get_states(name),
@@ -238,7 +231,7 @@ class EncodedBatch:
 
 
 def _select_masked(slot: SlotBatch) -> Tensor:
-    return slot.hidden & slot.present[:, None]
+    return slot.masked & slot.present[:, None]
 
 
 def compute_contrastive_losses(composition: Composition, vectors: Sums, present: Sums) -> Sums:

@@ -15,8 +15,8 @@ from drtk.losses.contrastive import compute_similarities
 from drtk.losses.language import linear_cross_entropy
 from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining import TARGETS
-from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
+from drtk.pretraining.dataset import Batch, SlotBatch
 from drtk.pretraining.network import EncodedBatch
 
 
@@ -102,13 +102,13 @@ class TokenPrediction(nn.Module):
         if self.predicts_next:
             where = F.pad(slot.attention[:, 1:], (0, 1)).bool()
         else:
-            where = slot.content if self.everywhere else slot.hidden
+            where = slot.content if self.everywhere else slot.masked
         return where & slot.present[:, None]
 
-    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
+        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
-        labels = F.pad(slot.clean[:, 1:], (0, 1)) if self.predicts_next else slot.clean
+        labels = F.pad(slot.original_ids[:, 1:], (0, 1)) if self.predicts_next else slot.original_ids
         return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
 
 
@@ -139,18 +139,18 @@ class EditDetection(nn.Module):
             where = slot.content if self.classes == 1 else slot.attention.bool()
         return where & slot.present[:, None]
 
-    def build_labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the labels, (batch, tokens): 1 at edited tokens, 0 at others. given: (batch, tokens), input ids
+    def build_labels(self, slot: SlotBatch, input_ids: Tensor) -> Tensor:
+        """Return the labels, (batch, tokens): 1 at edited tokens, 0 at others. input_ids: (batch, tokens)
 
         A token for which the generator chose the original token is not edited.
         """
-        replaced = (given != slot.clean).long()
+        replaced = (input_ids != slot.original_ids).long()
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
-    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
+        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
-        labels = self.build_labels(slot, given)[where]
+        labels = self.build_labels(slot, input_ids)[where]
         logits = self.head(hidden[where]).float()
         if self.classes == 2:
             return F.cross_entropy(logits, labels, reduction="sum")
@@ -174,10 +174,10 @@ class CorrectiveLM(nn.Module):
         """Return the labeled positions, (batch, tokens) bool."""
         return slot.content & slot.present[:, None]
 
-    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of -log p(original). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
+        """Return the sum of -log p(original). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
-        rows, originals, copied = hidden[where], slot.clean[where], given[where] == slot.clean[where]
+        rows, originals, copied = hidden[where], slot.original_ids[where], input_ids[where] == slot.original_ids[where]
         total = hidden.new_zeros((), dtype=torch.float32)
         for start in range(0, max(1, len(rows)), self.chunk):  # at least once, so that every process has a gradient
             part = slice(start, start + self.chunk)

@@ -103,7 +103,9 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         for step in steps:
             child = _get_child(node, step)
             if child is None:
-                raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices(_list_objective_names(node))}")
+                names = [str(table["name"]) for table in node if isinstance(table, dict) and "name" in table]
+                numbers = map(str, range(1, len(node) + 1))
+                raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices([*numbers, *names])}")
             if not isinstance(child, (dict, list)):
                 raise UsageError(f"`set` {path}: '{step}' is {child!r}, not a table; end the path at '{step}'")
             node = child
@@ -120,11 +122,6 @@ def _get_child(node: Any, step: str) -> Any:
     if step.isdigit():
         return node[int(step) - 1] if 0 < int(step) <= len(node) else None
     return next((table for table in node if isinstance(table, dict) and table.get("name") == step), None)
-
-
-def _list_objective_names(objectives: Sequence[Any]) -> list[str]:
-    names = [str(table["name"]) for table in objectives if isinstance(table, dict) and "name" in table]
-    return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
 
 
 def _parse_tables(content: Mapping[str, Any], kind: str, parse: Callable[[Any], Part]) -> dict[str, Part]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drtk.pretraining.network import PretrainingNetwork
 
 LEGEND = "[MASK] masked   {a→b} replaced   {a} masked but unchanged   {+a} inserted   {-} tokens deleted here"
-_COLORS = {"hidden": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
+_COLORS = {"masked": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
 _TARGETS = {
     "masked": "the masked tokens of",
     "all": "every token of",
@@ -37,15 +37,15 @@ _CORRUPTIONS = {
 
 
 def describe_objective(plan: Composition, objective: Objective) -> str:
-    """Return a line that says which decoder predicts which tokens, or which vectors an objective compares."""
+    """Return a line with the decoder and the tokens that it predicts, or with the vectors that an objective compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
-        finds = "and '{}' find each other" if objective.symmetric else "finds '{}'"
-        among = "all texts" if objective.candidates == "all" else "those"
-        more = f", and finds {_quote(objective.extra_positives)} too" if objective.extra_positives else ""
-        more += f", with {_quote(objective.extra_negatives)} as negatives" if objective.extra_negatives else ""
-        scored = f"({objective.similarity} / {objective.temperature:g})"
-        return f"'{objective.a}' {finds.format(objective.b)} among {among} of the batch {scored}{more}{projected}"
+        positives = _quote([objective.b, *objective.extra_positives])
+        positives += ", in both directions" if objective.symmetric else ""
+        negatives = "all texts" if objective.candidates == "all" else "the texts of the other slot"
+        negatives += f" and of {_quote(objective.extra_negatives)}" if objective.extra_negatives else ""
+        scores = f"{objective.similarity} / {objective.temperature:g}"
+        return f"queries '{objective.a}', positives {positives}, negatives {negatives} ({scores}){projected}"
     if not isinstance(objective, TokenObjective):
         return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
     reader = plan.readers[objective.reader]
@@ -55,8 +55,8 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
     if reader.use == "causal":
         target = "each next token of"
-    given = f", given the vector of {_quote(objective.source)}" if objective.source else ""
-    return f"{who} predicts {target} {_quote(objective.slot)}{given}{projected}{_REDUCTIONS[objective.reduction]}"
+    source = f", given the vector of {_quote(objective.source)}" if objective.source else ""
+    return f"{who} predicts {target} {_quote(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
 
 
 def describe_slot(slot: Slot) -> str:
@@ -108,29 +108,29 @@ class TokenFormatter:
         return token.removeprefix("##"), token.startswith("##")
 
 
-def mark_tokens(slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
+def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
     """Return the tokens of a slot with their marks, without special tokens, except for the last token if it was edited.
 
-    given: input ids, with the generator's tokens if there is a generator
+    input_ids: ids of the slot, with the generator's tokens if there is a generator
     """
     pieces = []
-    last = len(given) - 1
-    is_last_edited = given[last] != slot.clean[last] or (slot.edited is not None and slot.edited[last])
+    last = len(input_ids) - 1
+    is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
-        text, is_glued = spell(given[position])
-        original, original_is_glued = spell(slot.clean[position])
-        is_hidden = bool(slot.hidden[position])
+        text, is_glued = spell(input_ids[position])
+        original, original_is_glued = spell(slot.original_ids[position])
+        is_masked = bool(slot.masked[position])
         if slot.edited is not None:
-            if is_hidden:
+            if is_masked:
                 pieces.append(MarkedPiece(f"{{+{text}}}", "edited", False))
                 continue
             if slot.edited[position]:
                 pieces.append(MarkedPiece("{-}", "edited", False))
             pieces.append(MarkedPiece(text, "", is_glued))
-        elif given[position] == slot.clean[position]:
-            pieces.append(MarkedPiece(f"{{{text}}}" if is_hidden else text, "left" if is_hidden else "", is_glued))
+        elif input_ids[position] == slot.original_ids[position]:
+            pieces.append(MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", is_glued))
         elif text == spell.mask:
-            pieces.append(MarkedPiece(text, "hidden", original_is_glued))
+            pieces.append(MarkedPiece(text, "masked", original_is_glued))
         else:
             pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_is_glued))
     return pieces
@@ -140,20 +140,20 @@ def _format_slot(
     plan: Composition,
     name: str,
     slot: TokenizedSlot,
-    given: Sequence[int],
+    input_ids: Sequence[int],
     spell: TokenFormatter,
     *,
     color: bool,
     width: int,
 ) -> Iterator[str]:
     """Yield the lines of a slot: its description, its marked text, and its use in each objective."""
-    title = f"{name}: {describe_slot(plan.slots[name])} · {len(given)} tokens, {int(slot.hidden.sum())} hidden"
+    title = f"{name}: {describe_slot(plan.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
         yield "    (this example has no such text; objectives that need it skip it)"
         return
     words: list[list[MarkedPiece]] = []
-    for piece in mark_tokens(slot, given, spell):
+    for piece in mark_tokens(slot, input_ids, spell):
         if piece.is_glued and words:
             words[-1].append(piece)
         else:
@@ -170,52 +170,42 @@ def _format_slot(
         size += 1 + length
     if words:
         yield line
-    for use in describe_uses(plan, name, slot, given, spell):
+    for use in describe_uses(plan, name, slot, input_ids, spell):
         yield from textwrap.wrap(use, width, initial_indent="    - ", subsequent_indent="      ")
 
 
 def describe_uses(
-    plan: Composition, name: str, slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter
+    plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line for each objective that uses the labels or the vector of a slot."""
-    for term in plan.token_objectives:
-        if name in term.slot:
-            yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
+    """Yield a line for each objective that uses a slot: the labels, or else a description of the objective."""
     for objective in plan.objectives:
-        part = ""
-        if isinstance(objective, TokenObjective):
-            slots = [to for to, source in zip(objective.slot, objective.source_by_slot, strict=False) if source == name]
-            part = f"its vector helps with {_quote(slots)}" if slots else ""
-        elif isinstance(objective, ContrastiveObjective):
-            if name == objective.a or (name == objective.b and objective.symmetric):
-                part = f"its vector finds that of '{objective.b if name == objective.a else objective.a}'"
-            elif name == objective.b:
-                part = f"its vector is found by that of '{objective.a}'"
-            elif name in objective.vector_slots:
-                part = f"its vector is {'a negative' if name in objective.extra_negatives else 'a positive too'}"
+        if isinstance(objective, TokenObjective) and name in objective.slot:
+            yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, spell)}"
         elif name in (*objective.token_slots, *objective.vector_slots):
-            part = OBJECTIVES[objective.use]
-        if part:
-            yield f"{objective.name}: {part}"
+            yield f"{objective.name}: {describe_objective(plan, objective)}"
 
 
 def _describe_labels(
-    plan: Composition, term: TokenObjective, slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter
+    plan: Composition, term: TokenObjective, slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter
 ) -> str:
     if plan.readers[term.reader].use == "causal":
-        return f"labels are all {len(given) - 1} tokens after the first, including the last special token"
-    content = [position for position in range(len(given)) if slot.content[position]]
+        return f"labels are all {len(input_ids) - 1} tokens after the first, including the last special token"
+    content = [position for position in range(len(input_ids)) if slot.content[position]]
     if term.target == "masked":
-        tokens = [spell(slot.clean[position])[0] for position in range(len(given)) if slot.hidden[position]]
+        tokens = [spell(slot.original_ids[position])[0] for position in range(len(input_ids)) if slot.masked[position]]
         count = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
         return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
     if term.target != "edited":
         return f"labels are all {len(content)} original tokens"
     positions = (
-        content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))
+        content if term.classes == 1 and term.reduction != "mean_all" else range(len(input_ids))
     )  # see EditDetection
-    changed = slot.edited if slot.edited is not None else [int(a != b) for a, b in zip(given, slot.clean, strict=True)]
-    tokens = [spell(given[position])[0] for position in positions if changed[position]]
+    changed = (
+        slot.edited
+        if slot.edited is not None
+        else [int(a != b) for a, b in zip(input_ids, slot.original_ids, strict=True)]
+    )
+    tokens = [spell(input_ids[position])[0] for position in positions if changed[position]]
     listed = f": {', '.join(tokens)}" if tokens else ""
     return f"{len(tokens)} of {len(positions)} tokens are labeled as changed{listed}"
 
@@ -261,8 +251,8 @@ def preview_slots(
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
-            given = filled.get(name, slot.given.tolist())
-            yield from _format_slot(plan, name, slot, given, spell, color=color, width=width)
+            input_ids = filled.get(name, slot.input_ids.tolist())
+            yield from _format_slot(plan, name, slot, input_ids, spell, color=color, width=width)
         yield ""
     yield LEGEND
 
@@ -270,7 +260,7 @@ def preview_slots(
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
     """Return a function from the slots of an example to the input ids by slot, including the generator's tokens."""
     from drtk.models.model_folder import locate
-    from drtk.pretraining.batch import PretrainingCollator, PretrainingExample
+    from drtk.pretraining.dataset import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 
     model = TokenGenerator.from_folder(locate(folder), tokenizer)
@@ -279,7 +269,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
     def fill(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
         batch = collator.collate([PretrainingExample((), slots)])
         ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
-        return {name: ids[name][: len(slot.given)] for name, slot in slots.items()}
+        return {name: ids[name][: len(slot.input_ids)] for name, slot in slots.items()}
 
     return fill
 
@@ -307,10 +297,10 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
     slots, tokens = [], 0.0
     for name, slot in plan.slots.items():
         present = [example[name] for example in examples if example[name].present]
-        length = sum(len(slot_example.given) for slot_example in present) / len(examples)
-        hidden = sum(int(slot_example.hidden.sum()) for slot_example in present) / len(examples)
+        length = sum(len(slot_example.input_ids) for slot_example in present) / len(examples)
+        masked = sum(int(slot_example.masked.sum()) for slot_example in present) / len(examples)
         share = "" if len(present) == len(examples) else f" ({len(present) / len(examples):.0%} of examples have one)"
-        slots.append((name, f"{length:.1f} tokens, {hidden:.1f} hidden", describe_slot(slot) + share))
+        slots.append((name, f"{length:.1f} tokens, {masked:.1f} masked", describe_slot(slot) + share))
         tokens += length
     yield from _format_table(slots)
     total = sum(parameter.numel() for parameter in network.parameters())

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.backbone import build_token_type_inputs
 from drtk.models.lm_head import LMHead, load_masked_lm
-from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import GENERATED, Composition
+from drtk.pretraining.dataset import SlotBatch
 
 _CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32
 
@@ -84,8 +84,8 @@ class TokenGenerator(nn.Module):
 
         ids, attention, types: (B, L)    where: (B, L) bool, True at m positions
         """
-        given = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
-        return self.head.features(self.backbone(**given).last_hidden_state[where])
+        inputs = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
+        return self.head.features(self.backbone(**inputs).last_hidden_state[where])
 
     @torch.no_grad()
     def fill(
@@ -100,26 +100,18 @@ class TokenGenerator(nn.Module):
         self.eval()
         try:
             features = self.features(ids, attention, where, types)  # (m, E)
-            proposed = self._propose(features, None if noise is None else noise[where].to(features.device))
         finally:
             self.train(was_training)
-        result = ids.clone()
-        result[where] = proposed.to(result.dtype)
-        return result
-
-    def _propose(self, features: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the generator's token ids, (m,). features: (m, E)    noise: (m,), or None for argmax"""
-        weight, bias = self.head.weight, self.head.bias
-        ids = []
-        step = max(1, _CHUNK_LOGITS // len(weight))
+        numbers = None if noise is None else noise[where].to(features.device)  # (m,)
+        proposed = torch.empty(len(features), dtype=ids.dtype, device=ids.device)
+        step = max(1, _CHUNK_LOGITS // len(self.head.weight))
         for begin in range(0, len(features), step):
-            scores = nn.functional.linear(features[begin : begin + step], weight, bias)
-            ids.append(
-                scores.argmax(dim=1)
-                if noise is None
-                else sample_from_softmax(scores.float(), noise[begin : begin + step])
+            part = slice(begin, begin + step)
+            logits = nn.functional.linear(features[part], self.head.weight, self.head.bias)
+            proposed[part] = (
+                logits.argmax(dim=1) if numbers is None else sample_from_softmax(logits.float(), numbers[part])
             )
-        return torch.cat(ids) if ids else torch.empty(0, dtype=torch.long, device=features.device)
+        return ids.masked_scatter(where, proposed)
 
 
 def sample_from_softmax(logits: Tensor, noise: Tensor) -> Tensor:
@@ -141,12 +133,12 @@ def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Toke
     """
     corruption, settings = composition.slots[name].corruption, composition.generator
     if corruption not in GENERATED or model is None or settings is None or slot.noise is None:
-        return slot.given
-    where = slot.hidden
+        return slot.input_ids
+    where = slot.masked
     if settings.scope == "all" and corruption != "inserted":
         where = slot.attention.bool().clone()
         where[:, 0] = False
         if corruption == "any" and slot.edited is not None:  # rows with insertions or deletions
-            where = torch.where(slot.edited < 0, where, slot.hidden)
+            where = torch.where(slot.edited < 0, where, slot.masked)
     noise = slot.noise if settings.decode == "sample" else None
-    return model.fill(slot.given, slot.attention, where, noise=noise, types=slot.types)
+    return model.fill(slot.input_ids, slot.attention, where, noise=noise, types=slot.types)

@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
-from drtk.models.checkpoint import TextEncoder
+from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.device import report_out_of_memory
-from drtk.pretraining.batch import Batch, PretrainingCollator, to_device
+from drtk.models.encoder import Encoder
+from drtk.models.lm_head import get_head_path, save_lm_head
+from drtk.models.model_folder import EncodingConfig
+from drtk.pretraining.assembly import MODULES_FILE
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.dataset import Batch, PretrainingCollator, PretrainingData, to_device
 from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
-from drtk.pretraining.export import EncoderExportCallback, EncoderExporter
 from drtk.pretraining.network import (
     PretrainingNetwork,
     PretrainingOutput,
@@ -27,7 +30,7 @@ from drtk.pretraining.network import (
 )
 from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import Schedule, build_training_arguments
-from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator
+from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
 from drtk.training.distributed import (
     all_reduce_mean,
     all_reduce_sum,
@@ -183,6 +186,42 @@ class Pretrainer(DrtkTrainer):
         super().log(logs, *args, **kwargs)
 
 
+class EncoderExporter(TrainerCallback):
+    """Writer of model folders that AutoModel and SentenceTransformer load, with the heads in the subfolder heads/.
+
+    As a callback of the trainer, it exports the encoder to FOLDER/step-N every `export_steps` steps.
+    """
+
+    def __init__(self, folder: Path, network: PretrainingNetwork, tokenizer: Any, settings: PretrainSettings) -> None:
+        self.folder, self.network, self.tokenizer, composition = folder, network, tokenizer, network.composition
+        self.export_steps = settings.export_steps
+        self.encoding = EncodingConfig(
+            pooling=(composition.pooling,),
+            query_length=settings.max_length,
+            passage_length=settings.max_length,
+            title=EncodingConfig.title if composition.title == "none" else composition.title,
+        )
+
+    def build_encoder(self) -> TextEncoder:
+        """Return the encoder with its current weights and the encoding settings to save."""
+        return TextEncoder(Encoder(self.network.backbone, pooling=self.encoding.pooling), self.tokenizer, self.encoding)
+
+    def save(self, folder: Path) -> None:
+        """Write the encoder, the masked-LM head, the decoders, the projectors and the joint generator to a folder."""
+        save_encoder(self.build_encoder(), folder)
+        save_lm_head(self.network.head, folder)
+        modules = (self.network.backbone, self.network.head)
+        saved = {tensor.data_ptr() for module in modules for tensor in module.state_dict().values() if tensor.numel()}
+        others = {name: tensor for name, tensor in self.network.state_dict().items() if tensor.data_ptr() not in saved}
+        if others:
+            save_weights(others, get_head_path(folder, MODULES_FILE))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step, every = state.global_step, self.export_steps
+        if every and state.is_world_process_zero and step % every == 0 and step < state.max_steps:
+            self.save(self.folder / f"step-{step}")
+
+
 class HeldOutEvaluator(TrainingEvaluator):
     """Evaluator that computes metrics on held-out rows every `every` steps, without selecting a checkpoint."""
 
@@ -269,7 +308,7 @@ def pretrain(
         evaluate_first=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
-        callbacks=[EncoderExportCallback(exporter, every=settings.export_steps)] if settings.export_steps else [],
+        callbacks=[exporter],
         memory_advice=memory_advice,
     )
     return {"micro_batch": micro} | facts

@@ -359,15 +359,15 @@ def write_run(
             raise MismatchError(f"{source}: contains no judged query; give the queries of these qrels")
         queries = chain([first], queries)
 
-    def write_window(window: list[Any]) -> Iterator[bytes]:
+    def search_batch(batch: list[Any]) -> Iterator[bytes]:
         num_empty = searcher.num_empty
-        for query_id, ranking in searcher(window, options):
+        for query_id, ranking in searcher(batch, options):
             yield from format_run_lines(query_id, ranking, settings.tag)
         if searcher.num_empty > num_empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.num_empty - num_empty
 
     job.window = settings.batch_size
-    job.run(queries, write_window, unit="queries")
+    job.run(queries, search_batch, unit="queries")
 
 
 class PassageSearcher:

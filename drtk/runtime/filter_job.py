@@ -234,7 +234,7 @@ class FilterJob:
 
         num_inputs: number of runs or systems in the report, recorded in the manifest as `in`
         """
-        self.log_summary = False
+        self.log_summary = self.output != STANDARD
         self.counts["in"] = num_inputs
         self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
 

@@ -60,10 +60,8 @@ _NON_PATH_SETTINGS = frozenset(
     [
         "contrastive",
         "dev_measure",
-        "dev_measure",
         "device",
         "format",
-        "heading",
         "heading",
         "kind",
         "language",
@@ -168,8 +166,6 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
     if kind is not None:
         check_folder(path, manifest)
     check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
-    if isinstance(manifest.get("settings"), dict):
-        manifest["settings"] = rename_settings(manifest["settings"], str(manifest.get("program", "")))
     return manifest
 
 
@@ -241,11 +237,8 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
     path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
-    try:
-        manifest = read_json(path)
-    except DrtkError:
-        return [str(path)]
-    if not is_manifest(manifest):
+    manifest = load_output_manifest(output)
+    if manifest is None:
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
@@ -256,6 +249,15 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
     return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
+
+
+def load_output_manifest(output: str | Path) -> Manifest | None:
+    """Return the manifest of an output; None if there is none, it is damaged, or another program wrote it."""
+    try:
+        content = read_json(get_manifest_path(output))
+    except DrtkError:
+        return None
+    return content if is_manifest(content) else None
 
 
 def is_manifest(content: Any) -> bool:

@@ -41,12 +41,8 @@ def load_tokenizer(name: str) -> Any:
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
 
 
-_COMMON_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tekken.json",
-    "tiktoken.model",
-)  # alternatives to a family's own files
+# Alternatives to the files of a model family.
+_COMMON_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")
 _VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _ADVICE = "copy them from the model it was made from"
 

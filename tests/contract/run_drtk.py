@@ -26,9 +26,9 @@ def run_in_process(*arguments: str, stdin: bytes = b"") -> Outcome:
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
         source.write(stdin)
         source.seek(0)
-        told = io.StringIO()
+        stderr = io.StringIO()
         sys.argv = ["drtk", *arguments]
-        sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(source), io.TextIOWrapper(target), told
+        sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(source), io.TextIOWrapper(target), stderr
         status: object = None
         try:
             main.run()
@@ -41,7 +41,7 @@ def run_in_process(*arguments: str, stdin: bytes = b"") -> Outcome:
             sys.argv, sys.stdin, sys.stdout, sys.stderr = before
         target.seek(0)
         assert isinstance(status, int)
-        return Outcome(status, target.read(), told.getvalue())
+        return Outcome(status, target.read(), stderr.getvalue())
 
 
 def run_successfully(*arguments: str, stdin: bytes = b"") -> Outcome:
@@ -58,10 +58,10 @@ def build_command(*arguments: str) -> list[str]:
 
 def run_process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
     """Run `drtk ARGUMENTS` as a process."""
-    found = subprocess.run(
+    outcome = subprocess.run(
         build_command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=make_environment()
     )
-    return Outcome(found.returncode, found.stdout, found.stderr.decode())
+    return Outcome(outcome.returncode, outcome.stdout, outcome.stderr.decode())
 
 
 def make_environment() -> dict[str, str]:
@@ -76,5 +76,5 @@ def run_shell(*arguments: str, folder: Path, **settings: str) -> subprocess.Comp
     settings: environment variables
     """
     path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment_ = make_environment() | {"PATH": path} | settings
-    return subprocess.run(["sh", *arguments], cwd=folder, env=environment_, capture_output=True, text=True, check=False)
+    environment = make_environment() | {"PATH": path} | settings
+    return subprocess.run(["sh", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -289,9 +289,9 @@ def test_a_full_disk_is_an_error_and_keeps_the_old_output() -> None:
     for target in ("-", "full"):
         with open("/dev/full", "wb") as full:
             call = build_command("convert", "in.jsonl", "--as", "passages", "-o", target)
-            found = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=make_environment())
-        assert found.returncode == 1
-        assert "No space left on device" in found.stderr
+            outcome = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=make_environment())
+        assert outcome.returncode == 1
+        assert "No space left on device" in outcome.stderr
     assert Path("full").is_symlink()
 
 
@@ -347,17 +347,17 @@ def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path: Path) 
         # The input is torn in its first line: were it read, the complaint would be another.
         Path("in.jsonl").write_bytes(b"{torn")
         Path("in.jsonl").chmod(0o644)
-        found = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "locked/out")
-        assert (found.returncode, found.stderr) == (1, "drtk: locked/out: Permission denied\n")
+        outcome = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "locked/out")
+        assert (outcome.returncode, outcome.stderr) == (1, "drtk: locked/out: Permission denied\n")
         Path("in.jsonl").write_bytes(FIRST)
-        found = as_nobody("index", "in.jsonl", "--type", "bm25s", "-o", "locked/index")
-        assert found.returncode == 1
-        assert found.stderr.endswith("drtk: locked/index: Permission denied\n")
+        outcome = as_nobody("index", "in.jsonl", "--type", "bm25s", "-o", "locked/index")
+        assert outcome.returncode == 1
+        assert outcome.stderr.endswith("drtk: locked/index: Permission denied\n")
         assert os.listdir("locked") == []
         Path("in.jsonl").chmod(0o000)
         if os.geteuid() == 0:
-            found = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "mine/out")
-            assert (found.returncode, found.stderr) == (1, "drtk: in.jsonl: Permission denied\n")
+            outcome = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "mine/out")
+            assert (outcome.returncode, outcome.stderr) == (1, "drtk: in.jsonl: Permission denied\n")
     finally:
         Path("locked").chmod(0o755)
 
@@ -378,12 +378,12 @@ def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
         f"{{ {stage} convert in.jsonl --as passages; echo $? > first; }} | "
         f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --num-workers 1; echo $? > second; }} | head -1"
     )
-    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=make_environment(), check=False)
-    assert found.stdout.count("\n") == 1
+    outcome = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=make_environment(), check=False)
+    assert outcome.stdout.count("\n") == 1
     assert Path("second").read_text() == "141\n"
     assert Path("first").read_text() in ("141\n", "0\n")  # 0 where the second had read it all before head left
-    assert "Traceback" not in found.stderr
-    assert "Broken pipe" not in found.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "Broken pipe" not in outcome.stderr
     assert sorted(os.listdir()) == ["first", "in.jsonl", "second"]
 
 

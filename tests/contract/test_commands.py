@@ -148,8 +148,8 @@ for name in ["", *{sorted({*COMMANDS, *FUNCTIONS})!r}]:
     assert not heavy, (name, heavy)
 print("light")
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
-    assert (found.stdout, found.stderr) == ("light\n", "")
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
+    assert (outcome.stdout, outcome.stderr) == ("light\n", "")
 
 
 def test_an_unknown_option_is_a_usage_error() -> None:
@@ -360,15 +360,15 @@ def test_a_closed_pipe_ends_the_command_with_status_141(name: str, collection: C
         assert running.stderr is not None
         assert running.stdout.readline().endswith(b"\n")  # head -1
         running.stdout.close()
-        told = running.stderr.read().decode()
+        stderr = running.stderr.read().decode()
     assert running.returncode == 141
-    assert "Traceback" not in told
-    assert "Broken pipe" not in told
+    assert "Traceback" not in stderr
+    assert "Broken pipe" not in stderr
     assert os.listdir() == ["in"]
 
 
 def test_a_command_gives_the_same_result_in_its_own_process(collection: Collection) -> None:
     source = collection["documents.jsonl"]
     call = arguments("chunk", collection, source, "-")
-    found = subprocess.run(build_command(*call), capture_output=True, env=make_environment(), check=False)
-    assert Outcome(found.returncode, found.stdout, "") == Outcome(0, run_successfully(*call).out, "")
+    outcome = subprocess.run(build_command(*call), capture_output=True, env=make_environment(), check=False)
+    assert Outcome(outcome.returncode, outcome.stdout, "") == Outcome(0, run_successfully(*call).out, "")

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.integrity import SMALL, compute_content_digest
+from drtk.runtime.integrity import SMALL, add_digest, compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
@@ -69,11 +69,18 @@ def test_validate_lists_changed_files(index: Path) -> None:
     assert b"no problems found" in run_successfully("validate", str(index)).out
     (index / "ranks.npy").unlink()
     (index / "ids.txt").write_bytes(b"x")
-    found = run_in_process("validate", str(index))
-    assert (found.status, found.err) == (1, f"drtk: {index}: 2 errors\n")
-    assert f"{index}: ranks.npy: is missing" in found.out.decode()
-    assert "ids.txt: has 1 bytes, expected " in found.out.decode()
+    outcome = run_in_process("validate", str(index))
+    assert (outcome.status, outcome.err) == (1, f"drtk: {index}: 2 errors\n")
+    assert f"{index}: ranks.npy: is missing" in outcome.out.decode()
+    assert "ids.txt: has 1 bytes, expected " in outcome.out.decode()
     assert run_in_process("validate", str(index), "--as", "run").status == 2
+
+
+def test_a_folder_with_former_names_of_settings_is_not_damaged(index: Path) -> None:
+    manifest = orjson.loads((index / "meta.json").read_bytes())
+    manifest["settings"]["dtype"] = manifest["settings"].pop("vector_dtype")
+    (index / "meta.json").write_bytes(orjson.dumps(add_digest(manifest)))
+    assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
 def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) -> None:
@@ -82,15 +89,15 @@ def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) ->
     array[len(array) // 2] ^= 1
     (vectors / "00000.npy").write_bytes(array)
     run_successfully("index", str(vectors), "--type", "exact", "-o", str(tmp_path / "i"), "-q")
-    found = run_in_process("validate", str(vectors))
-    assert found.status == 1
-    assert b"00000.npy: its content changed after it was written" in found.out
+    outcome = run_in_process("validate", str(vectors))
+    assert outcome.status == 1
+    assert b"00000.npy: its content changed after it was written" in outcome.out
 
 
 def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None:
     remove_records(index)
-    found = run_successfully("validate", str(index))
-    assert b"warning  not-compared" in found.out
+    outcome = run_successfully("validate", str(index))
+    assert b"warning  not-compared" in outcome.out
     (index / "ids.txt").write_bytes((index / "ids.txt").read_bytes().replace(b"d1\n", b"dX\n"))
     assert run_in_process("show", str(index)).status == 0
 
@@ -104,9 +111,9 @@ def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: 
     array[2, 1] = value
     np.save(vectors / "00000.npy", array)
     remove_records(vectors)
-    found = run_in_process("validate", str(vectors))
-    assert found.status == 1
-    assert problem.encode() in found.out
+    outcome = run_in_process("validate", str(vectors))
+    assert outcome.status == 1
+    assert problem.encode() in outcome.out
 
 
 def test_skip_done_rebuilds_a_damaged_folder(collection: Collection, index: Path) -> None:
@@ -123,22 +130,22 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collecti
     assert (index / "full.npy").exists()
     shutil.copytree(index, tmp_path / "without")
     (tmp_path / "without" / "full.npy").unlink()
-    found = run_in_process("search", str(tmp_path / "without"), *call[2:])
-    assert found.status == 1
-    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; rebuild the folder with drtk index")
+    outcome = run_in_process("search", str(tmp_path / "without"), *call[2:])
+    assert outcome.status == 1
+    assert outcome.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; rebuild the folder with drtk index")
     remove_records(index)
     (index / "faiss.json").write_text("{}")
-    found = run_in_process(*call)
-    assert (found.status, found.err.count("\n")) == (1, 1)
-    assert "faiss.json: expected 'factory' to be a string, but it is missing" in found.err
+    outcome = run_in_process(*call)
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert "faiss.json: expected 'factory' to be a string, but it is missing" in outcome.err
 
 
 def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collection, tmp_path: Path) -> None:
     index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
     (index / "vocab.index.json").write_text("{}")
-    found = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
-    assert (found.status, found.err.count("\n")) == (1, 1)
-    assert "vocab.index.json: has 2 bytes" in found.err
+    outcome = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert "vocab.index.json: has 2 bytes" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -160,8 +167,8 @@ def test_a_wrong_type_in_a_manifest_without_digests_is_a_one_line_error(
         entry = entry[key]
     entry[keys[-1]] = value
     (index / file).write_bytes(orjson.dumps(content))
-    found = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
-    assert (found.status, found.err.count("\n")) == (1, 1)
+    outcome = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
 
 
 def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Path) -> None:
@@ -170,11 +177,11 @@ def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Pa
     settings = orjson.loads((model / "sentence_bert_config.json").read_bytes())
     (model / "sentence_bert_config.json").write_bytes(orjson.dumps(settings | {"max_seq_length": 32}))
     call = ["encode", str(collection["queries.jsonl"]), "--role", "query", "--model", str(model), "-q"]
-    found = run_successfully(*call, "-o", str(tmp_path / "v"))
-    assert found.err.count("sentence_bert_config.json: has ") == 1
+    outcome = run_successfully(*call, "-o", str(tmp_path / "v"))
+    assert outcome.err.count("sentence_bert_config.json: has ") == 1
     assert run_in_process("validate", str(model)).status == 1
     weights = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
-    found = run_in_process(*call, "-o", str(tmp_path / "w"))
-    assert found.status == 1
-    assert "model.safetensors: its content changed" in found.err.splitlines()[-1]
+    outcome = run_in_process(*call, "-o", str(tmp_path / "w"))
+    assert outcome.status == 1
+    assert "model.safetensors: its content changed" in outcome.err.splitlines()[-1]

@@ -91,9 +91,9 @@ def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
     assert subprocess.run([*command, "--check"], env=make_environment(), check=False).returncode == 0
     page = tmp_path / "docs" / "commands" / "chunk.md"
     page.write_text(page.read_text(encoding="utf-8").replace("--max-words", "--most-words"), encoding="utf-8")
-    found = subprocess.run([*command, "--check"], env=make_environment(), capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert found.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
+    outcome = subprocess.run([*command, "--check"], env=make_environment(), capture_output=True, text=True, check=False)
+    assert outcome.returncode == 1
+    assert outcome.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
 
 
 def test_every_registry_entry_is_mentioned() -> None:
@@ -111,9 +111,9 @@ def test_every_registry_entry_is_mentioned() -> None:
 def references() -> list[tuple[str, str, str]]:
     """Return (page, file, function) of every `file.py:function` in the documentation."""
     return [
-        (relative(page), found[1], found[2])
+        (relative(page), match[1], match[2])
         for page in PAGES
-        for found in re.finditer(r"`([\w/]+\.py):([\w.]+?)`", page.read_text(encoding="utf-8"))
+        for match in re.finditer(r"`([\w/]+\.py):([\w.]+?)`", page.read_text(encoding="utf-8"))
     ]
 
 
@@ -175,9 +175,9 @@ YEARS = {  # of each system's paper, wherever it is cited
 def test_a_system_is_cited_with_one_year() -> None:
     for system in YEARS:
         pattern, year = YEARS[system]
-        found = {relative(path): set(re.findall(pattern, path.read_text(encoding="utf-8"))) for path in CITED}
-        assert any(found.values())
-        assert {path: years for path, years in found.items() if years - {year}} == {}
+        years_by_file = {relative(path): set(re.findall(pattern, path.read_text(encoding="utf-8"))) for path in CITED}
+        assert any(years_by_file.values())
+        assert {path: years for path, years in years_by_file.items() if years - {year}} == {}
 
 
 def test_no_page_installs_a_package_called_drtk() -> None:
@@ -233,8 +233,8 @@ def marked_examples() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
-    found = run_shell("-eu", "-c", script, folder=workplace)
-    assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
+    outcome = run_shell("-eu", "-c", script, folder=workplace)
+    assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 
 
 def shell_blocks(page: Path, begin: str, end: str) -> str:
@@ -266,10 +266,10 @@ def test_the_readme_pipeline_runs_as_printed(checkout: Path) -> None:
     pytest.importorskip("matplotlib")
     skip_without_lucene()
     script = shell_blocks(ROOT / "README.md", "## A pipeline", "## Commands")
-    found = run_shell("-eu", "-c", script, folder=checkout)
-    assert found.returncode == 0, f"{script}\n{found.stderr}"
+    outcome = run_shell("-eu", "-c", script, folder=checkout)
+    assert outcome.returncode == 0, f"{script}\n{outcome.stderr}"
     for warning in ("no judged document was retrieved", "not in the run"):
-        assert warning not in found.stderr
+        assert warning not in outcome.stderr
     for name in ("comparison.html", "differences.png"):
         assert (checkout / "runs" / "by-hand" / name).exists()
 
@@ -288,14 +288,14 @@ def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
     pytest.importorskip("faiss")
     skip_without_lucene()
     page = DOCS / "tutorial.md"
-    found = run_shell("-eu", "-c", shell_blocks(page, "# Tutorial", "## What next"), folder=checkout)
-    assert found.returncode == 0, found.stderr
+    outcome = run_shell("-eu", "-c", shell_blocks(page, "# Tutorial", "## What next"), folder=checkout)
+    assert outcome.returncode == 0, outcome.stderr
     printed = re.findall(r"^```text printed\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(printed) == 3
     for block in printed:  # those that do not depend on the encoder, which is another one here
-        assert block in found.stdout
-    assert found.stdout.count("no problems found") == 2
-    assert re.search(r"^minilm .*\ntrained ", found.stdout, re.MULTILINE)  # the last table of eval
+        assert block in outcome.stdout
+    assert outcome.stdout.count("no problems found") == 2
+    assert re.search(r"^minilm .*\ntrained ", outcome.stdout, re.MULTILINE)  # the last table of eval
 
 
 def test_the_changelog_lists_every_renamed_option() -> None:

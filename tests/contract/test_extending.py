@@ -22,8 +22,8 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 def block(mark: str) -> tuple[str, str]:
     """Return (what follows the mark, content) of the code block that begins with it."""
-    (found,) = re.findall(rf"^```{mark}(.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return found
+    (match,) = re.findall(rf"^```{mark}(.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return match
 
 
 EXAMPLES = [  # mark of the file, mark of the line, and the registry the line goes into
@@ -66,21 +66,21 @@ def shell(extended: Path) -> Iterator[Shell]:
 
 
 def test_the_fusion_method_works_and_prints_what_the_page_says(shell: Shell) -> None:
-    found = shell(block("sh extended")[1])
-    assert (found.returncode, found.stdout) == (0, block("text output")[1]), found.stderr
-    found = shell(block("sh fails")[1])
-    assert found.returncode == 2
-    assert re.search("unknown fusion method 'border'; choose from .*borda", found.stderr)
+    outcome = shell(block("sh extended")[1])
+    assert (outcome.returncode, outcome.stdout) == (0, block("text output")[1]), outcome.stderr
+    outcome = shell(block("sh fails")[1])
+    assert outcome.returncode == 2
+    assert re.search("unknown fusion method 'border'; choose from .*borda", outcome.stderr)
 
 
 def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended: Path, shell: Shell) -> None:
-    found = shell(block("sh masking")[1])
+    outcome = shell(block("sh masking")[1])
     expected = block("text masking")[1]
-    assert (found.returncode, found.stdout) == (0, expected), found.stderr
+    assert (outcome.returncode, outcome.stdout) == (0, expected), outcome.stderr
     assert re.findall(r"(?:\[MASK\] ?)+", expected.splitlines()[3]) == ["[MASK] [MASK] [MASK] [MASK] "]
     assert '"mlm"' in (extended / "encoder" / "log.jsonl").read_text(encoding="utf-8")
-    found = shell(block("sh objective")[1])
-    assert (found.returncode, found.stdout) == (0, block("text objective")[1]), found.stderr
+    outcome = shell(block("sh objective")[1])
+    assert (outcome.returncode, outcome.stdout) == (0, block("text objective")[1]), outcome.stderr
     log = [json.loads(line) for line in (extended / "apart" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in log if "loss" in entry]
     assert len(steps) == 3
@@ -111,16 +111,16 @@ def test_unknown_keys_of_the_additions_are_rejected(
 ) -> None:
     preset = block(f"toml {kind}=")[1]
     (extended / "changed.toml").write_text(preset.replace(old, new), encoding="utf-8")
-    found = shell("drtk presets changed.toml --check")
-    assert (found.returncode, found.stderr) == (2, f"drtk: changed.toml: {message}\n")
+    outcome = shell("drtk presets changed.toml --check")
+    assert (outcome.returncode, outcome.stderr) == (2, f"drtk: changed.toml: {message}\n")
 
 
 @pytest.mark.parametrize("tool", [["check"], ["format", "--check"]])
 def test_the_examples_keep_the_rules_of_the_linter(tool: list[str], extended: Path) -> None:
     files = [block(mark)[0] for mark, _, _ in EXAMPLES]
     command = [sys.executable, "-m", "ruff", *tool, "--config", str(ROOT / "pyproject.toml"), *files]
-    found = subprocess.run(command, cwd=extended, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
+    outcome = subprocess.run(command, cwd=extended, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 def test_the_registries_the_page_lists_are_those_there_are() -> None:

@@ -40,9 +40,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     set_max_line_bytes(MAX_LINE_BYTES)
 
 
-def assert_one_line(outcome: Outcome, status: int, told: str) -> None:
+def assert_one_line(outcome: Outcome, status: int, message: str) -> None:
     assert outcome.status == status, outcome.err
-    assert told in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1, outcome.err
 
 
@@ -67,10 +67,10 @@ def test_a_line_above_the_limit_is_reported(case: str, compressed: bool) -> None
     Path("qrels").write_bytes(b"q\td\t1\n")
     Path("in").write_bytes(gzip.compress(content) if compressed else content)
     outcome = run_in_process("--max-line-bytes", "100", *call.format("in").split())
-    told = "longer than 100 bytes; split it, or raise --max-line-bytes (given before the command)"
+    message = "longer than 100 bytes; split it, or raise --max-line-bytes (given before the command)"
     assert outcome.status == 1, outcome.err
     assert f"drtk: in:{line}: " in outcome.err
-    assert told in outcome.err
+    assert message in outcome.err
 
 
 def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> None:
@@ -102,10 +102,10 @@ def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
         "sh",
         *build_command("convert", "bomb.zst", "--as", "passages"),
     ]
-    found = subprocess.run(limited, capture_output=True, text=True, check=False, env=make_environment())
-    assert found.returncode == 1
-    assert found.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
-    assert found.stderr.count("\n") == 1
+    outcome = subprocess.run(limited, capture_output=True, text=True, check=False, env=make_environment())
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
+    assert outcome.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("levels", [201, 300, 2000])
@@ -154,25 +154,25 @@ def test_integers_beyond_64_bits_are_usage_errors(arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "kind", "told"),
+    ("content", "kind", "message"),
     [(b"q Q0 d 18446744073709551616 1 t\n", "run", "rank '18446744073709551616' does not fit into 64 bits"),
      (b"q\td\t18446744073709551616\n", "qrels", "grade '18446744073709551616' does not fit into 64 bits"),
      (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' must be an integer from 1 to 2^63 - 1")],
 )  # fmt: skip
-def test_numbers_beyond_64_bits_in_a_file_are_reported(content: bytes, kind: str, told: str) -> None:
+def test_numbers_beyond_64_bits_in_a_file_are_reported(content: bytes, kind: str, message: str) -> None:
     Path("in").write_bytes(content)
-    assert_one_line(run_in_process("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
+    assert_one_line(run_in_process("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {message}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [("doc2query in --model m --top-p 0", "--top-p: must be at least 1e-06"),
      ("expand-queries in --model m --set top_p=0", "--set top_p: must be at least 1e-06"),
      ("chunk in --set punkt_mb=1e308", "--set punkt_mb: must be at most 1000000.0")],
 )  # fmt: skip
-def test_unusable_option_values_are_usage_errors(arguments: str, told: str) -> None:
+def test_unusable_option_values_are_usage_errors(arguments: str, message: str) -> None:
     Path("in").write_bytes(FIRST)
-    assert_one_line(run_in_process(*arguments.split()), 2, told)
+    assert_one_line(run_in_process(*arguments.split()), 2, message)
 
 
 @pytest.mark.parametrize("arguments", ["chunk caf\udce9 -o out", "fuse a b --set tag=\udcff -o out", "show caf\udce9"])

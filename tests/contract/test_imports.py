@@ -68,17 +68,19 @@ def imports_of(module: str) -> frozenset[tuple[str, bool]]:
     tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
     inside = {id(node) for function in ast.walk(tree) if is_function(function) for node in ast.walk(function)}
     inside |= {id(node) for block in ast.walk(tree) if is_for_types_only(block) for node in ast.walk(block)}
-    found = set()
+    imports = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {(alias.name, id(node) not in inside) for alias in node.names}
+            imports |= {(alias.name, id(node) not in inside) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: a relative import"
             assert node.module is not None
             at_once = id(node) not in inside
-            found.add((node.module, at_once))
-            found |= {(f"{node.module}.{alias.name}", at_once) for alias in node.names if is_module(node.module, alias)}
-    return frozenset(found)
+            imports.add((node.module, at_once))
+            imports |= {
+                (f"{node.module}.{alias.name}", at_once) for alias in node.names if is_module(node.module, alias)
+            }
+    return frozenset(imports)
 
 
 def is_function(node: ast.AST) -> bool:
@@ -104,11 +106,11 @@ def layer(module: str) -> str:
 
 def test_a_package_imports_only_from_layers_above_it() -> None:
     for module in modules():
-        mine = layer(module)
-        assert mine in RANK, f"{mine} has no place in LAYERS"
+        package = layer(module)
+        assert package in RANK, f"{package} is not in LAYERS"
         for other in own_imports(module):
-            theirs = layer(other)
-            ok = theirs == mine or RANK[theirs] < RANK[mine]
+            imported = layer(other)
+            ok = imported == package or RANK[imported] < RANK[package]
             assert ok, f"{module} imports {other}"
 
 
@@ -170,12 +172,12 @@ def test_light_modules_load_nothing_heavy_at_run_time() -> None:
         f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
         f"print(sorted(set(sys.modules) & {heavy!r}))"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
-    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
+    assert (outcome.stdout.strip(), outcome.stderr) == ("[]", "")
 
 
 def test_only_one_module_may_start_the_jvm() -> None:
-    # jnius starts it when it is first imported, with what jnius_config was told before.
+    # jnius starts it when it is first imported, with the options that jnius_config has by then.
     starters = [name for name in modules() if any(imported == "jnius_config" for imported, _ in imports_of(name))]
     assert len(starters) <= 1, starters
     assert not [name for name in modules() if ("jnius", True) in imports_of(name)]
@@ -192,7 +194,7 @@ def test_only_the_command_line_prints_and_exits() -> None:
 
 
 def test_imports_inside_functions_are_found() -> None:
-    # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
+    # Check the syntax walk itself: chunk imports its worker inside the function, and typer at once.
     assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
     assert ("typer", True) in imports_of("cli.options")
     assert ("drtk.records", False) not in imports_of("data.readers")

@@ -19,7 +19,7 @@ TEXTS = {f"p{n}": " ".join(row) for n, row in enumerate(WORDS)}
 VECTORS = scale_to_unit_length(np.random.default_rng(5).standard_normal((ROWS, 24)).astype(np.float32))
 
 
-def engine(name):
+def load_index_class(name):
     try:
         return INDEXES.load(name)
     except MissingDependency as missing:
@@ -33,19 +33,19 @@ def passage(id: str, text: str) -> Passage:
 
 def build(folder: Path, name: str):
     folder.mkdir(exist_ok=True)
-    found = engine(name)
+    index_class = load_index_class(name)
     try:
-        if found.reads == "passages":
-            found.build([passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
+        if index_class.reads == "passages":
+            index_class.build([passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
         else:
             source = write_embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
-            found.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
-        return found.open(folder, SearchSettings())
+            index_class.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
+        return index_class.open(folder, SearchSettings())
     except MissingDependency as missing:
         pytest.skip(str(missing))
 
 
-def asked(index):
+def get_queries(index):
     """Return the query that retrieves each passage: its words or its vector."""
     return list(TEXTS.values()) if index.reads == "passages" else VECTORS
 
@@ -66,14 +66,14 @@ def indexes(tmp_path_factory):
 def test_each_passage_is_its_own_first_hit(name, indexes):
     index = indexes(name)
     assert len(index) == ROWS
-    found = index.search(asked(index), 5)
-    assert [ranking[0][0] for ranking in found] == list(TEXTS)
+    rankings = index.search(get_queries(index), 5)
+    assert [ranking[0][0] for ranking in rankings] == list(TEXTS)
 
 
 @pytest.mark.parametrize("name", INDEXES)
 def test_results_are_ordered_by_score_and_then_by_descending_id(name, indexes):
     index = indexes(name)
-    for ranking in index.search(asked(index)[:20], 50):
+    for ranking in index.search(get_queries(index)[:20], 50):
         assert ranking == sorted(ranking, key=lambda hit: (hit[1], hit[0]), reverse=True)
         assert len({id for id, _ in ranking}) == len(ranking)
         assert all(type(id) is str and type(score) is float for id, score in ranking)
@@ -82,17 +82,17 @@ def test_results_are_ordered_by_score_and_then_by_descending_id(name, indexes):
 @pytest.mark.parametrize("name", INDEXES)
 def test_at_most_k_hits_are_returned_and_k_may_exceed_the_collection(name, indexes):
     index = indexes(name)
-    assert [len(ranking) <= 3 for ranking in index.search(asked(index)[:4], 3)] == [True] * 4
-    assert all(0 < len(ranking) <= ROWS for ranking in index.search(asked(index)[:4], 10 * ROWS))
-    assert index.search(asked(index)[:0], 3) == []
+    assert [len(ranking) <= 3 for ranking in index.search(get_queries(index)[:4], 3)] == [True] * 4
+    assert all(0 < len(ranking) <= ROWS for ranking in index.search(get_queries(index)[:4], 10 * ROWS))
+    assert index.search(get_queries(index)[:0], 3) == []
 
 
 @pytest.mark.parametrize("name", INDEXES)
 def test_results_do_not_depend_on_batches(name, indexes):
     index = indexes(name)
-    together = index.search(asked(index)[:30], 10)
-    assert index.search(asked(index)[:30], 10) == together
-    apart = index.search(asked(index)[:7], 10) + index.search(asked(index)[7:30], 10)
+    together = index.search(get_queries(index)[:30], 10)
+    assert index.search(get_queries(index)[:30], 10) == together
+    apart = index.search(get_queries(index)[:7], 10) + index.search(get_queries(index)[7:30], 10)
     for one, other in zip(apart, together, strict=True):
         assert [id for id, _ in one] == [id for id, _ in other]
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-5)
@@ -101,9 +101,9 @@ def test_results_do_not_depend_on_batches(name, indexes):
 @pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("bm25", "bm25s", "impact")])
 def test_dense_indexes_agree_with_the_exact_one(name, indexes):
     queries = scale_to_unit_length(np.random.default_rng(6).standard_normal((30, 24)).astype(np.float32))
-    wanted, found = indexes("exact").search(queries, 10), indexes(name).search(queries, 10)
+    expected, rankings = indexes("exact").search(queries, 10), indexes(name).search(queries, 10)
     # Clusters may miss: ivf makes 3 of these few passages and looks into all; a graph of so few nodes finds all.
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(rankings, expected, strict=True):
         assert [id for id, _ in one] == [id for id, _ in other]
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-5)
 
@@ -112,7 +112,7 @@ def test_dense_indexes_agree_with_the_exact_one(name, indexes):
 def test_a_folder_without_such_an_index_is_an_error(name, tmp_path):
     try:
         with pytest.raises(DrtkError) as caught:
-            engine(name).open(tmp_path, SearchSettings())
+            load_index_class(name).open(tmp_path, SearchSettings())
     except MissingDependency as missing:
         pytest.skip(str(missing))
     assert str(tmp_path) in str(caught.value)

@@ -68,16 +68,16 @@ class Runs:
     place: Path
 
     def __call__(self, folder: Path, *more: str, **variables: object) -> int:
-        running = self.forkserver.start([*self.arguments, *more], folder, self.place / "told", **variables)
+        running = self.forkserver.start([*self.arguments, *more], folder, self.place / "log", **variables)
         status = running.status()
         assert status is not None
         return status
 
     @property
-    def told(self) -> str:
-        return (self.place / "told").read_text()
+    def log(self) -> str:
+        return (self.place / "log").read_text()
 
-    def killed(self, begin: Path, flags: list[str], *, every: int = 1) -> Iterator[tuple[int, Path]]:
+    def iter_killed(self, begin: Path, flags: list[str], *, every: int = 1) -> Iterator[tuple[int, Path]]:
         """Yield copies of `begin` in which the command was killed before its first call, its second, and so on.
 
         every: distance between these calls
@@ -87,7 +87,7 @@ class Runs:
             folder = self.place / "killed"
             shutil.copytree(begin, folder)
             status = self(folder, *flags, **{DIE_AT: number})
-            assert status in (0, SIGKILLED), self.told
+            assert status in (0, SIGKILLED), self.log
             if status == 0:
                 assert number > 15  # enough calls are counted
                 return
@@ -112,22 +112,22 @@ def test_killed_at_every_call(
         assert Runs([*arguments, *call.other.split()], forkserver, place)(begin) == 0
     old = read_files(begin)
     shutil.copytree(begin, place / "whole")
-    assert run(place / "whole", "--force") == 0, run.told
+    assert run(place / "whole", "--force") == 0, run.log
     whole = read_files(place / "whole")
     assert whole != old
     resume = ["--resume"] * call.resumes
-    for number, folder in run.killed(begin, ["--force"] * over, every=call.every):
+    for number, folder in run.iter_killed(begin, ["--force"] * over, every=call.every):
         for flags in (resume, ["--force"], ["--skip-done", *resume, "--force"]):
             shutil.copytree(folder, place / "again")
             status = run(place / "again", *flags)
-            where = f"killed before call {number}, then {flags}: {run.told}"
-            found = read_files(place / "again")
-            if status == 1 and "--force" not in flags and REJECTED.search(run.told):
-                left = {name for name in found if ".part" in name}
-                assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+            where = f"killed before call {number}, then {flags}: {run.log}"
+            files = read_files(place / "again")
+            if status == 1 and "--force" not in flags and REJECTED.search(run.log):
+                left = {name for name in files if ".part" in name}
+                assert {name: files[name] for name in files.keys() - left} in (whole, old), where
                 # Without --resume a finished part waits for --force, which may replace the old output.
                 assert not resume or not any(FINISHED.search(name) or RESUMABLE.search(name) for name in left), where
             else:
                 assert status == 0, where
-                assert found == whole, where
+                assert files == whole, where
             shutil.rmtree(place / "again")

@@ -1,6 +1,6 @@
-"""Killed at random points and resumed, a command over records makes what it would have made undisturbed.
+"""Commands that are killed at random points and resumed write the same output as without a kill.
 
-A new one owes a line in KILLED: its name, and after a space what tells several calls of one command apart.
+Each such command needs an entry in KILLED, named COMMAND or "COMMAND VARIANT".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
 SEED = 20  # of the points at which runs are killed
-KILLS, TRIES = 3, 12  # runs that went on from an earlier one's work; runs at most
+KILLS, TRIES = 3, 12  # number of resumed runs; maximum number of runs
 SIGKILLED = 128 + 9
 
 
@@ -38,11 +38,11 @@ SIGKILLED = 128 + 9
 class Killed:
     """A call that takes a second or two. {NAME} is a part of the collection, {output} the output.
 
-    The input is `in`, the first argument where none is called so.
+    The input is the file `in`; it is the first argument unless `arguments` contains it.
 
     input: returns the input with `documents` records
-    journal: the file in or beside the output, after its name, that is there once something is finished
-    beside: files that are made beside the output, by what follows its name
+    journal: suffix or path after the output name of the file that exists once some work is finished
+    beside: suffixes of files that are written next to the output
     """
 
     arguments: str
@@ -93,7 +93,7 @@ KILLED = {
 }
 
 
-def made(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
+def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
     """Return the files of a folder, except manifests, or a file and those beside it."""
     if output.is_dir():
         return files_of(output, "*")
@@ -106,47 +106,47 @@ def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(
 ) -> None:
     call = KILLED[name]
     (tmp_path / "in").write_bytes(call.input(call.documents))
-    told = tmp_path / "told"
+    log = tmp_path / "log"
     arguments = [
         *itertools.takewhile(lambda word: word[0] != "-", name.split()),
         *([] if "in" in call.arguments.split() else ["in"]),
         *re.sub(r"\{(?!output)(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
     ]
 
-    def begun(output: str) -> Running:
+    def start(output: str) -> Running:
         again = ["--resume", "--skip-done", "--force"]  # what recipes pass: bring it up to date
-        mine = [argument.replace("{output}", output) for argument in arguments]
-        return forkserver.start([*mine, "-o", output, *again], tmp_path, told)
+        words = [argument.replace("{output}", output) for argument in arguments]
+        return forkserver.start([*words, "-o", output, *again], tmp_path, log)
 
-    begin = time.monotonic()
-    assert begun("whole").status() == 0, told.read_text()
-    length = time.monotonic() - begin
+    started = time.monotonic()
+    assert start("whole").status() == 0, log.read_text()
+    length = time.monotonic() - started
     draw = random.Random(f"{SEED} {name}")
     resumed = 0
     journal = Path(f"{tmp_path}/out{call.journal}")
     for attempt in range(TRIES):
-        running = begun("out")
+        running = start("out")
         if attempt < TRIES // 2 or resumed:
             status = running.status(timeout=length * draw.uniform(0.2, 0.7))
-        else:  # chance did not find the work: kill as soon as there is something to go on from
+        else:  # no random kill fell into the work: kill as soon as something can be resumed
             status = None
             while status is None and not journal.exists():
                 status = running.status(timeout=0.002)
         killed = status is None and running.kill() == SIGKILLED
-        assert killed or status in (None, 0), told.read_text()
-        resumed += "resuming out" in told.read_text()
+        assert killed or status in (None, 0), log.read_text()
+        resumed += "resuming out" in log.read_text()
         if resumed == KILLS or (resumed and not killed):
             break
-        if not killed:  # quicker than before: from the beginning
+        if not killed:  # faster than before: start again
             length /= 2
             _remove(tmp_path / "out")
             for ending in call.beside:
                 _remove(tmp_path / f"out{ending}")
-        elif not journal.exists():  # too early: slower than before
+        elif not journal.exists():  # killed too early
             length *= 1.5
     assert resumed, "no kill fell into the work"
-    assert begun("out").status() == 0, told.read_text()
-    assert made(tmp_path / "out", call.beside) == made(tmp_path / "whole", call.beside)
+    assert start("out").status() == 0, log.read_text()
+    assert read_outputs(tmp_path / "out", call.beside) == read_outputs(tmp_path / "whole", call.beside)
     assert not list(tmp_path.glob("out*.part*"))
 
 

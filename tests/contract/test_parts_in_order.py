@@ -20,9 +20,9 @@ WINDOW = 20  # of the commands here; the page names their real windows
 
 def join_parts() -> list[dict]:
     """Join the three parts by the function of the page, and return their rows."""
-    found = re.search(r"```sh in-order\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None
-    script = f"{found[1]}\nin_order {WINDOW} part.1 part.2 part.3"
+    match = re.search(r"```sh in-order\n(.*?)```", PAGE, re.DOTALL)
+    assert match is not None
+    script = f"{match[1]}\nin_order {WINDOW} part.1 part.2 part.3"
     joined = subprocess.run(["sh", "-eu", "-c", script], check=True, capture_output=True).stdout
     return [orjson.loads(line) for line in joined.splitlines()]
 
@@ -63,7 +63,7 @@ def test_weighing_in_shards_equals_one_run(
         run_successfully(
             *call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}"
         )
-    found = join_parts()
-    assert [row["_id"] for row in found] == [row["_id"] for row in whole]
-    for one, other in zip(found, whole, strict=True):  # attention is summed in another order; six digits are printed
+    joined = join_parts()
+    assert [row["_id"] for row in joined] == [row["_id"] for row in whole]
+    for one, other in zip(joined, whole, strict=True):  # attention is summed in another order; six digits are printed
         assert one["weights"] == pytest.approx(other["weights"], rel=2e-5, abs=2e-6)

@@ -11,9 +11,9 @@ from drtk.registry import Registry
 from tests.contract.test_imports import modules, path_of
 
 
-def registries() -> dict[str, Registry]:
+def find_registries() -> dict[str, Registry]:
     """Return {place: registry}, such as `indexing:INDEXES` and `data.writers:FORMATS.passages`."""
-    found: dict[str, Registry] = {}
+    registries: dict[str, Registry] = {}
     for module in modules():
         if "Registry(" not in path_of(module).read_text(encoding="utf-8") or module == "registry":
             continue
@@ -21,11 +21,11 @@ def registries() -> dict[str, Registry]:
             held = value.items() if isinstance(value, dict) else [(None, value)]
             for key, item in held:
                 if isinstance(item, Registry):
-                    found[f"{module}:{name}" + (f".{key}" if key else "")] = item
-    return found
+                    registries[f"{module}:{name}" + (f".{key}" if key else "")] = item
+    return registries
 
 
-REGISTRIES = registries()
+REGISTRIES = find_registries()
 ENTRIES = [(place, name) for place, registry in REGISTRIES.items() for name in registry]
 
 

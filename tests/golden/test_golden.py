@@ -15,13 +15,13 @@ UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
 
 # File name -> command line in the folder of the collection. Only output that is equal on every machine.
 CALLS = {
-    "chunk-words.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40",
+    "chunk-words.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 100",
     "chunk-bare.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40 --overlap 5 --bare",
     "convert-passages.tsv": "convert documents.jsonl --as passages --to dpr",
     "convert-qrels.txt": "convert qrels.tsv --as qrels --to trec",
     "convert-examples.jsonl": "convert examples.jsonl --as examples",
-    "fuse-rrf.run": "fuse first.run second.run",
-    "fuse-weighted.run": "fuse first.run second.run --method weighted --weights 0.3,0.7",
+    "fuse-rrf.run": "fuse first.run second.run --top 5",
+    "fuse-weighted.run": "fuse first.run second.run --method weighted --weights 0.3,0.7 --top 5",
     "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --negatives 3",
     "eval.txt": "eval one=first.run two=second.run --qrels qrels.tsv",
     "eval-per-query.jsonl": "eval one=first.run --qrels qrels.tsv --per-query --format jsonl --measures RR@10",
@@ -41,7 +41,7 @@ def _in_the_collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) 
 
 
 def compare(name: str, output: bytes) -> None:
-    """Compare `found` with the file `name`, or write the file if DRTK_UPDATE_GOLDEN is set."""
+    """Compare `output` with the file `name`, or write the file if DRTK_UPDATE_GOLDEN is set."""
     path = HERE / name
     if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """Compare the outputs of two checkouts of drtk for the same inputs: every step of inventory.toml, byte for byte.
 
-    python -m tests.slow.compare_checkouts OLD NEW --recorded DIR [--ignore FIELD ...] [NAME ...]
+    python -m tests.slow.compare_checkouts OLD NEW --recorded DIR [--old-inventory FILE] [--ignore FIELD ...] [NAME ...]
 
-OLD and NEW are checkouts; run this from the root of one that has tests/slow. OLD's outputs are stored in DIR (outside both) and
+Options and presets may have other names in OLD: OLD runs the steps of its own tests/slow/inventory.toml (or of --old-inventory, if it has
+none), NEW those of this checkout, and settings in OLD's manifests are translated by drtk/renamed.py before they are compared. OLD and NEW are checkouts; run this from the root of one that has tests/slow. OLD's outputs are stored in DIR (outside both) and
 reused, so later comparisons run NEW only; delete DIR/scripts/NAME to record a step again. NAME: steps to compare, * is a wildcard;
 all by default. Comparing OLD with itself must find no difference.
 
@@ -24,7 +25,18 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from tests.slow.inventory import DATA, STEPS, Step, StepError, add_requirements, prepare_data, start_checkout
+from drtk.renamed import rename_settings
+from tests.slow.inventory import (
+    DATA,
+    INVENTORY,
+    STEPS,
+    Step,
+    StepError,
+    add_requirements,
+    load_steps,
+    prepare_data,
+    start_checkout,
+)
 
 IGNORED = {"versions", "started", "seconds", "waiting", "waiting_for_data"}  # versions and times
 IGNORED |= {"mtime_ns", "bytes", "digest", "manifest_digest", "files"}
@@ -99,9 +111,10 @@ def iter_differences(old: Path, new: Path, ignored: set[str], roots: Sequence[st
         elif one.suffix not in BY_NAME and read(one) != read(other):
             lenient = name.endswith(LENIENT)
             try:
-                difference = find_difference(
-                    parse_json(name, read(one)), parse_json(name, read(other)), ignored if lenient else set()
-                )
+                values = parse_json(name, read(one)), parse_json(name, read(other))
+                if name.endswith("meta.json"):
+                    values = translate_settings(values[0]), translate_settings(values[1])
+                difference = find_difference(*values, ignored if lenient else set())
             except ValueError:
                 difference = None
             if difference or not lenient:
@@ -111,6 +124,12 @@ def iter_differences(old: Path, new: Path, ignored: set[str], roots: Sequence[st
 def parse_json(name: str, content: bytes) -> Any:
     """Parse the content of a JSON or JSONL file. Raises ValueError for others."""
     return json.loads(content) if name.endswith(".json") else [json.loads(line) for line in content.splitlines()]
+
+
+def translate_settings(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with the current names of its settings, without those that are null: options may be new or gone."""
+    settings = rename_settings(manifest.get("settings", {}), manifest.get("program", ""))
+    return manifest | {"settings": {name: value for name, value in settings.items() if value is not None}}
 
 
 def find_difference(old: Any, new: Any, ignored: set[str], at: str = "") -> str | None:
@@ -132,6 +151,7 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--recorded", type=Path, required=True)
+    parser.add_argument("--old-inventory", type=Path, help="default: OLD/tests/slow/inventory.toml")
     parser.add_argument(
         "--ignore",
         action="append",
@@ -140,13 +160,16 @@ def main() -> None:
         help="JSON field to ignore, in addition to IGNORED; repeatable",
     )
     args = parser.parse_intermixed_args()
+    old_steps = load_steps(args.old_inventory or args.old / INVENTORY.relative_to(Path(__file__).parents[2]))
     selected = [name for name in STEPS if not args.names or any(fnmatch(name, pattern) for pattern in args.names)]
-    steps, recorded = add_requirements(selected), args.recorded.resolve()
+    if unknown := [name for name in selected if name not in old_steps]:
+        print("not compared, because OLD has no step of that name:", *unknown)
+    selected, recorded = [name for name in selected if name in old_steps], args.recorded.resolve()
     try:
-        record(args.old.resolve(), recorded, steps)
+        record(args.old.resolve(), recorded, add_requirements(selected, old_steps))
     except StepError as failed:
         sys.exit(f"not recorded: {failed}")
-    to_compare = [step for step in steps if step.name in selected]
+    to_compare = [step for step in add_requirements(selected) if step.name in selected]
     sys.exit(bool(compare(args.new.resolve(), recorded, to_compare, IGNORED | set(args.ignore))))
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -18,8 +18,7 @@ from typing import Any
 from tests.contract.forkserver import Forkserver
 from tests.shared_data import find_shared_data
 
-INVENTORY = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-ROWS: dict[str, list[str]] = INVENTORY["rows"]
+INVENTORY = Path(__file__).with_suffix(".toml")
 DATA = ("data", "minilm")  # folders that are not steps
 
 
@@ -38,9 +37,10 @@ class Step:
         return [name for name in read if name not in (*DATA, self.name)]
 
 
-def _load_steps() -> dict[str, Step]:
+def load_steps(inventory: Path) -> dict[str, Step]:
+    """Return the steps of an inventory.toml by name, one for each preset."""
     steps = {}
-    for name, entry in INVENTORY["step"].items():
+    for name, entry in tomllib.loads(inventory.read_text(encoding="utf-8"))["step"].items():
         for preset in entry.get("presets", [None]):
             run = entry["run"].replace("{preset}", preset or "{preset}")
             full = f"{name}-{preset}" if preset else name
@@ -48,18 +48,19 @@ def _load_steps() -> dict[str, Step]:
     return steps
 
 
-STEPS = _load_steps()
+ROWS: dict[str, list[str]] = tomllib.loads(INVENTORY.read_text(encoding="utf-8"))["rows"]
+STEPS = load_steps(INVENTORY)
 
 
-def add_requirements(names: list[str]) -> list[Step]:
+def add_requirements(names: Iterable[str], steps: dict[str, Step] = STEPS) -> list[Step]:
     """Return the named steps and all steps they need, in an order that satisfies their needs."""
     ordered: dict[str, Step] = {}
 
     def add(name: str) -> None:
         if name not in ordered:
-            for other in STEPS[name].needs:
+            for other in steps[name].needs:
                 add(other)
-            ordered[name] = STEPS[name]
+            ordered[name] = steps[name]
 
     for name in names:
         add(name)

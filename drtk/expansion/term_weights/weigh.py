@@ -33,7 +33,7 @@ from drtk.expansion.term_weights.base import (
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.count_based import is_word
 from drtk.models.model_folder import locate
-from drtk.pretraining.masking.strategies import compute_mask_budget, scale_weights, sort_largest_first
+from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
 from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.inputs import InputTracker

@@ -174,7 +174,7 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     forward, limit = PretrainingNetwork.forward, 3
 
     def limited(self: PretrainingNetwork, batch: Any, *given: Any, **named: Any) -> Any:
-        if len(next(iter(batch.values())).given) > limit:
+        if len(next(iter(batch.values())).input_ids) > limit:
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"
             )
@@ -514,8 +514,8 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
         "encoder 1 x the encoder predicts the masked tokens of 'encoder'",
         f"decoder 1 x {decoder} the masked tokens of 'decoder', given the vector of 'encoder'",
     ]
-    assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ hidden passage: 30% whole-word, .*", lines[4])
-    assert re.fullmatch(r"decoder [\d.]+ tokens, [\d.]+ hidden passage: 50% extension of 'encoder', .*", lines[5])
+    assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ masked passage: 30% whole-word, .*", lines[4])
+    assert re.fullmatch(r"decoder [\d.]+ tokens, [\d.]+ masked passage: 50% extension of 'encoder', .*", lines[5])
     assert lines[6] == f"Parameters: {count:,}, of which {count - 16 * 17:,} are trained"  # all but BERT's pooler
     assert f"{rows - 4} passages to train on, 4 held out" in lines[7]
     assert re.fullmatch(r"Tokens per step: \d+", lines[8])
@@ -524,7 +524,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
 @pytest.mark.parametrize(
     ("preset", "more", "words"),
     [
-        ("cocondenser", [], "'a' and 'b' find each other among all texts of the batch (dot / 1)"),
+        ("cocondenser", [], "queries 'a', positives 'b', in both directions, negatives all texts (dot / 1)"),
         ("qac-cotmae-released", [], "causal (layers 1, window 3) predicts each next token of 'context'"),
         ("qac-cotmae-mixed", [], "query or pair.b (limit 5, spans random), sampled by the step"),
         ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),

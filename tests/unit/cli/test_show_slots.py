@@ -1,4 +1,4 @@
-"""drtk show --preset: hidden, replaced and labeled tokens of real passages."""
+"""drtk show --preset: masked, replaced and labeled tokens of real passages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
     found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
     assert found == [
-        MarkedPiece("[MASK]", "hidden", False),
+        MarkedPiece("[MASK]", "masked", False),
         MarkedPiece("b", "", False),
         MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
         MarkedPiece("{b}", "left", False),
@@ -91,7 +91,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
         slot = by_id.get(passage.split("\n")[0])
         if slot is None:
             continue
-        labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.clean[slot.hidden]]
+        labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.original_ids[slot.masked]]
         wanted = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
         assert wanted in re.sub(r"\s+", " ", passage)
         checked += 1
@@ -100,9 +100,8 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
 
 def test_each_term_says_what_it_labels(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = re.sub(r"\s+", " ", show(capfd, world, "diffcse-sts-bert", "-n", "1"))
-    assert "- contrast: its vector finds that of 'two'" in said
-    assert "- contrast: its vector is found by that of 'one'" in said
-    assert re.search(r"one: passage.*?its vector helps with 'changed_one' two:", said)
+    assert said.count("- contrast: queries 'one', positives 'two', negatives the texts of the other slot") == 2
+    assert re.search(r"one: passage.*?given the vector of 'one' and 'two'.* two:", said)
     assert re.search(r"difference: \d+ of \d+ tokens are labeled as changed", said)
     simlm = re.sub(r"\s+", " ", show(capfd, world, "simlm", "-n", "1"))
     assert re.search(r"decoder: labels are all \d+ original tokens", simlm)

@@ -47,10 +47,7 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     (folder / "qrels" / "dev.tsv").unlink()
     assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
-    with pytest.raises(DrtkError) as caught:
+    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv .* with, only test$"):
         choose_dev_split(folder)
-    assert str(caught.value) == (
-        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test"
-    )
     with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to select a checkpoint with$"):
         choose_dev_split(tmp_path)

@@ -22,11 +22,9 @@ def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_co
     # Wing|s wing|s , the: occurrences of "wings" weigh .02 and .05, whatever their second pieces do; "the" 0.004 -> 0
     text = "Wings wings, the"
     pieces = WordPieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
-    assert compute_word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
-    assert compute_word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {
-        "wings": 22,
-        "the": 6,
-    }
+    weights = [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]
+    assert compute_word_frequencies(text, pieces, weights) == {"wings": 5}
+    assert compute_word_frequencies(text, pieces, weights, scale="sqrt") == {"wings": 22, "the": 6}
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +97,8 @@ def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
 
 
 def test_impacts_below_one_and_long_words_are_left_out() -> None:
-    assert read_impacts(Passage("p", "", extra={"impacts": {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}})) == {
-        "a": 3,
-        "y" * 255: 1,
-    }
+    impacts = {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}
+    assert read_impacts(Passage("p", "", extra={"impacts": impacts})) == {"a": 3, "y" * 255: 1}
 
 
 @pytest.mark.parametrize(

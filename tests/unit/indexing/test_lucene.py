@@ -50,9 +50,7 @@ def test_scores_of_the_known_collection(known: Path) -> None:
     ranking, once, twice, *nothing = opened(known).search(["b d", "b", "b b", *queries], 10)
     assert ids_of(ranking) == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
-    assert [score for _, score in twice] == pytest.approx(
-        [2 * score for _, score in once]
-    )  # a repeated word counts twice
+    assert dict(twice) == pytest.approx({id: 2 * score for id, score in once})  # a repeated word counts twice
     assert nothing == [[]] * 7
     assert (opened(known).search([], 10), opened(known).search(["b"], 0)) == ([], [[]])
     (ranking,) = opened(known, k1=0.82, b=0.68).search(["b d"], 10)
@@ -110,14 +108,8 @@ def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
 
 
 def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
-    texts = {
-        "p/1?#": "plain",
-        "é-ß": "café naïve",
-        "日本": "東京タワー",
-        '"quoted\\': "emoji 😀 face",
-        "x" * 300: "long",
-        "\ufeffbom": "mark",
-    }
+    texts = {"p/1?#": "plain", "é-ß": "café naïve", "日本": "東京タワー", '"quoted\\': "emoji 😀 face"}
+    texts |= {"x" * 300: "long", "\ufeffbom": "mark"}
     index = opened(built(tmp_path / "größe 索引", texts))
     found = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
     assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
@@ -236,9 +228,8 @@ def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: o
 def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    impacts = {
-        "d1": {"wing": 255, "bird": 3},
-        "d2": {"wing": 40, "craft": 200, "the": 90},
+    impacts = {"d1": {"wing": 255, "bird": 3}, "d2": {"wing": 40, "craft": 200, "the": 90}}
+    impacts |= {
         "d3": {"bird": 120, "cafe": 1, "東": 7},
         "d4": {"sea": 5000},
         "d5": {"sea": 5000},
@@ -248,15 +239,13 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     index = impact_index(tmp_path, impacts)
     assert (len(index), "2 empty passages" in caplog.text) == (5, True)
     found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
-    assert found == [
+    assert found[:4] == [
         [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` is a stop word
         [("d1", 255.0), ("d2", 40.0)],  # a repeated word counts once; `crafts` is another word than `craft`
         [("d3", 8.0)],  # 1 + 7
         [("d5", 5000.0), ("d4", 5000.0)],
-        [],
-        [],
-        [],
     ]
+    assert found[4:] == [[], [], []]
 
 
 def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:

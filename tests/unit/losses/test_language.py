@@ -1,19 +1,20 @@
-"""The cross-entropy of a vocabulary in chunks: the value and gradients of the plain one, without its memory."""
+"""Chunked cross-entropy over a vocabulary: value and gradients of the plain cross-entropy, with less memory."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from drtk.losses.language import linear_cross_entropy
 
 
 def make_inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, **to: torch.dtype) -> list[Tensor]:
-    """features, weight, bias (leaves that want gradients) and labels, some of them ignored"""
+    """Return features, weight and bias with requires_grad, and labels, of which every fifth is ignored."""
     draw = torch.Generator().manual_seed(seed)
     shapes = (n, width), (vocabulary, width), (vocabulary,)
     leaves = [torch.randn(*shape, generator=draw).to(**to).requires_grad_() for shape in shapes]
@@ -58,17 +59,6 @@ def test_two_uses_of_one_table_add_their_gradients() -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_known_answers_of_simlm() -> None:
-    # p(original) = .7 .2 .5: -ln .7 - ln .2 - ln .5 = .356675 + 1.609438 + .693147 = 2.659260, mean .886420;
-    # .6 .1 .4: .510826 + 2.302585 + .916291 = 3.729702, mean 1.243234; total 2.129654 (docs/methods/simlm.md)
-    total = 0.0
-    for chances in ((0.7, 0.2, 0.5), (0.6, 0.1, 0.4)):
-        scores = torch.tensor([[math.log(chance), math.log(1 - chance)] for chance in chances])
-        labels = torch.zeros(3, dtype=torch.long)
-        total += linear_cross_entropy(scores, torch.eye(2), torch.zeros(2), labels, chunk=2).item() / 3
-    assert total == pytest.approx(2.129654, abs=2e-6)
-
-
 def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
     # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4
     wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
@@ -105,44 +95,27 @@ def test_half_precision_is_summed_in_float32(how: str) -> None:
         assert (found - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
 
 
-def count_saved_values(n: int, *, chunk: int) -> int:
-    """Values in what autograd keeps."""
+class LargestTensor(TorchDispatchMode):
+    """Context manager that records the number of values of the largest tensor."""
+
+    values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.values = max(self.values, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("n", [100, 300])
+def test_memory_does_not_grow_with_tokens_times_vocabulary(n: int) -> None:
     *leaves, labels = make_inputs(n, vocabulary=500)
-    kept: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        linear_cross_entropy(*leaves, labels, chunk=chunk).backward()
-    return sum(tensor.numel() for tensor in kept)
-
-
-def test_what_is_kept_grows_with_the_tokens_and_not_with_tokens_times_vocabulary() -> None:
-    # kept: n * 8 for the features, 500 * 8 for the table, 500 for the bias; the logits would be n * 500
-    assert count_saved_values(100, chunk=10) == 100 * 8 + 500 * 8 + 500
-    assert count_saved_values(300, chunk=10) == 300 * 8 + 500 * 8 + 500
-
-
-def test_no_tensor_on_the_way_has_the_logits_of_more_tokens_than_a_chunk() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Largest(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.values = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            found = func(*args, **(kwargs or {}))
-            if isinstance(found, Tensor):
-                self.values = max(self.values, found.numel())
-            return found
-
-    *leaves, labels = make_inputs(300, vocabulary=500)
-    with Largest() as largest:
+    saved: list[int] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.numel()) or tensor, lambda x: x)
+    with hooks, LargestTensor() as largest:
         linear_cross_entropy(*leaves, labels, chunk=10).backward()
-    assert largest.values == 10 * 500  # of a chunk; all together would be 300 * 500
+    assert sum(saved) == n * 8 + 500 * 8 + 500  # gradients of features, weight and bias
+    assert largest.values == 10 * 500  # the logits of a chunk
 
 
 def test_evaluation_computes_no_gradients() -> None:

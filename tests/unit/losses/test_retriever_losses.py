@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
@@ -61,16 +60,6 @@ def test_masks_of_duplicates_and_known_positives():
     assert mask.int().tolist() == [[0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(("loss", "columns"), [("infonce", 2), ("simlm-paper", 3), ("simlm-full", 5)])
-def test_masked_columns_leave_every_sum(loss: str, columns: int):
-    # two queries with one positive, n = 1, all scores 0: ln of the columns with the duplicate, ln 1 = 0 without
-    given = {"similarity": "dot", "temperature": 1.0}
-    vectors = torch.zeros(2, 3), torch.zeros(2, 3)
-    assert LOSSES[loss](*vectors, **given).item() == pytest.approx(math.log(columns), abs=2e-6)
-    mask = mask_duplicate_positives(torch.tensor([4, 4]), 2)
-    assert LOSSES[loss](*vectors, **given, mask=mask).item() == 0.0
-
-
 def test_a_positive_of_one_query_is_masked_where_it_is_no_negative():
     # d2 is relevant to both queries, d1 to the first only; n = 1, all scores 0
     # q1: q1.d1 and d1.q2 (d1 is a negative of q2) are left: ln 2; q2: q2.d1, q2.d2, d2.d1 are left: ln 3
@@ -80,36 +69,22 @@ def test_a_positive_of_one_query_is_masked_where_it_is_no_negative():
 
 
 def test_kl_is_from_the_teacher_to_the_student():
-    # sum of p_t log(p_t / p_s); reversed it is .103878. With soft labels: .761098 - .524267, the teacher's entropy
-    student, shares = COSINES.unsqueeze(0) / 0.02, TEACHER.softmax(-1)
-    value = kl_divergence(QUERY, CANDIDATES, teacher=TEACHER, similarity="cosine", temperature=0.02).item()
-    assert value == pytest.approx(0.236832, abs=2e-6)
-    soft, entropy = F.cross_entropy(student, shares).item(), -(shares * shares.log()).sum().item()
-    assert value == pytest.approx(soft - entropy, abs=2e-6)
-    one_wide = torch.ones(1, 1), TEACHER.T  # inner products of 1 with 4, 2, 1
-    reverse = kl_divergence(*one_wide, teacher=student, similarity="dot", temperature=1.0)
-    assert reverse.item() == pytest.approx(0.103878, abs=2e-6)
-    halved = kl_divergence(
-        QUERY, CANDIDATES, teacher=2 * TEACHER, similarity="cosine", temperature=0.02, teacher_temperature=2.0
-    )
+    # sum of p_t log(p_t / p_s); reversed it is .103878
+    given = {"similarity": "cosine", "temperature": 0.02}
+    assert kl_divergence(QUERY, CANDIDATES, teacher=TEACHER, **given).item() == pytest.approx(0.236832, abs=2e-6)
+    halved = kl_divergence(QUERY, CANDIDATES, teacher=2 * TEACHER, teacher_temperature=2.0, **given)
     assert halved.item() == pytest.approx(0.236832, abs=4e-6)
     # a second query whose teacher agrees with its student: (.236832 + 0) / 2
-    both = kl_divergence(
-        QUERY.repeat(2, 1),
-        CANDIDATES.repeat(2, 1),
-        teacher=torch.cat([TEACHER, student]),
-        similarity="cosine",
-        temperature=0.02,
-    )
+    teacher = torch.cat([TEACHER, COSINES.unsqueeze(0) / 0.02])
+    both = kl_divergence(QUERY.repeat(2, 1), CANDIDATES.repeat(2, 1), teacher=teacher, **given)
     assert both.item() == pytest.approx(0.236832 / 2, abs=2e-6)
 
 
 def test_queries_are_compared_with_their_own_candidates_only():
     # the second query's candidates are those of the first in reverse
     queries, candidates = QUERY.repeat(2, 1), 3 * torch.cat([CANDIDATES, CANDIDATES.flip(0)])
-    scores = score_candidates(queries, candidates, similarity="cosine", temperature=0.02)
-    assert scores.tolist()[0] == pytest.approx([40.0, 35.0, 37.5], abs=1e-4)
-    assert scores.tolist()[1] == pytest.approx([37.5, 35.0, 40.0], abs=1e-4)
+    scores = score_candidates(queries, candidates, similarity="cosine", temperature=0.02).flatten().tolist()
+    assert scores == pytest.approx([40.0, 35.0, 37.5, 37.5, 35.0, 40.0], abs=1e-4)
     assert score_candidates(queries, candidates, similarity="dot", temperature=1.0)[0, 0].item() == pytest.approx(2.4)
 
 
@@ -119,8 +94,6 @@ def test_margins_are_compared():
     assert margin_mse(QUERY, CANDIDATES, teacher=TEACHER, **given).item() == pytest.approx(6.15625, abs=1e-5)
     softer = margin_mse(QUERY, CANDIDATES, teacher=2 * TEACHER, teacher_temperature=2.0, **given)
     assert softer.item() == pytest.approx(6.15625, abs=1e-5)
-    shifted = margin_mse(QUERY, CANDIDATES, teacher=COSINES.unsqueeze(0) - 17, **given)
-    assert shifted.item() == pytest.approx(0.0, abs=2e-6)
     assert margin_mse(QUERY, CANDIDATES[:1], teacher=TEACHER[:, :1], **given).item() == 0.0
 
 

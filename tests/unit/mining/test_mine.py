@@ -73,6 +73,13 @@ def test_no_positive_is_a_negative() -> None:
     assert set(example.negatives) == {"d1", "d3"}
     assert example.sources == {"negatives": ["run", "run"]}
     assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
+    example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
+    assert example.sources is not None
+    sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
+    assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
+    for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
+        found, miner = mine(["d1"], {"d1": grade})
+        assert (found, miner.counts[reason]) == (None, 1)
 
 
 def test_samples_depend_on_seed_and_query_only() -> None:
@@ -120,20 +127,6 @@ def test_judgments_of_documents() -> None:
     corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
     example = mined(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
     assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
-
-
-def test_queries_that_make_no_example_are_counted() -> None:
-    for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
-        example, miner = mine(["d1"], {"d1": grade})
-        assert example is None
-        assert miner.counts[reason] == 1
-
-
-def test_several_runs_are_mixed_and_negatives_record_their_source() -> None:
-    example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
-    assert example.sources is not None
-    sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
-    assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
 
 
 # Through the command: forty passages; every query finds ten, itself at rank 3. d7 is a copy of d3 but for case and commas.
@@ -323,12 +316,8 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
     for options, problem in REJECTED.items():
         with pytest.raises(UsageError, match=f"^{problem}"):
             run_command(capfd, *CALL, *options.split())
-    for accepted in (
-        ["--set", "scorer_logits=false", "--set", "unretrieved=drop", "--margin", "1"],
-        ["--set", "match=regex", "--report"],
-    ):
-        parts = [*accepted, *([tmp_path / "r.txt"] if accepted[-1] == "--report" else [])]
-        assert run_command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
+    options = "--set scorer_logits=false --set unretrieved=drop --margin 1 --set match=regex --report".split()
+    assert run_command(capfd, *CALL, *TEXTS, "-q", *options, tmp_path / "r.txt", "-o", tmp_path / "out.jsonl") == ""
 
 
 def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -435,12 +424,9 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--set", "min_negatives=10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
-
-
-def test_a_corpus_without_texts_is_reported(nq: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in (nq / "corpus.jsonl").read_text().splitlines()]
     write_text(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
-    # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 if it is judged
+    # Six passages of q1, q2 and q3 are read; d0 is no candidate of q1 if it is judged, and q4 has no answers.
     for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
         with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages that were read has a text"):
             run_command(capfd, *NQ_CALL, *more)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-from drtk.pretraining import corruption
-from drtk.pretraining.batch import Batch
-from drtk.pretraining.corruption import delete_tokens_at
+from drtk.pretraining import masking
+from drtk.pretraining.dataset import Batch
+from drtk.pretraining.decoders import build_visible_mask
+from drtk.pretraining.masking import delete_tokens_at
 from drtk.pretraining.network import EncodedBatch
 from tests.pretraining_setup import MAX_LENGTH, PretrainingFiles, PretrainingSetup, compute_gradients
 from tests.reference.bert import hidden_states
@@ -44,7 +45,7 @@ class Scene:
         self.stage, self.network = stage, stage.network
         self.removed: dict[tuple[tuple[int, ...], ...], list[list[int]]] = defaultdict(list)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corruption, "delete_tokens_at", self._delete)
+            patch.setattr(masking, "delete_tokens_at", self._delete)
             self.batch: Batch = stage.batch(*range(ROWS))
         self.views: EncodedBatch = stage.views(self.batch)
         self.model: Any = wrap_masked_lm(self.network.backbone, self.network.head)
@@ -65,7 +66,7 @@ class Scene:
         if size < len(before):
             return deletion_labels(len(before), self.removed[tuple(before), tuple(inputs)].pop(0))
         if size > len(before):
-            added = [place for place in range(size) if slot.hidden[row, place]]
+            added = [place for place in range(size) if slot.masked[row, place]]
             assert [token for place, token in enumerate(inputs) if place not in added] == before
             return insertion_labels(size, added)
         return difference_labels(before, inputs)
@@ -83,9 +84,9 @@ class Scene:
             places = range(size)
             found.append(
                 Text(
-                    slot.clean[row, :size].tolist(),
+                    slot.original_ids[row, :size].tolist(),
                     ids[row, :size].tolist(),
-                    [place for place in places if slot.hidden[row, place]],
+                    [place for place in places if slot.masked[row, place]],
                     [place for place in places if not slot.content[row, place]],
                     [] if slot.types is None else slot.types[row, :size].tolist(),
                 )
@@ -162,8 +163,9 @@ def convert_to_gpt2(block: Any, *, heads: int) -> GPT2Block:
 
 
 def compute_retromae(scene: Scene) -> Terms:
-    visible = scene.batch["decoder"].visible
-    assert visible is not None
+    slot = scene.batch["decoder"]
+    assert slot.visible is not None
+    visible = build_visible_mask(slot.visible, slot.attention)
     texts = scene.texts("encoder")
     seen = []
     for row, text in enumerate(texts):
@@ -196,7 +198,7 @@ def compute_simlm_joint(scene: Scene) -> Terms:
     generator = scene.network.generator
     slot = scene.batch["encoder"]
     masked = [
-        Text(text.original, slot.given[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
+        Text(text.original, slot.input_ids[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
         for row, text in enumerate(scene.texts("encoder"))
     ]
     return simlm_joint(

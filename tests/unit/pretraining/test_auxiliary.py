@@ -114,14 +114,14 @@ def test_token_corruption_does_not_depend_on_the_batch(place: Path):
     whole, part = stage.inputs(range(4)), stage.inputs([2])
     for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
         width = part[f"{role}_input_ids"].shape[1]
-        for name in ("given", "hidden", "content"):
+        for name in ("input_ids", "masked", "content"):
             torch.testing.assert_close(whole[f"aux_{role}_{name}"][rows, :width], part[f"aux_{role}_{name}"])
     slot = get_model(stage).build_slot(whole, "passage")
-    share = slot.hidden.sum().item() / slot.content.sum().item()
+    share = slot.masked.sum().item() / slot.content.sum().item()
     assert 0.1 < share < 0.5  # of 30%
-    assert not bool((slot.hidden & ~slot.content).any())
+    assert not bool((slot.masked & ~slot.content).any())
     again = stage.inputs(range(12, 16))  # other epochs mask otherwise: 12 examples in three batches of four
-    same = [np.array_equal(a, b) for a, b in zip(again["aux_query_hidden"], whole["aux_query_hidden"], strict=True)]
+    same = [np.array_equal(a, b) for a, b in zip(again["aux_query_masked"], whole["aux_query_masked"], strict=True)]
     assert not all(same)
 
 
@@ -149,8 +149,8 @@ def build_texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     """Return the texts of a role as lists, with the masked copies that the generator reads."""
     found = []
     for row, size in enumerate(inputs[f"{role}_attention_mask"].sum(dim=1).tolist()):
-        hidden = inputs[f"aux_{role}_hidden"][row]
-        names = (f"{role}_input_ids", f"aux_{role}_given", f"{role}_token_type_ids")
+        hidden = inputs[f"aux_{role}_masked"][row]
+        names = (f"{role}_input_ids", f"aux_{role}_input_ids", f"{role}_token_type_ids")
         original, given, types = (inputs[name][row, :size].tolist() for name in names)
         found.append(Text(original, given, [at for at in range(size) if hidden[at]], [0, size - 1], types))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drtk.pretraining.corruption import (
+from drtk.pretraining.masking import (
     Vocabulary,
     corrupt_tokens,
     delete_tokens,
@@ -86,7 +86,7 @@ def test_tokens_after_deletions_are_labeled() -> None:
     assert found.edited.tolist() == [0, 0, 1, 0, 1]
     assert found.edited.dtype == np.int64
     assert found.text.words.tolist() == [-1, 0, 1, 2, -1]
-    assert not found.hidden.any()
+    assert not found.masked.any()
     found = delete_tokens_at(make_text(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
     assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
@@ -108,7 +108,7 @@ def test_masks_are_inserted_before_the_given_positions() -> None:
     found = insert_masks_at(text, np.array([1, 2, 3]), MASK)
     assert found.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
     assert found.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
-    assert found.hidden.tolist() == [False, True] * 3 + [False]
+    assert found.masked.tolist() == [False, True] * 3 + [False]
     assert found.text.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
     assert (found.text.ids.dtype, found.edited.dtype, found.text.words.dtype) == (np.int32, np.int64, np.int32)
 
@@ -132,11 +132,11 @@ def test_insertions_are_between_the_special_tokens() -> None:
     for seed in range(200):
         found = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
         assert len(found.text.ids) == 12 + 2  # round(1.5)
-        assert found.text.ids[found.hidden].tolist() == [MASK, MASK]
+        assert found.text.ids[found.masked].tolist() == [MASK, MASK]
         assert found.edited.sum() == 2
         assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
-        assert found.text.ids[~found.hidden].tolist() == text.ids.tolist()
-        gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(found.hidden))}
+        assert found.text.ids[~found.masked].tolist() == text.ids.tolist()
+        gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(found.masked))}
     assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps
 
 

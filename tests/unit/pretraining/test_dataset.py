@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
-from drtk.pretraining.batch import PretrainingExample
+from drtk.pretraining.dataset import PretrainingExample
 from drtk.pretraining.example_builder import TokenizedSlot
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
@@ -137,7 +137,9 @@ def test_views_sampled_per_step_are_sampled_per_held_out_passage(world: Pretrain
     """Otherwise mixed context would be measured on queries alone, or on neighbors alone, as the seed has it."""
     data = world.prepare("qac-cotmae-mixed", held_out=12).data
     contexts = {
-        tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
+        tuple(each[each != 0].tolist())
+        for batch in data.build_held_out_batches(4)
+        for each in batch["context"].original_ids
     }
     rows = data.held_out
     queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.get_queries(row)}
@@ -149,7 +151,7 @@ def test_single_last_held_out_passage_joins_the_previous_batch(world: Pretrainin
     sizes = {}
     for held in (8, 9, 10, 1):
         batches = world.prepare("mlm", held_out=held).data.build_held_out_batches(4)
-        sizes[held] = [len(batch["passage"].clean) for batch in batches]
+        sizes[held] = [len(batch["passage"].original_ids) for batch in batches]
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 
 

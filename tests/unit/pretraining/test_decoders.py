@@ -14,9 +14,7 @@ from drtk.errors import MismatchError
 from drtk.losses.language import linear_cross_entropy
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.decoders import DECODERS
-from drtk.pretraining.decoders.causal import CausalDecoder
-from drtk.pretraining.decoders.transformer import CondenserHead, build_visible_mask
+from drtk.pretraining.decoders import DECODERS, CausalDecoder, CondenserHead, build_visible_mask
 from tests.backbone_families import FAMILIES, DecoderSlot, create_masked_lm, create_padded_batch
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]

@@ -10,7 +10,7 @@ import pytest
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot, list_corpus_fields
-from drtk.pretraining.masking.strategies import compute_mask_budget
+from drtk.pretraining.masking import compute_mask_budget
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
@@ -45,7 +45,7 @@ def identify_edit(slot: TokenizedSlot, whole: int) -> str:
     """Which edit was made of a text of `whole` tokens."""
     if slot.edited is None:
         return "replaced"
-    return "inserted" if len(slot.given) > whole else "deleted"
+    return "inserted" if len(slot.input_ids) > whole else "deleted"
 
 
 def test_corruption_any_samples_three_edits_uniformly(shelf: Shelf) -> None:
@@ -54,7 +54,7 @@ def test_corruption_any_samples_three_edits_uniformly(shelf: Shelf) -> None:
     for epoch in range(10):
         for row in range(36):
             slots = build(row, epoch=epoch, step=0)
-            seen.append(identify_edit(slots["changed_one"], len(slots["one"].given)))
+            seen.append(identify_edit(slots["changed_one"], len(slots["one"].input_ids)))
     counts = {kind: seen.count(kind) for kind in ("replaced", "inserted", "deleted")}
     # 360 draws: 120 each, a standard deviation of sqrt(360 x 1/3 x 2/3) = 8.9; five of them are 45.
     assert all(75 < count < 165 for count in counts.values()), counts
@@ -65,26 +65,26 @@ def test_sampled_edits_equal_single_corruptions(shelf: Shelf) -> None:
     for row in range(36):
         slots = build(row, epoch=0, step=0)
         whole, slot = slots["one"], slots["changed_one"]
-        kind = identify_edit(slot, len(whole.given))
-        pieces = len(whole.given) - 2
+        kind = identify_edit(slot, len(whole.input_ids))
+        pieces = len(whole.input_ids) - 2
         if kind == "replaced":
-            assert (slot.clean == whole.clean).all()
+            assert (slot.original_ids == whole.original_ids).all()
             assert (slot.noise is not None, slot.edited) == (True, None)
             continue
         assert slot.edited is not None
         share = round(0.3 * pieces)
-        assert len(slot.given) - len(whole.given) == (share if kind == "inserted" else -share)
-        assert int(slot.hidden.sum()) == (share if kind == "inserted" else 0)
-        assert (slot.edited[slot.hidden] == 1).all()
+        assert len(slot.input_ids) - len(whole.input_ids) == (share if kind == "inserted" else -share)
+        assert int(slot.masked.sum()) == (share if kind == "inserted" else 0)
+        assert (slot.edited[slot.masked] == 1).all()
     short = shelf("diffcse-sts-bert", *EDITS, max_length=12)  # an insertion fits into the length
-    assert max(len(short(row, epoch=0, step=0)["changed_one"].given) for row in range(36)) <= 12
+    assert max(len(short(row, epoch=0, step=0)["changed_one"].input_ids) for row in range(36)) <= 12
 
 
 def test_views_sampled_per_step_are_equal_within_a_step(shelf: Shelf) -> None:
     build = shelf("qac-cotmae-mixed")
     kinds = {}
     for step in range(40):
-        lengths = [len(build(row, epoch=0, step=step)["context"].given) for row in range(0, 9, 3)]
+        lengths = [len(build(row, epoch=0, step=step)["context"].input_ids) for row in range(0, 9, 3)]
         kinds[step] = max(lengths) > 5  # a query is of 3 words, a passage of 6 or more
     assert set(kinds.values()) == {True, False}
 
@@ -92,7 +92,7 @@ def test_views_sampled_per_step_are_equal_within_a_step(shelf: Shelf) -> None:
 def test_passage_without_next_passage_gets_a_placeholder(shelf: Shelf) -> None:
     found = shelf("master")(2, epoch=0, step=0)["next"]  # the third of three passages of its document
     assert not found.present
-    assert (len(found.given), int(found.content.sum()), int(found.hidden.sum())) == (2, 0, 0)
+    assert (len(found.input_ids), int(found.content.sum()), int(found.masked.sum())) == (2, 0, 0)
 
 
 def test_errors_of_views_and_weights_name_the_slot(shelf: Shelf) -> None:
@@ -106,5 +106,5 @@ def test_count_with_specials_includes_special_tokens_in_the_rate(shelf: Shelf) -
     mlm, simlm = shelf("mlm", "slots.passage.masking=random"), shelf("simlm", "slots.encoder.masking=random")
     for row in range(36):
         passage, encoder = mlm(row, epoch=0, step=0)["passage"], simlm(row, epoch=0, step=0)["encoder"]
-        assert passage.hidden.sum() == compute_mask_budget(0.3, len(passage.given) - 2)
-        assert encoder.hidden.sum() == compute_mask_budget(0.3, len(encoder.given))
+        assert passage.masked.sum() == compute_mask_budget(0.3, len(passage.input_ids) - 2)
+        assert encoder.masked.sum() == compute_mask_budget(0.3, len(encoder.input_ids))

@@ -161,25 +161,25 @@ def test_changing_the_context_changes_only_its_loss(world: PretrainingFiles):
 
 def test_extension_and_complement_use_the_mask_of_another_slot(world: PretrainingFiles):
     equal = world.prepare("simlm", "slots.decoder.rate=0.3").batch()
-    assert bool((equal["encoder"].hidden == equal["decoder"].hidden).all())
+    assert bool((equal["encoder"].masked == equal["decoder"].masked).all())
     wider = world.prepare("simlm").batch()
-    assert bool((~wider["encoder"].hidden | wider["decoder"].hidden).all())
-    assert int(wider["decoder"].hidden.sum()) > int(wider["encoder"].hidden.sum())
+    assert bool((~wider["encoder"].masked | wider["decoder"].masked).all())
+    assert int(wider["decoder"].masked.sum()) > int(wider["encoder"].masked.sum())
     everything = world.prepare("simlm", "slots.decoder.rate=1.0").batch()["decoder"]
-    assert bool((everything.hidden == everything.content).all())
+    assert bool((everything.masked == everything.content).all())
     master = world.prepare("master").batch()
-    assert bool(((master["half"].hidden ^ master["complement"].hidden) == master["half"].content).all())
-    assert int(master["half"].hidden.sum()) > 0
+    assert bool(((master["half"].masked ^ master["complement"].masked) == master["half"].content).all())
+    assert int(master["half"].masked.sum()) > 0
 
 
 def test_autoencoder_encodes_the_text_and_decodes_only_masks(world: PretrainingFiles):
     stage = world.prepare("simlm-ae")
     batch = stage.batch()
-    assert bool((batch["encoder"].given == batch["encoder"].clean).all())
+    assert bool((batch["encoder"].input_ids == batch["encoder"].original_ids).all())
     decoder = batch["decoder"]
-    assert bool((decoder.given[decoder.content] == stage.tokenizer.mask_token_id).all())
+    assert bool((decoder.input_ids[decoder.content] == stage.tokenizer.mask_token_id).all())
     special = decoder.attention.bool() & ~decoder.content
-    assert bool((decoder.given[special] == decoder.clean[special]).all())
+    assert bool((decoder.input_ids[special] == decoder.original_ids[special]).all())
 
 
 def test_generator_with_scope_all_keeps_only_the_first_token(world: PretrainingFiles):
@@ -187,25 +187,25 @@ def test_generator_with_scope_all_keeps_only_the_first_token(world: PretrainingF
     stage = world.prepare("diffcse-sts-bert", "slots.changed_one.rate=0.9").randomize_weights()
     batch = stage.batch(*range(12))
     slot, ids = batch["changed_one"], stage.views(batch).get_ids("changed_one")
-    assert bool((ids[:, 0] == slot.clean[:, 0]).all())
+    assert bool((ids[:, 0] == slot.original_ids[:, 0]).all())
     last = slot.attention.sum(dim=1) - 1
     assert bool((ids[torch.arange(len(ids)), last] != stage.tokenizer.sep_token_id).any())
-    assert bool((ids == slot.given)[~slot.attention.bool()].all())
-    shown = slot.given[slot.hidden]
+    assert bool((ids == slot.input_ids)[~slot.attention.bool()].all())
+    shown = slot.input_ids[slot.masked]
     masked = float((shown == stage.tokenizer.mask_token_id).float().mean())
     assert 0.7 < masked < 0.9
-    assert bool((shown == slot.clean[slot.hidden]).any())
+    assert bool((shown == slot.original_ids[slot.masked]).any())
 
 
 def test_simlm_generator_samples_independently_per_slot(world: PretrainingFiles):
     stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch(*range(12))
     views = stage.views(batch)
-    both = batch["encoder"].hidden & batch["decoder"].hidden
+    both = batch["encoder"].masked & batch["decoder"].masked
     for name in ("encoder", "decoder"):
         slot = batch[name]
-        assert bool((slot.given[slot.hidden] == stage.tokenizer.mask_token_id).all())
-        assert bool((views.get_ids(name) == slot.clean)[~slot.hidden].all())
+        assert bool((slot.input_ids[slot.masked] == stage.tokenizer.mask_token_id).all())
+        assert bool((views.get_ids(name) == slot.original_ids)[~slot.masked].all())
     assert bool((views.get_ids("encoder")[both] != views.get_ids("decoder")[both]).any())
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.pretraining.masking.strategies import (
+from drtk.pretraining.masking import (
     MaskInput,
-    OtherMask,
     compute_added_rate,
     compute_mask_budget,
     fill_budget,
@@ -48,11 +47,12 @@ def mask(
     rng: Any = 1,
     counted: int,
     other: Any = None,
+    other_rate: float = 0.0,
     **options: Any,
 ) -> np.ndarray:
     """Run a strategy. rng: a generator, or the key of one"""
     rng = rng if hasattr(rng, "random") else create_generator(rng)
-    hidden = strategy(MaskInput(text, rate, rng, counted, other), **options)
+    hidden = strategy(MaskInput(text, rate, rng, counted, other, other_rate), **options)
     assert hidden.dtype == bool
     return hidden
 
@@ -252,26 +252,26 @@ def test_extension_adds_an_independent_mask() -> None:
     # The extra ones are hypergeometric, with a deviation of 2.9; the mean of 400 has one of .15.
     text, rng, counts = make_text([1] * LONG), create_generator("extension"), []
     for _ in range(400):
-        inner = OtherMask(mask(mask_whole_words, text, 0.3, rng=rng, counted=LONG), 0.3)
-        before = inner.hidden.copy()
-        hidden = mask(mask_extension, text, 0.5, rng=rng, counted=LONG, other=inner)
+        inner = mask(mask_whole_words, text, 0.3, rng=rng, counted=LONG)
+        before = inner.copy()
+        hidden = mask(mask_extension, text, 0.5, rng=rng, counted=LONG, other=inner, other_rate=0.3)
         assert hidden[before].all()
         counts.append(hidden.sum())
     assert np.mean(counts) == pytest.approx(71.585, abs=0.65)
-    equal = mask(mask_extension, text, 0.3, rng=rng, counted=LONG, other=inner)
+    equal = mask(mask_extension, text, 0.3, rng=rng, counted=LONG, other=inner, other_rate=0.3)
     assert (equal == before).all()
     equal[:] = True
-    assert (inner.hidden == before).all()  # not written to
-    assert list_positions(mask(mask_extension, text, 1.0, rng=rng, counted=LONG, other=inner)) == list(
+    assert (inner == before).all()  # not written to
+    assert list_positions(mask(mask_extension, text, 1.0, rng=rng, counted=LONG, other=inner, other_rate=0.3)) == list(
         range(1, LONG + 1)
     )
 
 
 def test_complement_masks_the_tokens_not_masked_by_other() -> None:
     text = make_text([1] * LONG)
-    inner = OtherMask(mask(mask_whole_words, text, 0.5, counted=LONG), 0.5)
+    inner = mask(mask_whole_words, text, 0.5, counted=LONG)
     hidden = mask(mask_complement, text, 0.5, counted=LONG, other=inner)
-    assert (hidden ^ inner.hidden)[1:-1].all()
+    assert (hidden ^ inner)[1:-1].all()
     assert not hidden[[0, -1]].any()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import Composition, Corruption, GeneratorSpec, Slot
+from drtk.pretraining.dataset import SlotBatch
 from drtk.pretraining.network import Projector
 from drtk.pretraining.token_generator import fill_masks
 
@@ -58,11 +58,11 @@ def fill(
 ) -> list[list[int]]:
     """Fill [CLS] a [MASK] [SEP] and a pad, twice."""
     slot = SlotBatch(
-        clean=torch.tensor([[2, 5, 6, 3, 0]] * 2),
-        given=torch.tensor([PLAIN] * 2),
+        original_ids=torch.tensor([[2, 5, 6, 3, 0]] * 2),
+        input_ids=torch.tensor([PLAIN] * 2),
         attention=torch.tensor([[1, 1, 1, 1, 0]] * 2),
         content=torch.tensor([[False, True, True, False, False]] * 2),
-        hidden=torch.tensor([[False, False, True, False, False]] * 2),
+        masked=torch.tensor([[False, False, True, False, False]] * 2),
         present=torch.tensor([True, True]),
         edited=None if edited is None else torch.tensor(edited),
         noise=torch.zeros(2, 5) if noise else None,

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
+from drtk.pretraining.dataset import SlotBatch
 from drtk.pretraining.objectives import CorrectiveLM, EditDetection, TokenPrediction, contrastive_loss
 
 
@@ -28,11 +28,11 @@ def make_slot(
     size = len(clean) + pads
     padding = [0] * pads
     return SlotBatch(
-        clean=torch.tensor([[*clean, *padding]]),
-        given=torch.tensor([[*(given or clean), *padding]]),
+        original_ids=torch.tensor([[*clean, *padding]]),
+        input_ids=torch.tensor([[*(given or clean), *padding]]),
         attention=torch.tensor([[1] * len(clean) + padding]),
         content=torch.tensor([[0 < at < len(clean) - 1 for at in range(size)]]),
-        hidden=torch.tensor([[at in hidden for at in range(size)]]),
+        masked=torch.tensor([[at in hidden for at in range(size)]]),
         present=torch.tensor([True]),
         edited=torch.tensor([[*edited, *padding]]) if edited else None,
     )
@@ -80,7 +80,7 @@ def make_states(*shares: float, of: int = 3) -> Tensor:
 def compute_mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
     """Return the number of labels and the mean loss."""
     count = int(made.select_positions(text).sum())
-    return count, made.sum_losses(rows, text, text.given).item() / count
+    return count, made.sum_losses(rows, text, text.input_ids).item() / count
 
 
 def test_labeled_positions_of_targets_all_and_masked() -> None:
@@ -126,18 +126,18 @@ def test_one_logit_equals_two_logits_with_that_difference() -> None:
 
 def test_proposed_original_token_is_labeled_unchanged() -> None:
     text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
-    assert make_two_class_target().build_labels(text, text.given).tolist() == [[0, 0, 1, 0]]
+    assert make_two_class_target().build_labels(text, text.input_ids).tolist() == [[0, 0, 1, 0]]
     # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
     both = SlotBatch(
-        clean=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
-        given=torch.tensor([[1, 5, 7, 1], [1, 5, 8, 1]]),
+        original_ids=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
+        input_ids=torch.tensor([[1, 5, 7, 1], [1, 5, 8, 1]]),
         attention=torch.ones(2, 4, dtype=torch.long),
         content=text.content.repeat(2, 1),
-        hidden=text.hidden.repeat(2, 1),
+        masked=text.masked.repeat(2, 1),
         present=torch.tensor([True, True]),
         edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
     )
-    assert make_two_class_target().build_labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert make_two_class_target().build_labels(both, both.input_ids).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
 
 
 def test_copy_gate_adds_probability_to_correct_input_tokens() -> None:

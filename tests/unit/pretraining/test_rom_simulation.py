@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
-from drtk.pretraining.masking.strategies import MaskInput, Scale, mask_rom
+from drtk.pretraining.masking import MaskInput, Scale, mask_rom
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.pretraining.batch import SlotBatch
+from drtk.pretraining.dataset import SlotBatch
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
 # One term for each kind of reader and bottleneck.
@@ -91,7 +91,11 @@ def pad_slot(slot: SlotBatch, *, more: int, junk: int) -> SlotBatch:
     if wider.visible is not None:
         wider.visible[:, :, 0] = True
     behind = wider.attention == 0
-    return replace(wider, clean=wider.clean.masked_fill(behind, junk), given=wider.given.masked_fill(behind, junk))
+    return replace(
+        wider,
+        original_ids=wider.original_ids.masked_fill(behind, junk),
+        input_ids=wider.input_ids.masked_fill(behind, junk),
+    )
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -123,8 +123,8 @@ def test_pretraining_and_encoding_format_titles_alike(world: PretrainingFiles, t
     )
     wanted = tokens.pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
-    assert slot.given.tolist() == wanted["input_ids"].tolist()
-    types = torch.zeros_like(slot.given) if slot.types is None else slot.types
+    assert slot.input_ids.tolist() == wanted["input_ids"].tolist()
+    types = torch.zeros_like(slot.input_ids) if slot.types is None else slot.types
     assert types.tolist() == wanted["token_type_ids"].tolist()
 
 

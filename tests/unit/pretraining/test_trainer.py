@@ -109,14 +109,14 @@ def test_micro_batches_are_weighted_by_their_labels(world: PretrainingFiles, tmp
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
     stage = world.prepare("mlm", "slots.passage.rate=0.2")
     trainer = stage.trainer(tmp_path)
-    numbers = sorted(range(40), key=lambda at: int(stage.get_examples(at)[0].slots["passage"].hidden.sum()))
-    three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].hidden.sum() == 3)
+    numbers = sorted(range(40), key=lambda at: int(stage.get_examples(at)[0].slots["passage"].masked.sum()))
+    three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].masked.sum() == 3)
     one = numbers[0]
-    assert int(stage.get_examples(one)[0].slots["passage"].hidden.sum()) == 1
+    assert int(stage.get_examples(one)[0].slots["passage"].masked.sum()) == 1
     inputs = stage.data.build_collator(1)(stage.get_examples(three, one))
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
-        part["passage"].clean[part["passage"].hidden] = 10
+        part["passage"].original_ids[part["passage"].masked] = 10
     set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
     assert float(trainer.training_step(stage.network, inputs)) == pytest.approx(1.75, abs=1e-5)
 
@@ -154,7 +154,7 @@ def test_logged_shares_are_over_all_micro_batches(world: PretrainingFiles, tmp_p
     changed, of = whole["encoder_replaced"]
     slot = stage.batch(*EXAMPLES)["encoder"]
     assert of == int(slot.content.sum())
-    assert 0 < changed <= int(slot.hidden.sum())  # fewer where a draw is the original
+    assert 0 < changed <= int(slot.masked.sum())  # fewer where a draw is the original
 
 
 def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):

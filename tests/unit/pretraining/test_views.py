@@ -12,9 +12,15 @@ import pytest
 
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import check_options
-from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import ViewInput, join_texts, list_needed_fields, slice_text
-from drtk.pretraining.views.passages import sample_other, sample_overlap
+from drtk.pretraining.views import (
+    VIEWS,
+    ViewInput,
+    join_texts,
+    list_needed_fields,
+    sample_other,
+    sample_overlap,
+    slice_text,
+)
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
 from drtk.text.token_writer import FIELDS

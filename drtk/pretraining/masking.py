@@ -1,0 +1,330 @@
+"""Masking strategies, which select the tokens of a slot to mask, and corruptions, which replace, insert and delete tokens.
+
+A masking strategy is a function (MaskInput, **options) -> (tokens,) bool, True at masked tokens. Special tokens are never masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from drtk.registry import Registry
+from drtk.text.token_dataset import Text
+
+Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
+Scale = Literal["max", "minmax", "sum"]
+_MASKED, _RANDOM = 0.8, 0.1  # shares in BERT; the remaining tokens stay unchanged but are predicted too
+
+MASKING = Registry(
+    "masking strategy",
+    {
+        "random": (f"{__name__}:mask_random_tokens", "tokens sampled uniformly"),
+        "bernoulli": (f"{__name__}:mask_bernoulli", "each token independently with the same probability (DiffCSE)"),
+        "whole-word": (f"{__name__}:mask_whole_words", "whole words"),
+        "rom": (f"{__name__}:mask_rom", "tokens with the largest sum of weight and uniform random number (ROM)"),
+        "keyword": (f"{__name__}:mask_keywords", "words sampled in proportion to their weight (MASTER)"),
+        "extension": (
+            f"{__name__}:mask_extension",
+            "the tokens that another slot masks, and more words (SimLM's decoder)",
+        ),
+        "complement": (f"{__name__}:mask_complement", "the tokens that another slot does not mask (MASTER)"),
+    },
+)
+
+
+class MaskInput(NamedTuple):
+    """The input of a masking strategy.
+
+    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: source of all random numbers
+    counted: number of tokens to which the rate refers
+    other: mask of the same text in the slot that `of` names, (tokens,) bool; None without `of`
+    other_rate: rate of that slot
+    """
+
+    text: Text
+    rate: float
+    rng: np.random.Generator
+    counted: int
+    other: Any = None
+    other_rate: float = 0.0
+
+    @property
+    def budget(self) -> int:
+        """Number of tokens to mask."""
+        return compute_mask_budget(self.rate, self.counted)
+
+    @property
+    def content(self) -> np.ndarray:
+        """Mask of the tokens that are not special tokens, (tokens,) bool."""
+        return self.text.words >= 0
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of the tokens, (tokens,). Raises ValueError for a text without weights."""
+        if self.text.weights is None:
+            raise ValueError("requires token weights, but the text has none; run `drtk termweight` first")
+        return self.text.weights
+
+    def build_mask(self, order: np.ndarray) -> np.ndarray:
+        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool. order: indices that exclude special tokens"""
+        masked = np.zeros(len(self.text.ids), dtype=bool)
+        masked[self.content.nonzero()[0][order[: self.budget]]] = True
+        return masked
+
+
+def uses_weights(strategy: Masking) -> Masking:
+    """Declare that a masking strategy needs token weights, so that a corpus without weights is rejected."""
+    strategy.needs_weights = True  # type: ignore[attr-defined]
+    return strategy
+
+
+def compute_mask_budget(rate: float, count: int) -> int:
+    """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (docs/methods/masking.md)."""
+    return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
+
+
+def mask_random_tokens(inputs: MaskInput) -> np.ndarray:
+    """Mask `budget` tokens sampled uniformly, as `mask_rom` does if all weights are 0."""
+    return inputs.build_mask(sort_largest_first(inputs.rng.random(np.count_nonzero(inputs.content))))
+
+
+def mask_bernoulli(inputs: MaskInput) -> np.ndarray:
+    """Mask each token independently with probability `rate` (DiffCSE)."""
+    return (inputs.rng.random(len(inputs.text.ids)) < inputs.rate) & inputs.content
+
+
+def mask_whole_words(inputs: MaskInput) -> np.ndarray:
+    """Mask whole words in random order; skip words that exceed the remaining budget."""
+    words = group_words(inputs.text.words)
+    order = inputs.rng.permutation(len(words.sizes))
+    return words.expand(fill_budget(order, words.sizes, inputs.budget))
+
+
+def mask_complement(inputs: MaskInput) -> np.ndarray:
+    """Mask the tokens that `other` does not mask (MASTER). The rate has no effect."""
+    return ~inputs.other & inputs.content
+
+
+def compute_added_rate(rate: float, inner: float) -> float:
+    """Return the rate of an independent mask whose union with a mask of rate `inner` has rate `rate`."""
+    return (rate - inner) / (1 - inner) if inner < 1 else 0.0
+
+
+def mask_extension(inputs: MaskInput) -> np.ndarray:
+    """Mask the tokens that `other` masks, and more words by an independent `mask_whole_words` (SimLM's decoder)."""
+    added_rate = compute_added_rate(inputs.rate, inputs.other_rate)
+    masked: np.ndarray = inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
+    return masked
+
+
+@uses_weights
+def mask_keywords(inputs: MaskInput) -> np.ndarray:
+    """Mask words sampled in proportion to their weight until at least `budget` tokens are masked (MASTER).
+
+    The weight of a word is the maximum weight of its word pieces.
+    """
+    words = group_words(inputs.text.words)
+    order = order_by_weight(words.max_weights(inputs.weights), rng=inputs.rng)
+    chosen = np.zeros(len(order), dtype=bool)
+    if inputs.budget:
+        covered = words.sizes[order].cumsum()
+        chosen[order[: int(covered.searchsorted(inputs.budget)) + 1]] = True
+    return words.expand(chosen)
+
+
+@uses_weights
+def mask_rom(
+    inputs: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
+) -> np.ndarray:
+    """Mask the `budget` tokens with the largest sum of weight and U(0, 1); ties keep the order of the text (ROM).
+
+    scale: normalization of the weights (see `scale_weights`)    weight_scale: factor on the normalized weights
+    whole_word: mask whole words by the maximum weight of their word pieces; skip words that exceed the remaining budget
+    """
+
+    def order(weights: np.ndarray) -> np.ndarray:
+        return sort_largest_first(scale_weights(weights, scale) * weight_scale + inputs.rng.random(len(weights)))
+
+    if whole_word:
+        words = group_words(inputs.text.words)
+        return words.expand(fill_budget(order(words.max_weights(inputs.weights)), words.sizes, inputs.budget))
+    return inputs.build_mask(order(inputs.weights[inputs.content]))
+
+
+def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
+    """Return all word indices in random order, sampled without replacement in proportion to `weights`, (words,).
+
+    Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
+    """
+    weightless = ~(weights > 0)
+    keys = rng.standard_exponential(len(weights))
+    keys[~weightless] /= weights[~weightless]
+    return np.lexsort((keys, weightless))
+
+
+def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
+    """Divide the token weights of a passage, (tokens,), by their maximum or sum, or scale them to [0, 1] (minmax)."""
+    lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
+    span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
+    return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
+
+
+def sort_largest_first(scores: np.ndarray) -> np.ndarray:
+    """Return the indices that sort `scores` in descending order; ties keep the order of the text."""
+    return np.argsort(-scores, kind="stable")
+
+
+def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray:
+    """Select words in `order` up to `budget` word pieces; skip words that exceed the remaining budget.
+
+    order: word indices, (words,)    sizes: number of word pieces per word, (words,)    returns: selected words, (words,) bool
+    """
+    selected = np.zeros(len(sizes), dtype=bool)
+    ordered = sizes[order]
+    cumulative = ordered.cumsum()
+    cut = int(cumulative.searchsorted(budget, side="right"))  # the first word that does not fit
+    selected[order[:cut]] = True
+    left = budget - int(cumulative[cut - 1]) if cut else budget
+    if left:
+        for rank, size in enumerate(ordered[cut:].tolist(), start=cut):
+            if size <= left:
+                selected[order[rank]] = True
+                left -= size
+                if not left:
+                    break
+    return selected
+
+
+class WordGroups(NamedTuple):
+    """The words of a text: consecutive word pieces with the same word index.
+
+    content: (tokens,) bool, False at special tokens
+    begins: (words,), index of the first piece of each word, not counting special tokens
+    sizes: (words,), number of word pieces per word
+    """
+
+    content: np.ndarray
+    begins: np.ndarray
+    sizes: np.ndarray
+
+    def expand(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the token mask, (tokens,) bool, of a word mask, (words,) bool."""
+        masked = np.zeros(len(self.content), dtype=bool)
+        masked[self.content] = chosen.repeat(self.sizes)
+        return masked
+
+    def max_weights(self, weights: np.ndarray) -> np.ndarray:
+        """Return the maximum weight of the word pieces of each word, (words,). weights: (tokens,)"""
+        return np.maximum.reduceat(weights[self.content], self.begins)
+
+
+def group_words(words: np.ndarray) -> WordGroups:
+    """Group the tokens of a text by word index (`Text.words`, (tokens,)). A special token ends a word."""
+    content = words >= 0
+    first = content.copy()
+    first[1:] &= words[1:] != words[:-1]
+    begins = first[content].nonzero()[0]
+    sizes = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
+    sizes[-1:] = np.count_nonzero(content) - begins[-1:]
+    return WordGroups(content, begins, sizes)
+
+
+class Vocabulary(NamedTuple):
+    """The size of a vocabulary, the id of [MASK] and the ids of all special tokens."""
+
+    size: int
+    mask: int
+    special: frozenset[int]
+
+
+class EditedText(NamedTuple):
+    """A text with inserted or deleted tokens.
+
+    masked: (tokens,) bool, True at inserted [MASK] tokens, which a generator replaces
+    edited: (tokens,) int64, 1 at inserted tokens and at tokens that follow a deletion
+    """
+
+    text: Text
+    masked: np.ndarray
+    edited: np.ndarray
+
+
+def corrupt_tokens(
+    ids: np.ndarray,
+    masked: np.ndarray,
+    how: Literal["none", "mask", "bert", "replaced"],
+    rng: np.random.Generator,
+    vocabulary: Vocabulary,
+) -> np.ndarray:
+    """Return a copy of `ids` with the masked tokens corrupted, (tokens,).
+
+    masked: (tokens,) bool, True at masked tokens
+    how: "none": unchanged; "mask": [MASK]; "replaced": [MASK], which a generator replaces later; "bert": 80% [MASK],
+        10% a random token, 10% unchanged
+    """
+    corrupted = ids.copy()
+    if how in ("mask", "replaced"):
+        corrupted[masked] = vocabulary.mask
+    elif how == "bert":
+        places = masked.nonzero()[0]
+        chance = rng.random(len(places))
+        corrupted[places[chance < _MASKED]] = vocabulary.mask
+        swapped = places[(chance >= _MASKED) & (chance < _MASKED + _RANDOM)]
+        corrupted[swapped] = rng.integers(vocabulary.size, size=len(swapped))
+    return corrupted
+
+
+def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
+    """Insert [MASK] at round(rate * T) random positions next to the T word pieces, at most once per position."""
+    beside = np.zeros(len(text.ids) + 1, dtype=bool)
+    content = text.words >= 0
+    beside[:-1] |= content
+    beside[1:] |= content
+    gaps = rng.permutation(beside.nonzero()[0])[: _num_edits(rate, text)]
+    return insert_masks_at(text, np.sort(gaps), vocabulary.mask)
+
+
+def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
+    """Insert [MASK] before each token index in `gaps`, which is sorted. A word that is split becomes two words.
+
+    An inserted token is a separate word and has the token type of the token after it.
+    """
+    ids, words = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
+    masked = np.zeros(len(ids), dtype=bool)
+    masked[gaps + np.arange(len(gaps))] = True
+    types = None
+    if text.types is not None:
+        types = np.insert(text.types, gaps, text.types[np.minimum(gaps, len(text.types) - 1)])
+    return EditedText(Text(ids, _renumber(words), None, types), masked, masked.astype(np.int64))
+
+
+def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
+    """Delete round(rate * T) of the T word pieces at random."""
+    removed = np.zeros(len(text.ids), dtype=bool)
+    removed[rng.permutation((text.words >= 0).nonzero()[0])[: _num_edits(rate, text)]] = True
+    return delete_tokens_at(text, removed)
+
+
+def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
+    """Delete tokens, and label the token after each deleted token with 1. removed: (tokens,) bool, True at deleted tokens"""
+    kept = ~removed
+    after = np.zeros(len(removed), dtype=np.int64)
+    after[1:] = removed[:-1]
+    types = None if text.types is None else text.types[kept]
+    edited = Text(text.ids[kept], _renumber(text.words[kept]), None, types)
+    return EditedText(edited, np.zeros(len(edited.ids), dtype=bool), after[kept])
+
+
+def _num_edits(rate: float, text: Text) -> int:
+    return round(rate * int(np.count_nonzero(text.words >= 0)))
+
+
+def _renumber(words: np.ndarray) -> np.ndarray:
+    """Renumber word indices consecutively from 0; special tokens keep -1. words: (tokens,)"""
+    numbers = np.full(len(words), -1, dtype=np.int32)
+    groups = group_words(words)
+    numbers[groups.content] = np.arange(len(groups.sizes), dtype=np.int32).repeat(groups.sizes)
+    return numbers
