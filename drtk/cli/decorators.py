@@ -15,7 +15,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import check_outputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
-from drtk.runtime.sharding import WHOLE, parse_shard
+from drtk.runtime.sharding import WHOLE_INPUT, parse_shard
 from drtk.runtime.streams import STANDARD
 
 
@@ -79,7 +79,7 @@ def record_filter(
             flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
                 raise UsageError(f"--{flag} writes a model; omit --bare and --with")
-            if parse_shard(given.get("shard", "1/1")) != WHOLE:
+            if parse_shard(given.get("shard", "1/1")) != WHOLE_INPUT:
                 raise UsageError(f"--{flag} writes a model; omit --shard")
             return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(

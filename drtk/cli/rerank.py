@@ -204,12 +204,12 @@ class _VectorFolder:
                 self._finish()
 
     def _finish(self) -> None:
-        from drtk.data.embeddings import PAIR
+        from drtk.data.embeddings import PAIR_ROLE
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.tracker.inputs += self._filter.tracker.inputs
         self.job.finish(
-            role=PAIR,
+            role=PAIR_ROLE,
             scorer=self._identity,
             dimension=self._writer.dimension,
             dtype=self._dtype,

@@ -15,7 +15,7 @@ from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
-from drtk.runtime.sharding import WHOLE
+from drtk.runtime.sharding import WHOLE_INPUT
 from drtk.runtime.streams import STANDARD
 
 # The settings and arguments that have an effect on other work than weighing. What decides statistics may be given to
@@ -109,7 +109,7 @@ def termweight(
         "stopword_share": stopword_share,
     }
     if isinstance(job, FilterJob):
-        given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE}
+        given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE_INPUT}
     names = [
         *_list_changed_fields(settings),
         *_list_changed_fields(running),

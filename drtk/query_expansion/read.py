@@ -152,12 +152,8 @@ def iter_reader_questions(
         yield ReaderQuestion(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
-class ReaderBatch(NamedTuple):
-    """A window (batch) of questions, the tokens of all inputs, and for each question the rows of its inputs."""
-
-    questions: list[ReaderQuestion]
-    tokens: TokenizedTexts
-    groups: list[np.ndarray]
+# A batch of questions, the tokens of all their inputs, and for each question the rows of its inputs.
+ReaderBatch = tuple[list[ReaderQuestion], TokenizedTexts, list[np.ndarray]]
 
 
 class AnswerReader(BatchFunction):
@@ -190,7 +186,7 @@ class AnswerReader(BatchFunction):
         )
         ends = np.cumsum([len(question.inputs) for question in records])
         groups = [np.arange(end - len(question.inputs), end) for question, end in zip(records, ends, strict=True)]
-        return ReaderBatch(records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups)
+        return records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups
 
     def __call__(self, prepared: ReaderBatch) -> WindowResult:
         """Return the answers, in order, as JSON lines. Raises DrtkError if out of memory, or for a non-finite score."""

@@ -29,7 +29,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead
-from drtk.runtime.sharding import WHOLE, InputShard, select_shard
+from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, name_of
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
@@ -173,7 +173,7 @@ def encode_corpus(
     job: FolderJob,
     *,
     role: Role = "passage",
-    part: InputShard = WHOLE,
+    part: InputShard = WHOLE_INPUT,
     device: str = "auto",
     running: RunnerSettings | None = None,
 ) -> None:
@@ -240,7 +240,7 @@ def encode_records(
     writer: ShardWriter,
     *,
     running: RunnerSettings,
-    part: InputShard = WHOLE,
+    part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
     empty_texts: EmptyTextCounter | None = None,
