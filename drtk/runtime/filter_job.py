@@ -156,6 +156,7 @@ class FilterJob:
     side_outputs: list[Output] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._clock = Clock()
         # Manifest entries of folders in the settings, made before models are loaded; and of all files in the settings and
         # in `lookups`, made before the first record is read.
         self._folders: list[dict[str, Any]] = []
@@ -253,7 +254,7 @@ class FilterJob:
         revise: optional second pass over all lines. The first pass writes them to NAME.part, or to a temporary file if
             the output is a pipe
         """
-        self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
+        self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
