@@ -148,8 +148,8 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
-class RerankedWindow(NamedTuple):
-    """Result of a window of a run, with the ids and vectors (pairs, dimension) of its pairs."""
+class RerankedBatch(NamedTuple):
+    """Run lines of a batch of queries, with the ids and vectors (pairs, dimension) of their pairs."""
 
     result: WindowResult
     ids: list[str]
@@ -167,9 +167,9 @@ class _CrossEncoderFunction(BatchFunction):
 
 
 class RunReranker(_CrossEncoderFunction):
-    """Batch function that reranks windows of `RankingTexts` by a cross-encoder; results are the lines of a run.
+    """Batch function that reranks `RankingTexts` by a cross-encoder; results are the lines of a run.
 
-    vectors: also compute the pair vectors, and return `RerankedWindow` instead of `WindowResult`
+    vectors: also compute the pair vectors, and return `RerankedBatch` instead of `WindowResult`
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class RunReranker(_CrossEncoderFunction):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedWindow:
+    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedBatch:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -196,11 +196,11 @@ class RunReranker(_CrossEncoderFunction):
         if not self._vectors:
             return result
         ids = [make_pair_id(record.query_id, id) for record in records for id, _ in record.ranking[: len(record.texts)]]
-        return RerankedWindow(result, ids, vectors)
+        return RerankedBatch(result, ids, vectors)
 
 
 class ExampleScorer(_CrossEncoderFunction):
-    """Batch function that scores windows of `ExampleTexts`; results are JSON lines of the examples with scores."""
+    """Batch function that scores `ExampleTexts`; results are JSON lines of the examples with scores."""
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared
