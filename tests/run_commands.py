@@ -27,6 +27,11 @@ def run_command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> st
     return capfd.readouterr().out
 
 
+def run_rows(capfd: pytest.CaptureFixture[str], command: str, *arguments: str | Path) -> list[dict[str, Any]]:
+    """Run a command line, split at white space, with further arguments; return the rows of its JSONL output."""
+    return [orjson.loads(line) for line in run_command(capfd, *command.split(), *arguments).splitlines()]
+
+
 @contextmanager
 def open_pipe(content: bytes) -> Iterator[str]:
     """Yield the name of a pipe with this content, like <(...) in a shell."""

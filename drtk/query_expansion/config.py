@@ -93,7 +93,17 @@ DEPTH = 100  # passages that are searched for an answer
 
 
 @dataclass(frozen=True)
-class LabelSettings:
+class _BM25Settings:
+    """BM25 parameters of the index that expanded queries are searched in."""
+
+    k1: float | None = setting(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
+    b: float | None = setting(
+        None, "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]", at_least=0, at_most=1
+    )
+
+
+@dataclass(frozen=True)
+class LabelSettings(_BM25Settings):
     """drtk rerank-queries label (docs/methods/ear.md)."""
 
     depth: int = option(DEPTH, "Number of top passages per candidate to search for an answer.", at_least=1)
@@ -105,10 +115,6 @@ class LabelSettings:
         "tokens", "Match answers by tokens (as in DPR) or as regular expressions."
     )
     match_title: bool = setting(False, "Also search passage titles for answers.")
-    k1: float | None = setting(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
-    b: float | None = setting(
-        None, "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]", at_least=0, at_most=1
-    )
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
     batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
 
@@ -182,12 +188,10 @@ class QueryRerankerConfig(TrainingConfig):
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
-_NO_INDEX = (NoEffect("requires --index", {"index": (None,)}),)
-
-
 @redeclare("max_length", advanced=True)
+@redeclare("k1", "b", no_effect=(NoEffect("requires --index", {"index": (None,)}),))
 @dataclass(frozen=True)
-class ChooseSettings(CrossEncoderSettings):
+class ChooseSettings(_BM25Settings, CrossEncoderSettings):
     """drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
@@ -202,16 +206,6 @@ class ChooseSettings(CrossEncoderSettings):
         "Maximum number of distinct words per query (concat); Lucene allows 1024.",
         at_least=1,
         no_effect=(NoEffect("requires --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
-    )
-    k1: float | None = setting(
-        None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0, no_effect=_NO_INDEX
-    )
-    b: float | None = setting(
-        None,
-        "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]",
-        at_least=0,
-        at_most=1,
-        no_effect=_NO_INDEX,
     )
 
     def check(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -126,12 +126,8 @@ class RankEstimator:
         return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
-class _TokenizedLists(NamedTuple):
-    """Lists of distinct candidates, the tokens of all candidates by query reranker, and counts."""
-
-    lists: list[ExpansionList]
-    tokens: dict[RankEstimator, TokenizedPairs]
-    counts: Counter[str]
+# Lists of distinct candidates, the tokens of all candidates by query reranker, and counts.
+TokenizedLists: TypeAlias = "tuple[list[ExpansionList], dict[RankEstimator, TokenizedPairs], Counter[str]]"
 
 
 class QuerySelector(BatchFunction):
@@ -158,13 +154,13 @@ class QuerySelector(BatchFunction):
         }
         self._estimators = {kind: loaded[model] for kind, model in models.items()}
 
-    def prepare(self, records: list[ExpansionList]) -> _TokenizedLists:
+    def prepare(self, records: list[ExpansionList]) -> TokenizedLists:
         """Select the distinct candidates of each list, and tokenize them."""
         limit = self._settings.max_candidates
         lists = [replace(record, expansions=tuple(select_distinct(record.expansions, limit))) for record in records]
         counts: Counter[str] = Counter(candidates=sum(len(record.expansions) for record in records))
         if not self._estimators:
-            return _TokenizedLists(lists, {}, counts)
+            return lists, {}, counts
         top_passages = self._search_top_passages(lists, counts)
         texts: dict[RankEstimator, list[CandidateTexts]] = {}
         for candidates in lists:
@@ -176,7 +172,7 @@ class QuerySelector(BatchFunction):
                 text = CandidateTexts(question, expansion.text, top1.get("title", ""), top1.get("text", ""))
                 texts.setdefault(estimator, []).append(text)
         tokens = {estimator: estimator.prepare(candidates) for estimator, candidates in texts.items()}
-        return _TokenizedLists(lists, tokens, counts)
+        return lists, tokens, counts
 
     def _get_estimator(self, kind: str) -> RankEstimator:
         return self._estimators[kind if kind in self._estimators else ANY]
@@ -202,7 +198,7 @@ class QuerySelector(BatchFunction):
         counts.update(count_texts(passages))
         return top_passages
 
-    def __call__(self, prepared: _TokenizedLists) -> WindowResult:
+    def __call__(self, prepared: TokenizedLists) -> WindowResult:
         """Return the lines of a window, and counts of candidates and of retrieved passages."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -63,7 +63,11 @@ def count_masked(
     pieces: word pieces of the passage text
     weights: one per word piece
     """
-    is_empty = _find_stop_words_and_punctuation(split_passage.passage.text, pieces)
+    text, stop_words = split_passage.passage.text, load_stop_words()
+    spans = split_plain(text, pieces)
+    words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
+    is_empty_word = [word in stop_words or not is_word(word) for word in words]
+    is_empty = np.array([owner < 0 or is_empty_word[owner] for owner in align_words(pieces, spans)], dtype=bool)
     values = np.array(weights, dtype=np.float64)
     chance = create_generator(seed, split_passage.passage.id, "rom").random(len(values))
     scores = {
@@ -76,15 +80,6 @@ def count_masked(
     for name, piece_scores in scores.items():
         counts[name] = int(is_empty[sort_largest_first(piece_scores)[:budget]].sum())
     return counts
-
-
-def _find_stop_words_and_punctuation(text: str, pieces: WordPieces) -> np.ndarray:
-    """Return a mask of the word pieces of stop words and punctuation, (pieces,), bool."""
-    spans = split_plain(text, pieces)
-    stop_words = load_stop_words()
-    words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
-    is_empty = [word in stop_words or not is_word(word) for word in words]
-    return np.array([owner < 0 or is_empty[owner] for owner in align_words(pieces, spans)], dtype=bool)
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
@@ -298,39 +293,31 @@ def weigh_corpus(
     Raises MismatchError for statistics with other settings, UsageError for statistics that the method does not use.
     """
     kind = plan.needs
-    if kind is None:
-        if collections:
-            raise UsageError("`collection` has no effect, because the method uses no collection statistics; omit it")
-        _write_weights(source, plan, None, report, running, job)
-    elif collections:
-        statistics = read_statistics(collections, kind, describe_settings(plan, kind), tracker=job.tracker)
-        _write_weights(source, plan, statistics, report, running, job)
-    else:
-        job.tracker.copy_streams(source, *job.side_files)
-        choices = describe_settings(plan, kind)
-        with _collect_from_input(source, plan, choices, running, job) as path:
-            is_empty = not Path(path).stat().st_size
-            statistics = (
-                Statistics(kind, {}) if is_empty else read_statistics([path], kind, choices, tracker=InputTracker())
-            )
-            _write_weights(source, plan, statistics, report, running, job)
+    if kind is None and collections:
+        raise UsageError("`collection` has no effect, because the method uses no collection statistics; omit it")
+    with ExitStack() as stack:
+        statistics = None
+        if kind is not None:
+            made_by = describe_settings(plan, kind)
+            if collections:
+                statistics = read_statistics(collections, kind, made_by, tracker=job.tracker)
+            else:
+                job.tracker.copy_streams(source, *job.side_files)
+                path = stack.enter_context(_collect_from_input(source, plan, made_by, running, job))
+                has_passages = Path(path).stat().st_size > 0
+                statistics = (
+                    read_statistics([path], kind, made_by, tracker=InputTracker())
+                    if has_passages
+                    else Statistics(kind, {})
+                )
+        passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+        if plan.method == "deepimpact":
+            from drtk.expansion.term_weights.learned import iter_with_added_texts
 
-
-def _write_weights(
-    source: str,
-    plan: WeightingPlan,
-    statistics: Statistics | None,
-    report: bool,
-    running: RunnerSettings,
-    job: FilterJob,
-) -> None:
-    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
-    if plan.method == "deepimpact":
-        from drtk.expansion.term_weights.learned import iter_with_added_texts
-
-        passages = iter_with_added_texts(passages, plan.model or "", plan.settings, source=source, tracker=job.tracker)
-    window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
-    run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
+            model = plan.model or ""
+            passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
+        window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
+        run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)
@@ -338,7 +325,7 @@ def _write_weights(
 
 @contextmanager
 def _collect_from_input(
-    source: str, plan: WeightingPlan, choices: dict[str, Any], running: RunnerSettings, job: FilterJob
+    source: str, plan: WeightingPlan, made_by: dict[str, Any], running: RunnerSettings, job: FilterJob
 ) -> Iterator[str]:
     """Collect the statistics of the input corpus, and yield the path of the file of statistics.
 
@@ -350,7 +337,7 @@ def _collect_from_input(
             job.command,
             "term statistics",
             f"{job.output}.collection.jsonl" if folder is None else str(Path(folder) / "collection.jsonl"),
-            {"source": source, "with": list(job.side_files), **choices},
+            {"source": source, "with": list(job.side_files), **made_by},
             resume=job.resume and is_kept,
             force=job.force,
             side_files=job.side_files,

@@ -50,9 +50,8 @@ def all_ranks(lists: LabeledCandidates) -> list[list[int]]:
 
 
 def relabel_rows(place: Path, output: Path, depth: int, max_rank: int) -> Path:
-    call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
-    call += ["--index", place / "bm25s", "--depth", depth, "--set", f"max_rank={max_rank}", "-o", output, "-q"]
-    app([str(each) for each in call], standalone_mode=False)
+    files = f"{place}/expansions.jsonl --queries {place}/queries.jsonl --index {place}/bm25s -o {output} -q"
+    app(f"rerank-queries label {files} --depth {depth} --set max_rank={max_rank}".split(), standalone_mode=False)
     return output
 
 
@@ -116,10 +115,6 @@ def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) 
         DrtkError, match=r"in: contains only lists with a single rank \(72\); there is nothing to train on"
     ):
         load(place, tmp_path / "in")
-    with pytest.raises(
-        DrtkError, match=r"labeled.jsonl: contains no candidates of kind 'poem'; there is nothing to train on"
-    ):
-        load(place, place / "labeled.jsonl", kind="poem")
 
 
 def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Path) -> None:
