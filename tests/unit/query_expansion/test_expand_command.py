@@ -191,15 +191,9 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
     asked = write_questions(folder, 24)
     trained: dict[str, set[str]] = {}
 
-<<<<<<< HEAD
-    def noted(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
-        learnt[target.name] = {pairs[at].source for at in range(len(pairs))}
-        save_pretrained_model(start.generator.model, start.generator.tokenizer, target)
-=======
     def train(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         trained[target.name] = {pairs[index].source for index in range(len(pairs))}
-        save_pretrained_model(start.writer.model, start.writer.tokenizer, target)
->>>>>>> integration
+        save_pretrained_model(start.generator.model, start.generator.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:
