@@ -14,8 +14,9 @@ _BETWEEN = re.compile(rb"[\s,]*")
 
 
 def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
-    """Yield (line of its first character, object) for each element of a JSON array, or a ValueError for an invalid element.
+    """Yield (line number, object) for each element of a JSON array, or a ValueError for an invalid element.
 
+    The line number is that of the first character of the element.
     blocks: the bytes of the file, in blocks of any size
     If the array is not closed, or an element is longer than `get_max_line_bytes`, the last item is a ValueError.
     """

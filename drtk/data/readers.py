@@ -151,10 +151,13 @@ def join_side_files(
         for name, rows in sides:
             number, row = next(rows, (0, None))
             if row is None:
-                raise MismatchError(f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}')")
+                raise MismatchError(
+                    f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}'); use a file made from it"
+                )
             if row["_id"] != passage.id:
                 raise MismatchError(
-                    f"{name}:{number}: id '{row['_id']}', but record {count} of {name_of(source)} is '{passage.id}'"
+                    f"{name}:{number}: id '{row['_id']}', but record {count} of {name_of(source)} is '{passage.id}'; "
+                    "use a file made from it"
                 )
             metadata |= row.pop("metadata", None) or {}
             extra |= {field: value for field, value in row.items() if field != "_id"}
@@ -163,7 +166,8 @@ def join_side_files(
         number, row = next(rows, (0, None))
         if row is not None:
             raise MismatchError(
-                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {name_of(source)}"
+                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {name_of(source)}; "
+                "use a file made from it"
             )
 
 

@@ -55,7 +55,10 @@ def sniff_kind(head: bytes) -> str | None:
 
 
 def is_candidate(line: bytes) -> bool:
-    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`, not qrels (a number in the last column)."""
+    """Return whether a line is `qid<TAB>pid<TAB>query<TAB>passage` of MS MARCO's top-1000 candidates.
+
+    Judgments have four columns, too, but a number in the last one.
+    """
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 

@@ -36,7 +36,7 @@ def get_rank() -> int:
 
 Record = TypeVar("Record")
 InputShard = tuple[int, int]  # number of the shard, from 1, and number of shards
-WHOLE: InputShard = (1, 1)
+WHOLE_INPUT: InputShard = (1, 1)
 
 
 def parse_shard(text: str) -> InputShard:
@@ -57,7 +57,7 @@ def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iter
 
 
 def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:
-    """Yield the records of a shard: every `of`-th window of the stream.
+    """Yield the records of a shard: of every n windows (batches of `window` records), shard i of n has the i-th.
 
     Windows are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
     """

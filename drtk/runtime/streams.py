@@ -257,14 +257,14 @@ def is_writable(folder: Path) -> bool:
 
 
 class Output:
-    """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part.
+    """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part (the part).
 
-    Use it as a context manager. On success the part is renamed to NAME; on an exception it is removed, unless `keep_part`
-    is set.
-    append_at: resume at this offset of the part and drop the bytes after it
+    Use it as a context manager. On success, the part is renamed to NAME. On an exception, it is removed, unless
+    `keep_part` is set.
+    append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
-    journal: journal of the part, removed before a new part is started
+    journal: path of the part's journal, which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
     Raises DrtkError for a folder and, when it is entered, if the output cannot be written or another run is writing it.
     """
@@ -291,7 +291,7 @@ class Output:
             raise DrtkError(f"{target}: is a folder; expected a file")
 
     def begin(self) -> Output:
-        """Open the output. The constructor does not, so that an interrupt at any point leaves no part behind."""
+        """Open the output. The constructor does not open it, so that an interrupt leaves no NAME.part behind."""
         try:
             self._open()
             return self
@@ -359,7 +359,7 @@ class Output:
         return DrtkError(f"{where}: {error.strerror}")
 
     def commit(self) -> None:
-        """Finish the output: flush the part and rename it."""
+        """Finish the output: flush NAME.part to disk and rename it to NAME."""
         if self._compress and self._empty:
             self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()

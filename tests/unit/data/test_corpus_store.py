@@ -44,7 +44,7 @@ def test_a_copied_cache_is_compared_once(tmp_path, monkeypatch):
     CorpusStore.open(source)
     for file in (tmp_path / "cache").rglob("*.npy"):
         os.utime(file, ns=(1, 1))
-    monkeypatch.setattr(integrity, "SMALL", 0)
+    monkeypatch.setattr(integrity, "SMALL_FILE_BYTES", 0)
     compared = []
     monkeypatch.setattr(integrity, "digest_file", lambda path: compared.append(path.name) or digest_file(path))
     for _ in range(2):

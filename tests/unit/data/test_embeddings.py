@@ -56,7 +56,10 @@ def test_a_shard_without_its_journal_entry_is_written_again(tmp_path: Path):
 
 def test_nan_and_overflow_are_rejected(tmp_path: Path):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float16", model="encoder")
-    with pytest.raises(DrtkError, match=r"^encoder: the vector of 'b' contains .* too large for float16$"):
+    with pytest.raises(
+        DrtkError,
+        match=r"^encoder: the vector of 'b' contains .* too large for float16; check the model, or store float32$",
+    ):
         writer.write(["a", "b"], np.array([[1, 2], [3, 1e6]], dtype=np.float32), digest="x")  # float16 ends at 65504
     assert not list(tmp_path.iterdir())
 
