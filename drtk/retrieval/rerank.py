@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import WITHOUT_TEXT, WithErrors, iter_known_hits, skip_unknown_ids
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.rows import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
@@ -60,7 +61,7 @@ class ExampleTexts:
 
 
 def read_ranking_texts(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
+    run: str, *, queries: Mapping[str, str], corpus: CorpusStore, depth: int, title: str, tracker: InputTracker
 ) -> Iterator[RankingTexts]:
     """Yield the rankings of a run with the texts of their top `depth` documents.
 
@@ -81,7 +82,7 @@ def read_example_texts(
     source: str,
     *,
     queries: Mapping[str, str],
-    corpus: PassageLookup,
+    corpus: CorpusStore,
     title: str,
     tracker: InputTracker,
 ) -> Iterator[ExampleTexts]:
@@ -104,7 +105,7 @@ def read_example_texts(
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
-def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the formatted texts of passages, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(

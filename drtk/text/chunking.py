@@ -386,7 +386,7 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
             "for `save_punkt`" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
         )
         log(
-            f"{reason}: trained Punkt on the first {sum(len(text.encode()) for text in texts) / 1e3:,.0f} kB of the input "
+            f"{reason}: trained Punkt on the first {-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
             f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
         )
     if settings.save_punkt:
