@@ -111,7 +111,7 @@ def _extract(
     from drtk.query_expansion.from_passages import PassageBasedExpander, iter_question_passages
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.sharding import WHOLE
+    from drtk.runtime.sharding import WHOLE_INPUT
 
     def find_problem(_: object) -> str | None:  # titles are candidates even if no passage has a text
         has_some = any(sums["candidates"] for sums in job.counts.get("words", {}).values())
@@ -127,5 +127,5 @@ def _extract(
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
-    if job.shard == WHOLE and missing:
+    if job.shard == WHOLE_INPUT and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")

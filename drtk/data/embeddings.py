@@ -24,8 +24,8 @@ from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 
 KIND = "embeddings"
-JOURNAL = "shards.json.part"
-PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
+SHARD_JOURNAL = "shards.json.part"
+PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Shard:
         try:
             ids = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise DrtkError(f"{path}: cannot be read: {error}") from error
+            raise DrtkError(f"{path}: cannot be read: {error}; encode the folder again") from error
         if len(ids) != self.rows:
             raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.rows:,}")
         for row, id in enumerate(ids, start=1):
@@ -89,7 +89,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
     """Return the shards of a finished embeddings folder. Raises MismatchError for any other folder."""
     manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
     entries = [check_object(entry, f"{folder}/{FOLDER_MANIFEST}", rows=int) for entry in manifest["shards"]]
-    dimension, pairs = manifest["dimension"], manifest.get("role") == PAIR
+    dimension, pairs = manifest["dimension"], manifest.get("role") == PAIR_ROLE
     return [Shard(Path(folder), number, entry["rows"], dimension, pairs) for number, entry in enumerate(entries)]
 
 
@@ -103,7 +103,7 @@ class ShardWriter:
     def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
         self.model = model
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
-        self._journal = folder / JOURNAL
+        self._journal = folder / SHARD_JOURNAL
         self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
         if not isinstance(self.entries, list) or not all(map(_is_entry, self.entries)):
             raise DrtkError(
@@ -141,7 +141,8 @@ class ShardWriter:
         if not np.isfinite(stored).all():
             row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
             raise DrtkError(
-                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}"
+                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}; "
+                "check the model, or store float32"
             )
         name = f"{len(self.entries):05d}"
         self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
@@ -197,7 +198,7 @@ class PairVectors:
 
     def __init__(self, folder: str) -> None:
         manifest = read_manifest(folder, kind=KIND, dimension=int)
-        if manifest.get("role") != PAIR:
+        if manifest.get("role") != PAIR_ROLE:
             raise MismatchError(
                 f"{folder}: contains vectors of texts; expected vectors of pairs; run `drtk rerank` with `vectors`"
             )
@@ -214,7 +215,9 @@ class PairVectors:
             for query, rows in groupby(self._ids(shard), key=lambda pair: pair.partition("\t")[0]):
                 count = sum(1 for _ in rows)
                 if query in self._places:
-                    raise MismatchError(f"{folder}: the pairs of query '{query}' are not consecutive")
+                    raise MismatchError(
+                        f"{folder}: the pairs of query '{query}' are not consecutive; write the folder again"
+                    )
                 self._places[query] = (number, start, count)
                 start += count
         self._cached_ids: dict[int, list[str]] = {}
@@ -275,9 +278,9 @@ class PairVectors:
 
 
 def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
-    """Write the vectors of the pairs in a window of records as a shard, unless they were written before a crash.
+    """Write the vectors of the pairs in a batch of records as a shard, unless they were written before a crash.
 
-    before: number of pairs in the windows before
+    before: number of pairs in the earlier batches
     Raises MismatchError if the folder contains other pairs at this position.
     """
     if not len(ids):

@@ -110,7 +110,9 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
         name, source = (file_names[argument], argument) if argument in file_names else argument.partition("=")[::2]
         if source in sources:
             raise UsageError(
-                "stdin can be given for one run only" if source == STANDARD else f"{source} is given twice"
+                "stdin can be given for one run only; use files for the others"
+                if source == STANDARD
+                else f"{source} is given twice; give each run once"
             )
         sources.add(source)
         runs = systems.setdefault(name, [])

@@ -19,13 +19,13 @@ from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_man
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
-HUB = "hf:"
-_BATCH = 1024  # rows turned into Python objects at once
+HUB_PREFIX = "hf:"
+_ROWS_PER_READ = 1024  # rows turned into Python objects at once
 
 
 def is_hub_dataset(source: str) -> bool:
     """Return whether `source` is `hf:NAME`, a data set of the Hugging Face hub."""
-    return source.startswith(HUB)
+    return source.startswith(HUB_PREFIX)
 
 
 def is_table(source: str) -> bool:
@@ -66,10 +66,11 @@ def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, R
 
 def _iter_rows(source: str) -> Iterator[Row]:
     if is_hub_dataset(source):
-        return _iter_hub_rows(source.removeprefix(HUB))
+        return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
     if path.is_dir() and _is_saved(path):
-        return _iter_saved_rows(path)
+        dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
+        return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
 
@@ -87,15 +88,12 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
     for path in paths:
         try:
             with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_BATCH):
+                for batch in file.iter_batches(batch_size=_ROWS_PER_READ):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's errors are subclasses
-            raise DrtkError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}") from error
-
-
-def _iter_saved_rows(path: Path) -> Iterator[Row]:
-    dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
-    yield from _get_only_split(dataset, str(path), separator="/")
+            raise DrtkError(
+                f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}; check the file"
+            ) from error
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
@@ -109,8 +107,8 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
     except Exception as error:  # many kinds, also of the network
-        raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    yield from _get_only_split(dataset, f"{HUB}{name}", separator=":")
+        raise DrtkError(f"{HUB_PREFIX}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
@@ -143,8 +141,8 @@ def require_library(name: str, purpose: str) -> Any:
         raise MissingDependency(name, purpose, format_pip_command("datasets", "pyarrow")) from error
 
 
-Read = Callable[[InputTracker], Iterator[Any]]
-GROUP = 10_000  # rows in memory at once, and in a row group
+ReadRecords = Callable[[InputTracker], Iterator[Any]]
+ROW_GROUP_SIZE = 10_000  # rows in memory at once, and in a row group
 _ROW_OF: dict[str, Callable[[Any], Row]] = {
     "passages": build_passage_row,
     "queries": build_query_row,
@@ -152,7 +150,7 @@ _ROW_OF: dict[str, Callable[[Any], Row]] = {
 }
 
 
-def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
+def write_parquet(read: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a Parquet file. They are read twice, the first time to infer the types of the columns.
 
     read: returns an iterator over the records; kind: "passages", "queries" or "examples"
@@ -161,7 +159,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
-        count = _write(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
+        count = _write_rows(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
         sync(part)
         commit(part, Path(job.output), _build_manifest(job, count, clock))
     except OSError as error:
@@ -169,10 +167,10 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     finally:
         get_file_manifest_path(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
-    _log(job, kind, count, clock)
+    _log_summary(job, kind, count, clock)
 
 
-def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
+def write_dataset(read: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
     datasets = require_library("datasets", "writing a data set")
@@ -183,7 +181,7 @@ def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
         schema = _infer_schema(read, kind, job.tracker)
         rows = part / "rows.parquet"
         part.mkdir(parents=True)
-        count = _write(read(job.tracker), kind, schema, rows)
+        count = _write_rows(read(job.tracker), kind, schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
         dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
@@ -196,7 +194,7 @@ def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _log(job, kind, count, clock)
+    _log_summary(job, kind, count, clock)
 
 
 def _check_job(job: FilterJob) -> None:
@@ -209,11 +207,11 @@ def _check_job(job: FilterJob) -> None:
 def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
     make = _ROW_OF[kind]
     stream = iter(records)
-    while window := [make(record) for record in islice(stream, GROUP)]:
+    while window := [make(record) for record in islice(stream, ROW_GROUP_SIZE)]:
         yield [{name: value for name, value in row.items() if value != {}} for row in window]  # Parquet has no {}
 
 
-def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
+def _infer_schema(read: ReadRecords, kind: str, tracker: InputTracker) -> Any:
     """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
     pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
@@ -224,7 +222,7 @@ def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
-                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than before: {error}"
+                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than in earlier records: {error}"
             ) from error
         count += len(rows)
     # A column without values has no type yet.
@@ -248,7 +246,7 @@ def _replace_null_types(pa: Any, kind: Any) -> Any:
     return kind
 
 
-def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
+def _write_rows(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
     pa = require_library("pyarrow", "writing Parquet")
     count = 0
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
@@ -264,5 +262,5 @@ def _build_manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
     return complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
 
 
-def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
+def _log_summary(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
     log(f"{job.command}: {count:,} {kind}, {clock.seconds:,.1f} s -> {job.output}")

@@ -16,7 +16,7 @@ from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
 from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
@@ -113,7 +113,10 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class RankedPassage:
-    """A passage with its grade (None: not judged) and its rank in both systems (None: not retrieved)."""
+    """A passage with its grade (None: not judged) and its ranks (None: not retrieved).
+
+    before, after: rank of the baseline and of the other system
+    """
 
     id: str
     grade: int | None
@@ -125,8 +128,9 @@ class RankedPassage:
 
 @dataclass(frozen=True)
 class ChangedQuery:
-    """A query with its values for both systems and the passages that explain the difference.
+    """A query with the values of a measure for both systems and the passages that explain the difference.
 
+    before, after: value of the baseline and of the other system
     relevant: relevant passages whose ranks differ; firsts: top-ranked passage of each system, None if it is relevant
     """
 
@@ -225,10 +229,10 @@ def compare_runs(
     size: int | None
     if answers is not None:
         measures, judgments, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
-        view = RankingView.from_settings(settings)
+        builder = RankingBuilder.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
+        judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
@@ -240,7 +244,7 @@ def compare_runs(
         system = systems[name] = System(name)
         for run in files:
             result, rankings = evaluate_with_rankings(
-                run, evaluator, view, tracker, retrieved_only=settings.intersect, judged_by=judged_by
+                run, evaluator, builder, tracker, retrieved_only=settings.intersect, judged_by=judged_by
             )
             system.runs.append(result)
             retrieved.append(set(rankings.ids))

@@ -15,7 +15,7 @@ from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
-from drtk.evaluation.metrics import JudgedRanks, find_rank_measure
+from drtk.evaluation.metrics import RANK_MEASURES, JudgedRanks
 from drtk.runtime import progress
 
 Value = float | int | str  # of a measure; counts are integers
@@ -26,8 +26,8 @@ _MAX_NAMED = 3  # names of runs or measures in a message; of the others, only th
 
 
 @dataclass(frozen=True)
-class RankingView:
-    """Conversion of a query's hits to the ranking that is scored.
+class RankingBuilder:
+    """Builder of the ranking that is scored from a query's hits.
 
     order: sort by score or by the rank column
     by: maps a passage id to its document id, to score documents by their best passage (MaxP)
@@ -42,8 +42,8 @@ class RankingView:
     @classmethod
     def from_settings(
         cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
-    ) -> RankingView:
-        """Return the view of rankings that `settings` select.
+    ) -> RankingBuilder:
+        """Return a builder with these settings.
 
         document_of: maps a passage id to its document id
         """
@@ -132,7 +132,11 @@ class Evaluator:
         self._builtin = [
             (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
         ]
-        trec = [(m, find_rank_measure(m.key, m.params)) for m in self.measures if m.engine == "trec_eval"]
+        trec = [
+            (measure, RANK_MEASURES.get(measure.key.removesuffix(f"_{measure.params.get('cutoff')}")))
+            for measure in self.measures
+            if measure.engine == "trec_eval"
+        ]
         self._by_ranks = [(measure, compute) for measure, compute in trec if compute is not None]
         self._by_pytrec = [measure for measure, compute in trec if compute is None]
         self._by_ir_measures = [measure for measure in self.measures if measure.engine == "ir_measures"]

@@ -294,12 +294,12 @@ def build_report(
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not a mean over queries; omit it")
     scoring = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgments, view, size = load_judgments(qrels, corpus, scoring, tracker)
+    judgments, builder, size = load_judgments(qrels, corpus, scoring, tracker)
     evaluator = Evaluator(judgments, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
     for run in named:
-        result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
+        result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, builder, tracker)
         results.append(result)
     log_shallow_runs(results, measures, size=size)
     rankings = {name: judged.ids for name, judged in retrieved.items()}

@@ -15,7 +15,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError
 from drtk.evaluation import judged_runs as runs
-from drtk.evaluation.evaluate import Evaluator, RankingView
+from drtk.evaluation.evaluate import Evaluator, RankingBuilder
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.runtime.inputs import InputTracker
@@ -93,13 +93,13 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
     data = "".join(rows).encode()
     path.write_bytes(gzip.compress(data) if compressed else data)
     measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
-    evaluator, view = Evaluator(JUDGMENTS, measures), RankingView(drop_same_id=True, depth=7)
+    evaluator, builder = Evaluator(JUDGMENTS, measures), RankingBuilder(drop_same_id=True, depth=7)
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs, "MIN_BLOCK_BYTES", large)
             try:
-                scored = runs.evaluate_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
+                scored = runs.evaluate_run(NamedRun("x", str(path)), evaluator, builder, InputTracker())
             except DrtkError as error:
                 return type(error), str(error)
             return scored.per_query, scored.overall

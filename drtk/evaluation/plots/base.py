@@ -15,7 +15,7 @@ from drtk.data.runs import NamedRun, parse_logs, parse_runs
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
-from drtk.evaluation.evaluate import RankingView
+from drtk.evaluation.evaluate import RankingBuilder
 from drtk.evaluation.judged_runs import log_missing, read_judgments, read_rankings
 from drtk.evaluation.plots import PLOTS
 from drtk.runtime.inputs import InputTracker
@@ -48,10 +48,10 @@ class PlotInputs:
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
-    def view(self) -> RankingView:
-        """Conversion of hits to rankings."""
+    def builder(self) -> RankingBuilder:
+        """Builder of rankings with the settings of the plot."""
         by = parse_document_id if self.settings.by == "source" else None
-        return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
+        return RankingBuilder(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
     def check_num_inputs(self, minimum: int, maximum: int) -> None:
         """Raise UsageError for fewer than `minimum` or more than `maximum` inputs."""
@@ -67,7 +67,7 @@ class PlotInputs:
 
     def read_rankings(self, run: NamedRun, judgments: Judgments) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log the number of judged queries that the run lacks."""
-        rankings = read_rankings(run, judgments, self.view, self.tracker).ids
+        rankings = read_rankings(run, judgments, self.builder, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
         return rankings
 

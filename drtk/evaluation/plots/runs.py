@@ -197,7 +197,7 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
 
     for kind, values in (("relevant", good), ("other", other)):
         if len(values) == 0:
-            raise DrtkError(f"{name}: no {kind} document has a score")
+            raise DrtkError(f"{name}: no {kind} document has a score; the plot compares relevant with other documents")
     both = np.concatenate([good, other])
     edges = np.histogram_bin_edges(both, bins=BINS)
     ranks = rankdata(both)[: len(good)]
@@ -212,15 +212,15 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
 
 
 def _read_run_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
-    view, rel = inputs.view, inputs.rel
+    builder, rel = inputs.builder, inputs.rel
     good: list[float] = []
     other: list[float] = []
     for query, hits in load_hits(run.source, tracker=inputs.tracker, only=judgments).items():
         grades = judgments[query]
         best: dict[str, float] = {}
         for id, score in hits.to_ranking():
-            best.setdefault(view.by(id) if view.by else id, score)
-        for id in view(hits):
+            best.setdefault(builder.by(id) if builder.by else id, score)
+        for id in builder(hits):
             (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
     return np.array(good), np.array(other)
 

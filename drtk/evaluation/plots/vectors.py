@@ -63,13 +63,12 @@ class VectorSpace(Plot):
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
     def choose_size(self, data: PlotData) -> tuple[float, float]:
-        count = len(data["panels"])
-        return base.SIZE[0] + 4.2 * (len(data["geometry"]) > 1 and count > 1), 1.4 + 2.3 * count
+        return base.SIZE[0] + 4.2 * _has_scatter(data), 1.4 + 2.3 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw histograms of the cosines of matching and of random pairs; of several models also alignment and uniformity."""
         geometry, histograms = data["geometry"], figure
-        if len(data["panels"]) > 1 and all(len(values) == 2 for values in geometry.values()):
+        if _has_scatter(data):
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
             _draw_geometry(scatter.subplots(), geometry)
         panels: list[base.HistogramPanel] = [
@@ -81,6 +80,11 @@ class VectorSpace(Plot):
             for name, panel in data["panels"].items()
         ]
         base.draw_histograms(figure, histograms, panels, ["random pairs", "matching pairs"], "cosine", settings.heading)
+
+
+def _has_scatter(data: PlotData) -> bool:
+    """Return whether to draw alignment and uniformity of several models."""
+    return len(data["panels"]) > 1 and all(len(values) == 2 for values in data["geometry"].values())
 
 
 def _format_values(values: dict[str, float]) -> str:
@@ -182,7 +186,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}")
+        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}; encode more texts")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
@@ -277,8 +281,8 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
 
 
 def _take_number(row: Row, field: str) -> float:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    value: Any = row.get(field)
+    if type(value) not in (int, float):
         raise ValueError(f"expected a number as '{field}'")
     return float(value)
 

@@ -56,7 +56,10 @@ def test_a_shard_without_its_journal_entry_is_written_again(tmp_path: Path):
 
 def test_nan_and_overflow_are_rejected(tmp_path: Path):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float16", model="encoder")
-    with pytest.raises(DrtkError, match=r"^encoder: the vector of 'b' contains .* too large for float16$"):
+    with pytest.raises(
+        DrtkError,
+        match=r"^encoder: the vector of 'b' contains .* too large for float16; check the model, or store float32$",
+    ):
         writer.write(["a", "b"], np.array([[1, 2], [3, 1e6]], dtype=np.float32), digest="x")  # float16 ends at 65504
     assert not list(tmp_path.iterdir())
 
@@ -84,14 +87,6 @@ def test_damaged_shards_are_rejected(folder: Path):
     np.save(folder / "00000.npy", np.ones((3, 2), dtype=np.float32))
     with pytest.raises(MismatchError, match=r"shape \(3, 2\); expected \(2, 2\)"):
         _ = read_shards(folder)[0].vectors
-
-
-def test_unfinished_and_foreign_folders_are_rejected(tmp_path: Path):
-    with pytest.raises(MismatchError, match=r"has no meta\.json"):
-        read_shards(tmp_path)
-    write_json(tmp_path / "meta.json", {"kind": "index"})
-    with pytest.raises(MismatchError, match="is of kind 'index'; expected 'embeddings'"):
-        read_shards(tmp_path)
 
 
 def test_a_malformed_journal_of_shards_is_rejected(tmp_path: Path):

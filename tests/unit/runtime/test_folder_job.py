@@ -196,7 +196,7 @@ def test_a_folder_that_was_being_emptied_is_not_resumed(out: Path, monkeypatch: 
 
     leave_unfinished(out)
     job = check(out, force=True, settings={"depth": 4})
-    monkeypatch.setattr(folder_job, "_delete", kill)
+    monkeypatch.setattr(folder_job, "_delete_item", kill)
     with pytest.raises(KeyboardInterrupt):
         job.begin()
     monkeypatch.undo()
