@@ -221,7 +221,7 @@ def encode_corpus(
     )
 
 
-class WindowEncoder(BatchFunction):
+class RecordEncoder(BatchFunction):
     """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -275,7 +275,7 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(iter_missing_shards(), WindowEncoder, embedder, running=running, report=report)) as encoded,
+        closing(map_windows(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()
