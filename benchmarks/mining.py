@@ -2,10 +2,9 @@
 
 python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch-size N] [--rounds N] [--out FILE]
 
-Every way runs in a process of its own, from vectors on disk to a file of examples; they take turns, and the quickest
-round of each counts. Writes JSON: seconds, processor seconds of all threads, queries a second, peak memory (of which the
-vectors themselves are a part), and whether each query got the same negatives as by raw faiss. Vectors are random, of
-length 1, float32; each query lies near one passage, which is its positive.
+Each program runs in its own process, from vectors on disk to a file of examples; they take turns, and the fastest round of each counts.
+Writes JSON: seconds, processor seconds of all threads, queries per second, peak memory (vectors included), and whether the negatives of
+each query are equal. Vectors are random, float32, normalized; each query is near one passage, its positive.
 """
 
 from __future__ import annotations
