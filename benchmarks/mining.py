@@ -65,8 +65,8 @@ def mine_plain(folder: Path, output: str, depth: int, batch: int) -> None:
     draw = random.Random(0)
     with open(output, "w") as file:
         for first in range(0, len(queries), batch):
-            _, found = index.search(queries[first : first + batch], depth)
-            for at, row in enumerate(found.tolist(), start=first):
+            _, rows = index.search(queries[first : first + batch], depth)
+            for at, row in enumerate(rows.tolist(), start=first):
                 negatives = [f"p{passage}" for passage in row if passage != at]
                 draw.shuffle(negatives)
                 file.write(json.dumps({"query_id": f"q{at}", "positives": [f"p{at}"], "negatives": negatives}) + "\n")
@@ -162,11 +162,11 @@ def main() -> None:
             calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
         rounds = [{way: measure_command(call) for way, call in calls.items()} for _ in range(given.rounds)]
         results: dict[str, dict[str, Any]] = {}
-        wanted = read_negatives(out["raw faiss"])
+        expected = read_negatives(out["raw faiss"])
         for way in calls:
             best = min((one[way] for one in rounds), key=lambda one: one["seconds"])
-            found = read_negatives(out[way])
-            same = [len(found[query] & wanted[query]) / len(wanted[query]) for query in wanted]
+            negatives = read_negatives(out[way])
+            same = [len(negatives[query] & expected[query]) / len(expected[query]) for query in expected]
             results[way] = {key: round(value, 2) for key, value in best.items()} | {
                 "queries_per_s": round(given.queries / best["seconds"], 1),
                 "agrees": round(sum(same) / len(same), 6),
