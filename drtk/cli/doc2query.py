@@ -46,11 +46,11 @@ def doc2query(
     from drtk.expansion.keep_queries import QUERIES, TopShareFilter
     from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.sharding import WHOLE
+    from drtk.runtime.sharding import WHOLE_INPUT
 
     settings.check()
     keeping.check(generates=True)
-    if keeping.keep is not None and job.shard != WHOLE:
+    if keeping.keep is not None and job.shard != WHOLE_INPUT:
         raise UsageError(
             "--keep requires the scores of all queries, but --shard computes only some; "
             "use --scores with shards, and drtk keep-queries --keep afterwards"

@@ -10,6 +10,7 @@ from drtk.cli.options import Device, Output, Qrels, make_argument, make_option, 
 from drtk.errors import UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.streams import STANDARD
 
 
 @with_settings(PlotSettings)
@@ -46,5 +47,5 @@ def plot(
     if format not in FORMATS:
         raise UsageError(f"--format is required unless --output ends in .{', .'.join(FORMATS)}")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
-    job.log_summary, job.counts["in"] = False, len(inputs)
+    job.log_summary, job.counts["in"] = job.output != STANDARD, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
-from drtk.config import get_default
+from drtk.config import list_changed_fields
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
@@ -119,21 +118,14 @@ def _rerank_pairs(
 
 def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
     """Raise UsageError for options of cross-encoders, which a list reranker ignores."""
-    options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
-    given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
-    given += ["skip_corpus_check"] * skip_corpus_check
-    if given:
-        raise UsageError(f"`{given[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
+    names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
+    names += ["skip_corpus_check"] * skip_corpus_check
+    if names:
+        raise UsageError(f"`{names[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
 
 
 def _rerank_lists(
-    run: str,
-    model: str,
-    vectors: str,
-    device: str,
-    settings: RerankSettings,
-    running: RunnerSettings,
-    job: FilterJob,
+    run: str, model: str, vectors: str, device: str, settings: RerankSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
     from pathlib import Path
 
@@ -165,7 +157,7 @@ class _VectorFolder:
     """Write the folder of pair vectors while the run is written."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
-        from drtk.data.embeddings import PairWriter, ShardWriter
+        from drtk.data.embeddings import ShardWriter
         from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_done
 
@@ -184,30 +176,32 @@ class _VectorFolder:
         self._path: Path = self.job.begin()
         dimension = int(self._identity["dimension"])
         self._writer = ShardWriter(self._path, dimension=dimension, dtype=dtype, model=model)
-        self._pairs = PairWriter(self._writer)
         # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.tracker.inputs.append(self._entry)
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
+        from drtk.data.embeddings import write_pairs
+
         with closing(scored):
-            for each in scored:
+            for window in scored:
                 if not self._is_whole:
-                    self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
-                yield each.result
+                    before = int(self._filter.counts.get("pairs", 0))
+                    write_pairs(self._writer, window.ids, window.vectors, before=before)
+                yield window.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:
                 self._finish()
 
     def _finish(self) -> None:
-        from drtk.data.embeddings import PAIR
+        from drtk.data.embeddings import PAIR_ROLE
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.tracker.inputs += self._filter.tracker.inputs
         self.job.finish(
-            role=PAIR,
+            role=PAIR_ROLE,
             scorer=self._identity,
             dimension=self._writer.dimension,
             dtype=self._dtype,

@@ -8,26 +8,30 @@ from drtk.errors import DrtkError
 from drtk.runtime.progress import log
 from drtk.runtime.streams import SUFFIXES
 
-PACKED = ("", *SUFFIXES)
+FILE_SUFFIXES = ("", *SUFFIXES)
 
 
 def find_file(folder: Path, name: str) -> Path | None:
     """Return the path of a file, which may have the suffix .gz or .zst; None if there is none."""
-    return next((path for path in (folder / f"{name}{suffix}" for suffix in PACKED) if path.is_file()), None)
+    return next((path for path in (folder / f"{name}{suffix}" for suffix in FILE_SUFFIXES) if path.is_file()), None)
 
 
 def require_file(folder: Path, name: str) -> str:
     """Return the path of a file, as `find_file` does. Raises DrtkError if there is none."""
     path = find_file(folder, name)
     if path is None:
-        raise DrtkError(f"{folder}: has no {name}")
+        raise DrtkError(f"{folder}: has no {name}; expected a BEIR folder with this file")
     return str(path)
 
 
 def list_splits(folder: Path) -> list[str]:
     """Return the names of the splits that have judgments, sorted."""
     return sorted(
-        {path.name.removesuffix(f".tsv{suffix}") for suffix in PACKED for path in folder.glob(f"qrels/*.tsv{suffix}")}
+        {
+            path.name.removesuffix(f".tsv{suffix}")
+            for suffix in FILE_SUFFIXES
+            for path in folder.glob(f"qrels/*.tsv{suffix}")
+        }
     )
 
 
@@ -64,4 +68,4 @@ def choose_dev_split(folder: str | Path) -> str:
                 log(f"{folder}: has no qrels/dev.tsv; using qrels/{split}.tsv")
             return split
     others = f", only {', '.join(splits)}" if splits else ""
-    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with{others}")
+    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with{others}; add one")

@@ -38,14 +38,14 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if settings.kind is None:
         raise UsageError(f"`as` is required: one of {', '.join(FORMATS)}")
     kind = settings.kind
-    name = FORMATS[kind].check(settings.to or next(iter(FORMATS[kind])))
+    name = FORMATS[kind].check(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs require `as` examples and cannot be combined with tables, `corpus_out` and `queries_out`"
+            "several inputs require `as` examples, and cannot be written as a table or with `corpus_out` and `queries_out`"
         )
     sides = _create_text_jobs(settings, job)
     if sides or name in TABLES:
@@ -125,7 +125,9 @@ class _TextLookup:
     def _add_query(self, parsed: ParsedExample) -> ParsedExample:
         query = self._queries.get(parsed.example.query_id)
         if query is None:
-            raise MismatchError(f"{self._settings.queries}: has no query '{parsed.example.query_id}'")
+            raise MismatchError(
+                f"{self._settings.queries}: has no query '{parsed.example.query_id}'; check that it has the queries of the examples"
+            )
         return replace(parsed, query=query)
 
     @cached_property

@@ -37,8 +37,8 @@ from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
 
 _BLOCK = 1 << 20
-VERSION = 1  # of the index files, part of the folder name
-META = "meta.json"
+INDEX_VERSION = 1  # of the index files, part of the folder name
+INDEX_MANIFEST = "meta.json"
 
 
 class CorpusStore:
@@ -61,13 +61,13 @@ class CorpusStore:
         """
         if is_stream(str(source)):
             raise DrtkError(
-                f"{name_of(str(source))}: the corpus must be a file, because its passages are looked up by id"
+                f"{name_of(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
             )
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
-        folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{VERSION}"
-        if not is_intact(folder, META):
+        folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{INDEX_VERSION}"
+        if not is_intact(folder, INDEX_MANIFEST):
             if folder.exists():
                 log(f"{folder}: is damaged or from an older version; rebuilding it")
             _build(path, folder)
@@ -83,7 +83,7 @@ class CorpusStore:
     def __getitem__(self, id: str) -> Passage:
         passage = self.get(id)
         if passage is None:
-            raise MismatchError(f"{self.path}: has no passage '{id}'")
+            raise MismatchError(f"{self.path}: has no passage '{id}'; check that it is the right corpus")
         return passage
 
     def get(self, id: str) -> Passage | None:
@@ -166,7 +166,7 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _check_duplicates(path, making)
-        write_json(making / META, add_digest({"files": record_files(making, list_files(making), times=True)}))
+        write_json(making / INDEX_MANIFEST, add_digest({"files": record_files(making, list_files(making), times=True)}))
         replace_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process has built the same index

@@ -24,8 +24,8 @@ from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 
 KIND = "embeddings"
-JOURNAL = "shards.json.part"
-PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
+SHARD_JOURNAL = "shards.json.part"
+PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Shard:
         try:
             ids = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise DrtkError(f"{path}: cannot be read: {error}") from error
+            raise DrtkError(f"{path}: cannot be read: {error}; encode the folder again") from error
         if len(ids) != self.rows:
             raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.rows:,}")
         for row, id in enumerate(ids, start=1):
@@ -88,52 +88,40 @@ def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[
 def read_shards(folder: str | Path) -> list[Shard]:
     """Return the shards of a finished embeddings folder. Raises MismatchError for any other folder."""
     manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
-    place = f"{folder}/{FOLDER_MANIFEST}"
-    return [
-        Shard(
-            Path(folder),
-            number,
-            check_object(entry, place, rows=int)["rows"],
-            manifest["dimension"],
-            manifest.get("role") == PAIR,
-        )
-        for number, entry in enumerate(manifest["shards"])
-    ]
+    entries = [check_object(entry, f"{folder}/{FOLDER_MANIFEST}", rows=int) for entry in manifest["shards"]]
+    dimension, pairs = manifest["dimension"], manifest.get("role") == PAIR_ROLE
+    return [Shard(Path(folder), number, entry["rows"], dimension, pairs) for number, entry in enumerate(entries)]
 
 
 class ShardWriter:
     """Writer of shards. After a crash, a shard is complete or absent; a journal records the digests of its records.
 
     model: name of the model, for errors
+    entries: one {"rows", "digest"} per finished shard, as in meta.json
     """
 
     def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
         self.model = model
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
-        self._journal = folder / JOURNAL
-        self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
-        if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
+        self._journal = folder / SHARD_JOURNAL
+        self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
+        if not isinstance(self.entries, list) or not all(map(_is_entry, self.entries)):
             raise DrtkError(
                 f"{self._journal}: is not a list of finished shards; use `force` without `resume` to start over"
             )
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """One {"rows", "digest"} per finished shard, as in meta.json."""
-        return list(self._entries)
-
-    @property
     def rows(self) -> int:
-        return sum(entry["rows"] for entry in self._entries)
+        return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
         """Return whether an interrupted run has written this shard. Raises MismatchError if it was made from other records.
 
         digest: digest of the records of the shard (see `digest_records`)
         """
-        if number >= len(self._entries):
+        if number >= len(self.entries):
             return False
-        if self._entries[number]["digest"] != digest:
+        if self.entries[number]["digest"] != digest:
             raise MismatchError(
                 f"{self.folder}: shard {number:05d} was made from other records; use `force` to start over"
             )
@@ -153,13 +141,14 @@ class ShardWriter:
         if not np.isfinite(stored).all():
             row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
             raise DrtkError(
-                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}"
+                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}; "
+                "check the model, or store float32"
             )
-        name = f"{len(self._entries):05d}"
+        name = f"{len(self.entries):05d}"
         self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
         self._write_file(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
-        self._entries.append({"rows": len(ids), "digest": digest})
-        write_json(self._journal, self._entries)
+        self.entries.append({"rows": len(ids), "digest": digest})
+        write_json(self._journal, self.entries)
 
     def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """Write a file so that it is complete or absent after a crash."""
@@ -209,7 +198,7 @@ class PairVectors:
 
     def __init__(self, folder: str) -> None:
         manifest = read_manifest(folder, kind=KIND, dimension=int)
-        if manifest.get("role") != PAIR:
+        if manifest.get("role") != PAIR_ROLE:
             raise MismatchError(
                 f"{folder}: contains vectors of texts; expected vectors of pairs; run `drtk rerank` with `vectors`"
             )
@@ -226,7 +215,9 @@ class PairVectors:
             for query, rows in groupby(self._ids(shard), key=lambda pair: pair.partition("\t")[0]):
                 count = sum(1 for _ in rows)
                 if query in self._places:
-                    raise MismatchError(f"{folder}: the pairs of query '{query}' are not consecutive")
+                    raise MismatchError(
+                        f"{folder}: the pairs of query '{query}' are not consecutive; write the folder again"
+                    )
                 self._places[query] = (number, start, count)
                 start += count
         self._cached_ids: dict[int, list[str]] = {}
@@ -286,29 +277,23 @@ class PairVectors:
         return vectors
 
 
-class PairWriter:
-    """Writer of the vectors of (query, document) pairs next to a resumable output, one shard per window of records."""
+def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
+    """Write the vectors of the pairs in a batch of records as a shard, unless they were written before a crash.
 
-    def __init__(self, writer: ShardWriter) -> None:
-        self._writer = writer
-
-    def write(self, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
-        """Write the pairs of a window, unless they were written before a crash.
-
-        before: number of pairs in the windows before
-        Raises MismatchError if the folder contains other pairs at this position.
-        """
-        if not len(ids):
+    before: number of pairs in the earlier batches
+    Raises MismatchError if the folder contains other pairs at this position.
+    """
+    if not len(ids):
+        return
+    digest, rows = digest_records(ids), 0
+    if writer.rows == before:
+        writer.write(ids, vectors, digest=digest)
+        return
+    for entry in writer.entries:
+        if rows == before and entry == {"rows": len(ids), "digest": digest}:
             return
-        digest, rows = digest_records(ids), 0
-        if self._writer.rows == before:
-            self._writer.write(ids, vectors, digest=digest)
-            return
-        for entry in self._writer.entries:
-            if rows == before and entry == {"rows": len(ids), "digest": digest}:
-                return
-            rows += entry["rows"]
-        raise MismatchError(
-            f"{self._writer.folder}: has {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
-            "use `force` without `resume` to start over"
-        )
+        rows += entry["rows"]
+    raise MismatchError(
+        f"{writer.folder}: has {writer.rows:,} vectors, but the output has {before:,} pairs; "
+        "use `force` without `resume` to start over"
+    )

@@ -67,12 +67,12 @@ def _parse_drtk_or_simlm(row: Row) -> ParsedExample:
     sides: dict[str, tuple[str, ...]] = {}
     scores: dict[str, list[float]] = {}
     for side in ("positives", "negatives"):
-        given = row.pop(side, {})
-        if not isinstance(given, dict) or not isinstance(given.get("doc_id"), list):
+        fields = row.pop(side, {})
+        if not isinstance(fields, dict) or not isinstance(fields.get("doc_id"), list):
             raise ValueError(f"'{side}' must be an object with 'doc_id' and 'score'")
-        sides[side] = tuple(parse_id(id, f"{side}.doc_id") for id in given["doc_id"])
-        if given.get("score"):
-            scores[side] = _parse_numbers(given["score"], f"{side}.score", len(sides[side]))
+        sides[side] = tuple(parse_id(id, f"{side}.doc_id") for id in fields["doc_id"])
+        if fields.get("score"):
+            scores[side] = _parse_numbers(fields["score"], f"{side}.score", len(sides[side]))
     example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
     return ParsedExample(example, query)
 
@@ -87,7 +87,7 @@ def _parse_tevatron(row: Row) -> ParsedExample:
 def _parse_tevatron_ids(row: Row) -> ParsedExample:
     query = _take_query(row)
     sides = [
-        tuple(parse_id(id, name) for id in _check_list(row.pop(name, []), name))
+        tuple(parse_id(id, name) for id in _parse_list(row.pop(name, []), name))
         for name in ("positive_document_ids", "negative_document_ids")
     ]
     return ParsedExample(Example(query.id, sides[0], sides[1], None, None, row), query)
@@ -105,7 +105,7 @@ def _parse_dpr(row: Row) -> ParsedExample:
 def _parse_dpr_results(row: Row) -> ParsedExample:
     """Parse a row of DPR's retrieval results: passages with an answer become positives, the others negatives."""
     query = _take_query(row)
-    contexts = _check_list(row.pop("ctxs"), "ctxs")
+    contexts = _parse_list(row.pop("ctxs"), "ctxs")
     texts = _parse_contexts(contexts, "ctxs")
     has_answer = [isinstance(context, dict) and bool(context.get("has_answer")) for context in contexts]
     positives = [text for text, is_positive in zip(texts, has_answer, strict=True) if is_positive]
@@ -117,7 +117,7 @@ def _parse_dpr_results(row: Row) -> ParsedExample:
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
     row = row.copy()
-    contexts = _check_list(take_field(row, "ctxs"), "ctxs")
+    contexts = _parse_list(take_field(row, "ctxs"), "ctxs")
     hits = []
     for position, ((passage, _), context) in enumerate(zip(_parse_contexts(contexts, "ctxs"), contexts, strict=True)):
         score = context.get("score", 1 / (position + 1))
@@ -126,7 +126,7 @@ def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
 
 
 def _parse_flag_or_sbert(row: Row) -> ParsedExample:
-    positives = _check_list(row["pos"], "pos")
+    positives = _parse_list(row["pos"], "pos")
     if "query" in row and all(isinstance(item, str) for item in positives):
         return _parse_flag(row)
     return _parse_sbert(row)
@@ -148,11 +148,11 @@ def _parse_flag(row: Row) -> ParsedExample:
 def _parse_sbert(row: Row) -> ParsedExample:
     query_id = parse_id(take_field(row, "qid", "query_id"), "qid")
     positives = _parse_scored_ids(row.pop("pos"), "pos")
-    given = row.pop("neg", [])
+    negative_items = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
     sources: list[str] = []
     systems: dict[str, dict[str, float | None]] = {}
-    for system, items in given.items() if isinstance(given, dict) else [("", given)]:
+    for system, items in negative_items.items() if isinstance(negative_items, dict) else [("", negative_items)]:
         systems[system] = _parse_scored_ids(items, f"neg.{system}" if system else "neg")
         for id, score in systems[system].items():
             if id not in negatives:  # its source is the first system that retrieved it
@@ -160,15 +160,15 @@ def _parse_sbert(row: Row) -> ParsedExample:
                 sources.append(system)
     scores = {}
     for side, items in (("positives", positives), ("negatives", negatives)):
-        known = [score for score in items.values() if score is not None]
-        if known and len(known) == len(items):
-            scores[side] = known
+        known_scores = [score for score in items.values() if score is not None]
+        if known_scores and len(known_scores) == len(items):
+            scores[side] = known_scores
     example = Example(
         query_id,
         tuple(positives),
         tuple(negatives),
         scores or None,
-        {"negatives": sources} if isinstance(given, dict) and sources else None,
+        {"negatives": sources} if isinstance(negative_items, dict) and sources else None,
         row,
     )
     return ParsedExample(example, systems=systems)
@@ -177,7 +177,7 @@ def _parse_sbert(row: Row) -> ParsedExample:
 def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
     """Return {id: score or None} of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
     scores: dict[str, float | None] = {}
-    for item in _check_list(items, field):
+    for item in _parse_list(items, field):
         if isinstance(item, dict):
             score = item.get("ce-score")
             scores[parse_id(take_field(item, "pid", "_id", "id"), field)] = (
@@ -200,7 +200,7 @@ def _take_query(row: Row) -> Query:
 
 def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
     """Parse a list of objects with title and text; return (passage, whether its id was generated from its text)."""
-    return [_parse_context(item, field) for item in _check_list(value, field)]
+    return [_parse_context(item, field) for item in _parse_list(value, field)]
 
 
 def _parse_context(item: Any, field: str) -> tuple[Passage, bool]:
@@ -229,14 +229,14 @@ def _make_example(
     return ParsedExample(example, query, tuple(passage for passage, _ in both), any(is_new for _, is_new in both))
 
 
-def _check_list(value: Any, field: str) -> list[Any]:
+def _parse_list(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"'{field}' must be a list")
     return value
 
 
 def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
-    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _check_list(value, field)):
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _parse_list(value, field)):
         raise ValueError(f"'{field}' must be a list of numbers")
     if len(value) != count:
         raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")

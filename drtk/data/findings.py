@@ -117,7 +117,7 @@ def format_count(number: int, noun: str) -> str:
 
 @dataclass
 class Findings:
-    """Problems in a file: their number per check, and the places of the first `show` problems per check.
+    """The problems of a file: their number per check, and file:line and message of the first `show` problems per check.
 
     compared: description of the comparison with another file
     """
@@ -155,7 +155,7 @@ class Findings:
         return sum(self.counts.values()) - self.errors
 
     def list_places(self, check: str) -> list[tuple[str, str]]:
-        """Return (place, message) of the first problems of a check, in file order."""
+        """Return (file:line, message) of the first `show` problems of a check, in file order."""
         places = sorted((-line, message) for line, message in self._kept.get(check, []))
         return [(f"{self.file}:{line}" if line else self.file, message) for line, message in places]
 

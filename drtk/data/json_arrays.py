@@ -9,13 +9,14 @@ from drtk.data.rows import Row, parse_row
 from drtk.runtime.streams import describe_too_long, get_max_line_bytes
 
 # A string or a bracket. A string that continues in the next block matches to the end of this one.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
-_BETWEEN = re.compile(rb"[\s,]*")
+_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_SEPARATORS = re.compile(rb"[\s,]*")
 
 
 def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
-    """Yield (line of its first character, object) for each element of a JSON array, or a ValueError for an invalid element.
+    """Yield (line number, object) for each element of a JSON array, or a ValueError for an invalid element.
 
+    The line number is that of the first character of the element.
     blocks: the bytes of the file, in blocks of any size
     If the array is not closed, or an element is longer than `get_max_line_bytes`, the last item is a ValueError.
     """
@@ -45,7 +46,7 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
     start = text.index(b"[") + 1 if b"[" in text else len(text)
     line = 1 + text.count(b"\n", 0, start)
     while True:
-        gap = _BETWEEN.match(text, start)
+        gap = _SEPARATORS.match(text, start)
         assert gap is not None  # it may be empty
         line += text.count(b"\n", start, gap.end())
         start = gap.end()
@@ -80,7 +81,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
     """Read until the object at `start` is complete; return the text and the object's begin and end (-1: the file ends)."""
     depth, at = 0, start
     while True:
-        for token in _TOKEN.finditer(text, at):
+        for token in _JSON_TOKEN.finditer(text, at):
             mark = token[0]
             if mark in b"{[":
                 depth += 1
@@ -90,7 +91,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
                     if token.end() - start > get_max_line_bytes():
                         raise ValueError(describe_too_long("element"))
                     return text, start, token.end()
-            elif token.end() == len(text) and not _is_closed(mark):
+            elif token.end() == len(text) and not _is_closed_string(mark):
                 at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
@@ -106,7 +107,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
         text, at, start = text[start:] + b"".join(more), at - start, 0
 
 
-def _is_closed(string: bytes) -> bool:
+def _is_closed_string(string: bytes) -> bool:
     """Return whether a match of a string includes its closing quote."""
     if len(string) < 2 or string[-1:] != b'"':
         return False

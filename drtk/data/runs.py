@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from drtk.errors import DrtkError, UsageError
-from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import Manifest, get_manifest_path, is_manifest
+from drtk.errors import UsageError
+from drtk.runtime.manifest import Manifest, load_output_manifest
 from drtk.runtime.streams import STANDARD, is_stream
 
 SCORED = "scored"  # count in a manifest: {"depth": last rank that was scored by a model}
@@ -111,7 +110,9 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
         name, source = (file_names[argument], argument) if argument in file_names else argument.partition("=")[::2]
         if source in sources:
             raise UsageError(
-                "stdin can be given for one run only" if source == STANDARD else f"{source} is given twice"
+                "stdin can be given for one run only; use files for the others"
+                if source == STANDARD
+                else f"{source} is given twice; give each run once"
             )
         sources.add(source)
         runs = systems.setdefault(name, [])
@@ -139,14 +140,9 @@ def read_fused_runs(source: str) -> list[str]:
 
 def _read_run_manifest(source: str) -> Manifest:
     """Return the manifest of a run; {} for a stream, or if the manifest is missing, damaged or of another file."""
-    if is_stream(source) or not get_manifest_path(source).exists():
-        return {}
-    try:
-        content = read_json(get_manifest_path(source))
-    except DrtkError:
-        return {}
-    fits = is_manifest(content) and content.get("bytes") == Path(source).stat().st_size
-    return dict(content) if fits else {}
+    manifest = None if is_stream(source) else load_output_manifest(source)
+    is_same_file = manifest is not None and manifest.get("bytes") == Path(source).stat().st_size
+    return manifest if manifest is not None and is_same_file else {}
 
 
 def _get_stem(source: str) -> str:

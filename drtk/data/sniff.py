@@ -10,7 +10,7 @@ import orjson
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_array, is_example
 
-_QUESTIONS = ("text", "question", "query", "query_text")
+_QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
 MAX_LINES = 10  # number of first lines that are read
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
@@ -25,7 +25,7 @@ def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
 
     head: the first decompressed bytes of a file
     """
-    lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
+    lines = [line for line in split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
         return "run"
@@ -44,7 +44,7 @@ def sniff_kind(head: bytes) -> str | None:
             None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
         ]
     else:
-        lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
+        lines = [line for line in split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
         kinds = [_sniff_line(line) for line in lines[:MAX_LINES]]
     unique_kinds = set(kinds)
     if unique_kinds == {JUDGMENTS, RANKED} and kinds[0] == JUDGMENTS:  # BEIR's header, and its lines
@@ -55,12 +55,15 @@ def sniff_kind(head: bytes) -> str | None:
 
 
 def is_candidate(line: bytes) -> bool:
-    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`, not qrels (a number in the last column)."""
+    """Return whether a line is `qid<TAB>pid<TAB>query<TAB>passage` of MS MARCO's top-1000 candidates.
+
+    Judgments have four columns, too, but a number in the last one.
+    """
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
 
-def _split_whole_lines(head: bytes) -> list[bytes]:
+def split_whole_lines(head: bytes) -> list[bytes]:
     """Return the lines of `head` without an incomplete last one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
@@ -97,7 +100,7 @@ def sniff_row(row: Row) -> str | None:
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
         return EXPANSIONS
     if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
-        return QUERIES if any(name in row for name in _QUESTIONS) else PREDICTIONS
+        return QUERIES if any(name in row for name in _QUERY_TEXT_FIELDS) else PREDICTIONS
     if any(name in row for name in ("answers", "question", "query", "query_text")):
         return QUERIES
     if any(name in row for name in ("title", "contents", "docid")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,17 @@ from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_com
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, describe_folder
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, find_inputs
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
-HUB = "hf:"
-_BATCH = 1024  # rows turned into Python objects at once
+HUB_PREFIX = "hf:"
+_ROWS_PER_READ = 1024  # rows turned into Python objects at once
 
 
 def is_hub_dataset(source: str) -> bool:
     """Return whether `source` is `hf:NAME`, a data set of the Hugging Face hub."""
-    return source.startswith(HUB)
+    return source.startswith(HUB_PREFIX)
 
 
 def is_table(source: str) -> bool:
@@ -58,20 +59,18 @@ def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, R
         yield number, plain
     if is_hub_dataset(source):
         tracker.inputs.append({"path": source, "digest": f"{number} rows"})
-    elif Path(source).is_dir():
-        tracker.inputs.append(describe_folder(source))
     else:
-        facts = Path(source).stat()
-        entry = {"path": source, "bytes": facts.st_size, "digest": digest_file(source), "mtime_ns": facts.st_mtime_ns}
-        tracker.inputs.append(entry)
+        (entry,) = find_inputs({"source": source})
+        tracker.inputs.append(entry | {"digest": entry["digest"] or digest_file(source)})
 
 
 def _iter_rows(source: str) -> Iterator[Row]:
     if is_hub_dataset(source):
-        return _iter_hub_rows(source.removeprefix(HUB))
+        return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
     if path.is_dir() and _is_saved(path):
-        return _iter_saved_rows(path)
+        dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
+        return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
 
@@ -85,30 +84,21 @@ def _is_saved(path: Path) -> bool:
 
 
 def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
-    parquet = require_pyarrow("reading Parquet").parquet
+    parquet = require_library("pyarrow", "reading Parquet").parquet
     for path in paths:
         try:
             with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_BATCH):
+                for batch in file.iter_batches(batch_size=_ROWS_PER_READ):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's errors are subclasses
-            raise DrtkError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}") from error
-
-
-def _iter_saved_rows(path: Path) -> Iterator[Row]:
-    dataset = require_datasets("reading a saved data set").load_from_disk(str(path))
-    if isinstance(dataset, dict):
-        if len(dataset) != 1:
             raise DrtkError(
-                f"{path}: has the splits {', '.join(dataset)}; name one: {path / next(iter(dataset), 'SPLIT')}"
-            )
-        dataset = next(iter(dataset.values()))
-    yield from dataset
+                f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}; check the file"
+            ) from error
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
     """Stream the rows of a data set of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
-    datasets = require_datasets("reading a data set of the hub")
+    datasets = require_library("datasets", "reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
@@ -117,12 +107,18 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
     except Exception as error:  # many kinds, also of the network
-        raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    if isinstance(dataset, dict):
-        if len(dataset) != 1:
-            raise DrtkError(f"{HUB}{name}: has the splits {', '.join(dataset)}; name one: {HUB}{name}:SPLIT")
-        dataset = next(iter(dataset.values()))
-    yield from dataset
+        raise DrtkError(f"{HUB_PREFIX}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
+
+
+def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
+    """Return a data set, or the only split of a dictionary of splits. Raises DrtkError if there are several splits."""
+    if not isinstance(dataset, dict):
+        return dataset
+    if len(dataset) != 1:
+        example = f"{name}{separator}{next(iter(dataset), 'SPLIT')}"
+        raise DrtkError(f"{name}: has the splits {', '.join(dataset)}; name one, such as {example}")
+    return next(iter(dataset.values()))
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -136,27 +132,17 @@ def _drop_nulls(value: Any) -> Any:
     raise ValueError(f"has a value of type {type(value).__name__}, which JSON cannot represent")
 
 
-def require_pyarrow(purpose: str) -> Any:
-    """Return pyarrow with its Parquet module. Raises MissingDependency if it is not installed."""
+def require_library(name: str, purpose: str) -> Any:
+    """Import and return pyarrow (with its Parquet module) or datasets. Raises MissingDependency if it is not installed."""
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import_module("pyarrow.parquet")
+        return import_module(name)
     except ImportError as error:
-        raise MissingDependency("pyarrow", purpose, format_pip_command("datasets", "pyarrow")) from error
-    return pyarrow
+        raise MissingDependency(name, purpose, format_pip_command("datasets", "pyarrow")) from error
 
 
-def require_datasets(purpose: str) -> Any:
-    """Return Hugging Face's `datasets`. Raises MissingDependency if it is not installed."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependency("datasets", purpose, format_pip_command("datasets", "pyarrow")) from error
-    return datasets
-
-
-Read = Callable[[InputTracker], Iterator[Any]]
-GROUP = 10_000  # rows in memory at once, and in a row group
+ReadRecords = Callable[[InputTracker], Iterator[Any]]
+ROW_GROUP_SIZE = 10_000  # rows in memory at once, and in a row group
 _ROW_OF: dict[str, Callable[[Any], Row]] = {
     "passages": build_passage_row,
     "queries": build_query_row,
@@ -164,7 +150,7 @@ _ROW_OF: dict[str, Callable[[Any], Row]] = {
 }
 
 
-def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
+def write_parquet(read: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a Parquet file. They are read twice, the first time to infer the types of the columns.
 
     read: returns an iterator over the records; kind: "passages", "queries" or "examples"
@@ -173,7 +159,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
-        count = _write(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
+        count = _write_rows(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
         sync(part)
         commit(part, Path(job.output), _build_manifest(job, count, clock))
     except OSError as error:
@@ -181,13 +167,13 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     finally:
         get_file_manifest_path(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
-    _log(job, kind, count, clock)
+    _log_summary(job, kind, count, clock)
 
 
-def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
+def write_dataset(read: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
-    datasets = require_datasets("writing a data set")
+    datasets = require_library("datasets", "writing a data set")
     datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -195,7 +181,7 @@ def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
         schema = _infer_schema(read, kind, job.tracker)
         rows = part / "rows.parquet"
         part.mkdir(parents=True)
-        count = _write(read(job.tracker), kind, schema, rows)
+        count = _write_rows(read(job.tracker), kind, schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
         dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
@@ -208,7 +194,7 @@ def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _log(job, kind, count, clock)
+    _log_summary(job, kind, count, clock)
 
 
 def _check_job(job: FilterJob) -> None:
@@ -221,13 +207,13 @@ def _check_job(job: FilterJob) -> None:
 def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
     make = _ROW_OF[kind]
     stream = iter(records)
-    while window := [make(record) for record in islice(stream, GROUP)]:
+    while window := [make(record) for record in islice(stream, ROW_GROUP_SIZE)]:
         yield [{name: value for name, value in row.items() if value != {}} for row in window]  # Parquet has no {}
 
 
-def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
+def _infer_schema(read: ReadRecords, kind: str, tracker: InputTracker) -> Any:
     """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
-    pa = require_pyarrow("writing Parquet")
+    pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
     for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
         try:
@@ -236,7 +222,7 @@ def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
-                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than before: {error}"
+                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than in earlier records: {error}"
             ) from error
         count += len(rows)
     # A column without values has no type yet.
@@ -260,8 +246,8 @@ def _replace_null_types(pa: Any, kind: Any) -> Any:
     return kind
 
 
-def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
-    pa = require_pyarrow("writing Parquet")
+def _write_rows(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
+    pa = require_library("pyarrow", "writing Parquet")
     count = 0
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for rows in _iter_row_groups(records, kind):
@@ -276,5 +262,5 @@ def _build_manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
     return complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
 
 
-def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
+def _log_summary(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
     log(f"{job.command}: {count:,} {kind}, {clock.seconds:,.1f} s -> {job.output}")

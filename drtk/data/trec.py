@@ -24,7 +24,7 @@ Judgments = dict[str, dict[str, int]]
 RUN_COLUMNS = "qid Q0 docid rank score tag"
 _MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
 _COLUMNS = ("doc_ids", "scores", "ranks", "tags", "lines")
-_BLOCK = 20_000  # lines split in one call, for speed
+_BLOCK_LINES = 20_000  # lines split in one call, for speed
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ def load_run(source: str, *, tracker: InputTracker | None = None, order: Order =
 
 def _iter_pieces(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     lines = tracker.iter_lines(source)
-    while block := list(islice(lines, _BLOCK)):
+    while block := list(islice(lines, _BLOCK_LINES)):
         yield from _parse_block(block) or _parse_lines(block, source, tracker)
 
 
@@ -200,7 +200,7 @@ def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: Input
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
             tracker.skip_or_raise(
-                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run"))
+                RecordError(f"{name_of(source)}:{number}", _describe_line_error(error, line, number, "a TREC run"))
             )
             continue
         yield hits
@@ -294,13 +294,13 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
             tracker.skip_or_raise(
-                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgments"))
+                RecordError(f"{name_of(source)}:{number}", _describe_line_error(error, line, number, "judgments"))
             )
             continue
         yield number, qrel
 
 
-def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str:
+def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}"

@@ -11,7 +11,7 @@ from drtk.data.rows import Row, make_id
 
 Line = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
-Shape = Callable[[list[str]], Row]
+ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
@@ -25,7 +25,7 @@ def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         return _parse_quoted(lines)
     if [column.strip() for column in columns] == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
-    shapes: dict[int, Shape] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
+    shapes: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
     return _parse_lines(
         chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
     )
@@ -41,7 +41,7 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     )
 
 
-def _parse_lines(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator[ParsedRow]:
+def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():
             continue

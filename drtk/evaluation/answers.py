@@ -16,7 +16,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
@@ -142,8 +142,7 @@ def evaluate_by_answers(
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
-    depths = {result.name: result.deepest for result in results}
-    log_shallow_runs(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(results, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 
@@ -213,7 +212,7 @@ class AnswerJudge:
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run, judge its rankings down to the largest cut-off, and return them."""
         rankings = read_rankings(
-            run, self.judgments, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
+            run, self.judgments, RankingBuilder.from_settings(self._settings), self._tracker, judged_by="answers"
         )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
@@ -247,7 +246,7 @@ class AnswerJudge:
 
 
 class AnswerMatch(NamedTuple):
-    """First relevant passage of a ranking, or a passage that is absent from the corpus, and counts of the passages read."""
+    """First relevant passage of a ranking, or one that is absent from the corpus, and counts of the passages read."""
 
     query_id: str
     relevant: str | None

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drtk.data.beir import PACKED, find_qrels
+from drtk.data.beir import FILE_SUFFIXES, find_qrels
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import evaluate_run, read_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
@@ -25,7 +25,7 @@ RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
 
 @dataclass(frozen=True)
 class BeirCollection:
-    """A BEIR collection: its path below the root folder, such as scifact or cqadupstack/android, and its qrels file."""
+    """A BEIR collection. name: path below the root folder, such as scifact or cqadupstack/android; qrels: judgments file"""
 
     name: str
     qrels: Path
@@ -60,7 +60,7 @@ def find_run(folder: Path, collection: BeirCollection) -> Path | None:
     For a collection in a group, NAME is GROUP/NAME, GROUP-NAME or GROUP_NAME.
     """
     names = dict.fromkeys([collection.name, *(collection.name.replace("/", sign) for sign in "-_")])
-    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in PACKED)
+    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in FILE_SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -86,24 +86,24 @@ def evaluate_collections(
         raise MismatchError(f"{folder}: no collection has runs of all systems; add the missing runs")
     if left_out := [c.name for c in collections if c not in common]:
         warn(f"collections ignored because a run is missing: {', '.join(left_out)}")
-    view = RankingView.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
+    builder = RankingBuilder.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
-    depths: dict[str, int] = {}
+    results: list[Evaluation] = []
     for collection in track(common, "eval", unit="collections", total=len(common)):
         evaluator = Evaluator(read_judgments(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            result = evaluate_run(run, evaluator, view, tracker)
-            values[name][collection.name], depths[run.name] = result.overall, result.deepest
-    log_shallow_runs(depths, measures)
+            results.append(evaluate_run(run, evaluator, builder, tracker))
+            values[name][collection.name] = results[-1].overall
+    log_shallow_runs(results, measures)
     num_groups = len({collection.group_name for collection in common})
     text = "1 collection" if num_groups == 1 else f"{num_groups:,} collections"
     log(
         f"eval: averages are over {text}"
         + f" ({len(common):,} before averaging within groups)" * (len(common) > num_groups)
     )
-    results = [average_groups(name, common, values[name], measures) for name in values]
-    return format_results(results, measures, settings, COLLECTIONS)
+    averages = [average_groups(name, common, values[name], measures) for name in values]
+    return format_results(averages, measures, settings, COLLECTIONS)
 
 
 def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieved_only: bool) -> dict[str, Path]:
@@ -120,10 +120,6 @@ def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieve
             f"{system.source}: has no run for {len(missing)} of {len(paths)} collections "
             f"({', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}); use `retrieved_only` to ignore them for all systems"
         )
-    used = set(runs.values())
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("meta.json"))
-    if others := [path for path in files if path not in used]:
-        log(f"{system.source}: {len(others):,} files belong to no collection, for example {others[0].name}")
     return runs
 
 

@@ -16,8 +16,8 @@ from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
-from drtk.evaluation.judged_runs import RelevanceSource, load_judgments, log_missing, read_rankings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
+from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
@@ -28,6 +28,7 @@ from drtk.evaluation.significance import (
     run_t_test,
 )
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
@@ -112,7 +113,10 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class RankedPassage:
-    """A passage with its grade (None: not judged) and its rank in both systems (None: not retrieved)."""
+    """A passage with its grade (None: not judged) and its ranks (None: not retrieved).
+
+    before, after: rank of the baseline and of the other system
+    """
 
     id: str
     grade: int | None
@@ -124,8 +128,9 @@ class RankedPassage:
 
 @dataclass(frozen=True)
 class ChangedQuery:
-    """A query with its values for both systems and the passages that explain the difference.
+    """A query with the values of a measure for both systems and the passages that explain the difference.
 
+    before, after: value of the baseline and of the other system
     relevant: relevant passages whose ranks differ; firsts: top-ranked passage of each system, None if it is relevant
     """
 
@@ -211,8 +216,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs given as [NAME=]FILE, judged by `qrels` or by answer matching (`answers`: file of questions with answers).
 
-    Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs with different
-    queries unless `intersect` or `missing_as_zero` is set.
+    Judged queries that a run lacks count as 0, unless `intersect` is set.
+    Raises UsageError for fewer than two systems or an unknown baseline.
     """
     grouped = group_runs(runs)
     names = list(grouped)
@@ -220,40 +225,41 @@ def compare_runs(
         raise UsageError("compare requires two systems; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
-    if settings.intersect and settings.missing_as_zero:
-        raise UsageError("`intersect` and `missing_as_zero` cannot be combined; choose one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
     size: int | None
     if answers is not None:
         measures, judgments, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
-        view = RankingView.from_settings(settings)
+        builder = RankingBuilder.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
+        judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
         raise UsageError(f"`measures`: {unfit[0]} is not a mean over queries, so it cannot be tested; omit it")
     evaluator = Evaluator(judgments, measures)
     systems: dict[str, System] = {}
-    retrieved: dict[str, set[str]] = {}
-    depths: dict[str, int] = {}
+    retrieved: list[set[str]] = []
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            rankings = read_rankings(run, judgments, view, tracker, judged_by=judged_by)
-            depths[run.name], retrieved[run.name] = rankings.deepest, set(rankings.ids)
-            system.runs.append(evaluator(run.name, rankings.ids))
+            result, rankings = evaluate_with_rankings(
+                run, evaluator, builder, tracker, retrieved_only=settings.intersect, judged_by=judged_by
+            )
+            system.runs.append(result)
+            retrieved.append(set(rankings.ids))
             if len(system.runs) == 1:
                 for query, ids in rankings.ids.items():
                     judged = judgments[query]
                     system.top_ids[query] = ids[:TOP]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _find_common_queries(retrieved, judgments, settings, judged_by)
-    log_shallow_runs(depths, measures, judged_by=judged_by, size=size)
-    if len(queries) < len(judgments):
-        for system in systems.values():
-            system.runs[:] = [_restrict_to_queries(run, queries, measures) for run in system.runs]
+    results = [result for system in systems.values() for result in system.runs]
+    log_shallow_runs(results, measures, judged_by=judged_by, size=size)
+    for result in results if settings.intersect else ():
+        result.per_query = {query: result.per_query[query] for query in queries}
+        rows = result.per_query.values()
+        result.overall = {measure.name: mean(float(row[measure.name]) for row in rows) for measure in measures}
     baseline = settings.baseline or names[0]
     pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
     return Comparison(systems, measures, queries, judgments, pairs, settings)
@@ -289,32 +295,20 @@ def _judge_by_answers(
 
 
 def _find_common_queries(
-    retrieved: Mapping[str, set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
+    retrieved: Sequence[set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
     """Return the queries to compare on, in the order of the judgments."""
-    in_all = set.intersection(*retrieved.values())
-    in_any = set.union(*retrieved.values())
+    in_all = set.intersection(*retrieved)
     if settings.intersect:
         if not in_all:
             raise MismatchError(f"`intersect`: the runs have no common query with {judged_by}; check the query ids")
         return [query for query in judgments if query in in_all]
-    if in_all != in_any and not settings.missing_as_zero:
-        name, missing = max(((run, in_any - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
-        other = next(other for other, ids in retrieved.items() if ids & missing)
-        raise MismatchError(
-            f"{name}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example "
-            f"'{min(retrieved[other] & missing)}' of {other}; use `intersect` to compare on the common queries, or "
-            "`missing_as_zero=true` to count missing queries as 0"
+    if in_some := set.union(*retrieved) - in_all:
+        warn(
+            f"{len(in_some):,} queries with {judged_by}, for example '{min(in_some)}', are not in all runs; "
+            "they count as 0 for the runs that lack them; use `intersect` to compare on the common queries"
         )
-    for name, ids in retrieved.items():
-        log_missing(name, len(ids), len(judgments), retrieved_only=False, judged_by=judged_by)
     return list(judgments)
-
-
-def _restrict_to_queries(run: Evaluation, queries: Sequence[str], measures: Sequence[Measure]) -> Evaluation:
-    per_query = {query: run.per_query[query] for query in queries}
-    overall = {m.name: mean(float(values[m.name]) for values in per_query.values()) for m in measures}
-    return Evaluation(run.name, per_query, dict(overall))
 
 
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:

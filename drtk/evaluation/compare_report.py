@@ -55,7 +55,7 @@ def compare_files(
     if queries is not None:
         compared = set(comparison.queries)
         texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in compared}
-    mark = "{}".join(pages.MARK).format if settings.format == "html" else str
+    mark = "{}".join(pages.HIGHLIGHT_MARKS).format if settings.format == "html" else str
     show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
     return format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
 

@@ -81,12 +81,8 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
 
     def parse(row: Row) -> tuple[int, dict[str, float]]:
         step: Any = row.get("step")
-        values = {
-            name: float(value)
-            for name, value in row.items()
-            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        has_step = isinstance(step, int) and not isinstance(step, bool)
+        values = {name: float(value) for name, value in row.items() if name != "step" and type(value) in (int, float)}
+        has_step = type(step) is int
         if (needed in row or field is None) and not (has_step and (needed in values or needed not in row)):
             raise ValueError(f"expected an integer 'step' and a number as '{needed}'")
         return (step, values) if has_step else (0, {})

@@ -15,19 +15,19 @@ from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
-from drtk.evaluation.metrics import JudgedRanks, find_rank_measure
+from drtk.evaluation.metrics import RANK_MEASURES, JudgedRanks
 from drtk.runtime import progress
 
 Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
 _MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
 _BATCH = 500  # queries handed to pytrec_eval at once
-_MAX_NAMED = 3  # runs, or measures, named in a warning before the others are counted
+_MAX_NAMED = 3  # names of runs or measures in a message; of the others, only the number
 
 
 @dataclass(frozen=True)
-class RankingView:
-    """Conversion of a query's hits to the ranking that is scored.
+class RankingBuilder:
+    """Builder of the ranking that is scored from a query's hits.
 
     order: sort by score or by the rank column
     by: maps a passage id to its document id, to score documents by their best passage (MaxP)
@@ -42,8 +42,8 @@ class RankingView:
     @classmethod
     def from_settings(
         cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
-    ) -> RankingView:
-        """Return the view of rankings that `settings` select.
+    ) -> RankingBuilder:
+        """Return a builder with these settings.
 
         document_of: maps a passage id to its document id
         """
@@ -78,17 +78,20 @@ class RankingView:
 
 
 def log_shallow_runs(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
+    results: Iterable[Evaluation],
+    measures: Sequence[Measure],
+    *,
+    judged_by: str = "judgments",
+    size: int | None = None,
 ) -> None:
     """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
 
-    depths: length of the longest ranking of a judged query, by run; 0 is ignored
     size: number of documents in the collection, if known; runs of this depth are complete
     """
-    by_depth: dict[int, list[str]] = {}
-    for name, depth in depths.items():
-        if depth and (size is None or depth < size):
-            by_depth.setdefault(depth, []).append(name)
+    by_depth: dict[int, list[str]] = defaultdict(list)
+    for result in results:
+        if result.deepest and (size is None or result.deepest < size):
+            by_depth[result.deepest].append(result.name)
     for depth, names in by_depth.items():
         deeper = [measure.name for measure in measures if measure.cutoff is not None and measure.cutoff > depth]
         if deeper:
@@ -129,7 +132,11 @@ class Evaluator:
         self._builtin = [
             (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
         ]
-        trec = [(m, find_rank_measure(m.key, m.params)) for m in self.measures if m.engine == "trec_eval"]
+        trec = [
+            (measure, RANK_MEASURES.get(measure.key.removesuffix(f"_{measure.params.get('cutoff')}")))
+            for measure in self.measures
+            if measure.engine == "trec_eval"
+        ]
         self._by_ranks = [(measure, compute) for measure, compute in trec if compute is not None]
         self._by_pytrec = [measure for measure, compute in trec if compute is None]
         self._by_ir_measures = [measure for measure in self.measures if measure.engine == "ir_measures"]

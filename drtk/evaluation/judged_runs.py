@@ -13,7 +13,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
@@ -45,19 +45,19 @@ def read_judgments(
         if absent := sorted(id for id in judged if not is_known(id)):
             warn(
                 f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
-                f"are not in the corpus, for example '{absent[0]}'"
+                f"are not in the corpus, for example '{absent[0]}'; pass the corpus of these judgments"
             )
     return judgments
 
 
 def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
-) -> tuple[Judgments, RankingView, int | None]:
-    """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
+) -> tuple[Judgments, RankingBuilder, int | None]:
+    """Return the judgments, a ranking builder, and the number of passages in the corpus (None without a corpus)."""
     corpus_ids = None if corpus is None else CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
-    view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
-    return judgments, view, None if corpus_ids is None else len(corpus_ids)
+    builder = RankingBuilder.from_settings(settings, document_of=corpus_ids or parse_document_id)
+    return judgments, builder, None if corpus_ids is None else len(corpus_ids)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class JudgedRankings:
 
 
 class _JudgedQueries:
-    """Container of the judged queries that records all queries looked up."""
+    """Container of the judged queries for `load_hits`; it records every query of the run in `looked_up`."""
 
     def __init__(self, judgments: Judgments) -> None:
         self._judgments = judgments
@@ -89,7 +89,7 @@ class _JudgedQueries:
 def read_rankings(
     run: NamedRun,
     judgments: Judgments,
-    view: RankingView,
+    builder: RankingBuilder,
     tracker: InputTracker,
     *,
     judged_by: RelevanceSource = "judgments",
@@ -107,45 +107,58 @@ def read_rankings(
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
-        judged = JudgedHits(run.name, judgments, to_document=view.by)
+        judged = JudgedHits(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.check()
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
-        ids[query] = view(hits)
-        deepest = max(deepest, view.count_documents(hits))
+        ids[query] = builder(hits)
+        deepest = max(deepest, builder.count_documents(hits))
         if ids[query]:
-            top_passages[query] = view.find_top_passage(hits)
+            top_passages[query] = builder.find_top_passage(hits)
     return JudgedRankings(ids, top_passages, tag, deepest)
 
 
 def evaluate_with_rankings(
-    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
+    run: NamedRun,
+    evaluator: Evaluator,
+    builder: RankingBuilder,
+    tracker: InputTracker,
+    *,
+    retrieved_only: bool = False,
+    judged_by: RelevanceSource = "judgments",
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; return its evaluation and rankings."""
-    rankings = read_rankings(run, evaluator.judgments, view, tracker)
-    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
+    judgments = evaluator.judgments
+    rankings = read_rankings(run, judgments, builder, tracker, judged_by=judged_by)
+    log_missing(run.name, len(rankings.ids), len(judgments), retrieved_only=retrieved_only, judged_by=judged_by)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
     return result, rankings
 
 
 def evaluate_run(
-    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
+    run: NamedRun, evaluator: Evaluator, builder: RankingBuilder, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> Evaluation:
     """Evaluate a run. A large file is read in blocks if the measures depend only on the ranks of judged documents."""
     is_large = (
         run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= MIN_BLOCK_BYTES
     )
-    if is_large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not tracker.skip_bad:
+    if (
+        is_large
+        and not evaluator.needs_rankings
+        and builder.by is None
+        and builder.order == "score"
+        and not tracker.skip_bad
+    ):
         from drtk.data.run_blocks import UnsupportedRunError
 
         try:
-            return _evaluate_in_blocks(run, evaluator, view, tracker, retrieved_only)
+            return _evaluate_in_blocks(run, evaluator, builder, tracker, retrieved_only)
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: reading line by line")
-    return evaluate_with_rankings(run, evaluator, view, tracker, retrieved_only=retrieved_only)[0]
+    return evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)[0]
 
 
 def evaluate_runs(
@@ -158,22 +171,22 @@ def evaluate_runs(
     """Evaluate runs with a file of judgments; return the lines of a table with one row per run."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-    judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
+    judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
-    results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
-    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
+    results = [evaluate_run(run, evaluator, builder, tracker, retrieved_only=settings.retrieved_only) for run in runs]
+    log_shallow_runs(results, measures, size=size)
     return format_results(results, measures, settings)
 
 
 def _evaluate_in_blocks(
-    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, retrieved_only: bool
+    run: NamedRun, evaluator: Evaluator, builder: RankingBuilder, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
     """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
     from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
     for documents in iter_judged_documents(run.source, evaluator.judgments, tracker, counts):
-        ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], view)
+        ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], builder)
         tag, deepest = tag or documents.tag, max(deepest, documents.length)
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
@@ -184,13 +197,13 @@ def _evaluate_in_blocks(
     return result
 
 
-def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], view: RankingView) -> JudgedRanks:
+def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], builder: RankingBuilder) -> JudgedRanks:
     rank_of = dict(zip(documents.doc_ids, documents.ranks, strict=True))
     judged = [id for id in rank_of if id in grades]
     ranks = JudgedRanks([rank_of[id] for id in judged], [grades[id] for id in judged], documents.length)
-    if view.drop_same_id and documents.query_id in rank_of:
+    if builder.drop_same_id and documents.query_id in rank_of:
         ranks = ranks.remove(rank_of[documents.query_id])
-    return ranks.cut(view.depth)
+    return ranks.cut(builder.depth)
 
 
 def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
@@ -207,7 +220,10 @@ def log_missing(
     judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
-    """Log the number of judged queries without a ranking, and whether they count as 0. where: part of the message"""
+    """Log the number of judged queries without a ranking or prediction, and whether they count as 0.
+
+    where: the file without them, such as "in the run"
+    """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
         log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

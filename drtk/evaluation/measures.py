@@ -156,46 +156,46 @@ def _suggest(name: str, typed: str) -> str:
 
 
 def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
-    typed, given = name[: len(family)], name[len(family) + 1 :]
+    measure, text = name[: len(family)], name[len(family) + 1 :]
     kind, default = _PARAMETERS.get(family, ("none", ""))
     try:
-        pairs = _parse_parameters(kind, given, default)
+        pairs = _parse_parameters(kind, text, default)
     except ValueError:
-        hint = f"; did you mean {family}_cut_{given}?" if given.isdecimal() and f"{family}_cut" in _NAMES else ""
-        raise UsageError(f"`measures`: '{given}' is not a valid parameter of {typed}{hint}") from None
-    return [_make_trec_measure(typed + suffix, family, suffix, params, rel) for suffix, params in pairs]
+        hint = f"; did you mean {family}_cut_{text}?" if text.isdecimal() and f"{family}_cut" in _NAMES else ""
+        raise UsageError(f"`measures`: '{text}' is not a valid parameter of {measure}{hint}") from None
+    return [_make_trec_measure(measure + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
 
-def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
+def _parse_parameters(kind: str, text: str, default: str) -> list[tuple[str, dict[str, Any]]]:
     """Return (name suffix, parameters) of each measure. Raises ValueError for invalid parameters."""
     if kind == "cutoffs":
-        cutoffs = [int(float(text)) for text in (given or default).split(",")]
+        cutoffs = [int(float(item)) for item in (text or default).split(",")]
         if min(cutoffs) < 1:
             raise ValueError
         return [(f"_{cutoff}", {"cutoff": cutoff}) for cutoff in cutoffs]
     if kind == "levels":
-        levels = [float(text) for text in (given or default).split(",")]
+        levels = [float(item) for item in (text or default).split(",")]
         return [(f"_{level:.2f}", {"recall": level}) for level in levels]
     if kind == "length":
-        return [(f"_{given}" if given else "", {"cutoff": int(given or default)})]
-    if not given:
+        return [(f"_{text}" if text else "", {"cutoff": int(text or default)})]
+    if not text:
         return [("", {})]
     if kind == "none":
         raise ValueError
     if kind == "beta":
-        return [(f"_{given}", {"beta": float(given)})]
+        return [(f"_{text}", {"beta": float(text)})]
     if kind == "persistence":
-        name, _, value = given.partition("=")
+        name, _, value = text.partition("=")
         if name != "p" or not 0 < float(value) < 1:
             raise ValueError
-        return [(f"_{given}", {"p": float(value)})]
+        return [(f"_{text}", {"p": float(value)})]
     if kind == "gains":
-        pairs = [pair.split("=") for pair in given.split(",")]
-        return [(f"_{given}", {"gains": {int(grade): float(gain) for grade, gain in pairs}})]
-    numbers = tuple(float(text) for text in given.split(","))
+        pairs = [pair.split("=") for pair in text.split(",")]
+        return [(f"_{text}", {"gains": {int(grade): float(gain) for grade, gain in pairs}})]
+    numbers = tuple(float(item) for item in text.split(","))
     if kind == "weights" and len(numbers) != 4:
         raise ValueError
-    return [(f"_{given}", {"levels" if kind == "average" else "weights": numbers})]
+    return [(f"_{text}", {"levels" if kind == "average" else "weights": numbers})]
 
 
 def _make_trec_measure(name: str, family: str, suffix: str, params: dict[str, Any], rel: int) -> Measure:

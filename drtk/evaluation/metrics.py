@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
-from typing import Any
 
 Grades = Sequence[int | None]  # by rank; None: not judged
 RECALL_LEVELS = tuple(level / 10 for level in range(11))
@@ -131,11 +130,6 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
 }
 
 
-def find_rank_measure(key: str, params: Mapping[str, Any]) -> Callable[..., float] | None:
-    """Return the function for trec_eval's measure `key`, such as ndcg_cut_10; None if RANK_MEASURES lacks it."""
-    return RANK_MEASURES.get(key.removesuffix(f"_{params['cutoff']}") if "cutoff" in params else key)
-
-
 # The functions of the registry METRICS get the grade at every rank (`grades`) in place of `ranking`.
 
 
@@ -165,7 +159,11 @@ def precision_at_recall(grades: Grades, judged: Sequence[int], *, rel: int = 1, 
 
 
 def eleven_point_average(
-    grades: Grades, judged: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
+    grades: Grades,
+    judged: Sequence[int],
+    *,
+    rel: int = 1,
+    levels: Sequence[float] = RECALL_LEVELS,
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
     return sum(precision_at_recall(grades, judged, rel=rel, recall=level) for level in levels) / len(levels)

@@ -64,8 +64,8 @@ class RankingProbe:
             if pool is None or sample_key is None
             else sample_passages(passages, relevant, count=pool, sample_key=sample_key)
         )
-        self._relevant = {query.id: _find_best_document(judgments[query.id]) for query in judged}
-        self._evaluator = Evaluator({q.id: judgments[q.id] for q in judged}, parse_measures(self.name))
+        self._judgments = {query.id: judgments[query.id] for query in judged}
+        self._evaluator = Evaluator(self._judgments, parse_measures(self.name))
 
     def __call__(self, encode: EncodeRecords) -> float:
         """Return mean nDCG@10."""
@@ -75,7 +75,11 @@ class RankingProbe:
         """Return nDCG@10 and in-batch accuracy, the share of queries that score their own positive highest in a batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
-        pairs = [(at, rows[id]) for at, query in enumerate(self.queries) if (id := self._relevant[query.id]) in rows]
+        pairs = []
+        for at, query in enumerate(self.queries):
+            id, grade = max(self._judgments[query.id].items(), key=lambda item: item[1])  # the first of equal grades
+            if grade > 0 and id in rows:
+                pairs.append((at, rows[id]))
         num_correct = 0
         for start in range(0, len(pairs), batch):
             query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch], strict=True))
@@ -137,7 +141,7 @@ class RatingProbe:
     def __init__(self, source: str, *, tracker: InputTracker) -> None:
         self._source, self._pairs = source, read_pairs(source, tracker).pairs
         if len(self._pairs) < 2:
-            raise DrtkError(f"{source}: a correlation requires at least two rated pairs")
+            raise DrtkError(f"{source}: a correlation requires at least two rated pairs; add pairs")
 
     def __call__(self, encode: EncodeRecords) -> float:
         """Return the correlation."""
@@ -170,9 +174,3 @@ def sample_passages(
     deque(others, maxlen=0)  # nsmallest(0, …) reads nothing, but the relevant passages must be found
     selected |= {number: passage for _, _, number, passage in sample}
     return [selected[number] for number in sorted(selected)]
-
-
-def _find_best_document(judged: dict[str, int]) -> str:
-    """Return the first id with the highest grade; "" if none is relevant."""
-    best = max(judged.items(), key=lambda item: item[1], default=("", 0))
-    return best[0] if best[1] > 0 else ""

@@ -102,16 +102,6 @@ def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
     )
 
 
-def find_leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list[str]:
-    """Return a sentence for each group of measures on which the same system is best."""
-    best: dict[str, list[str]] = {}
-    for measure in measures:
-        ranked = sorted(results, key=lambda result: float(result.overall[measure]), reverse=True)
-        if float(ranked[0].overall[measure]) > float(ranked[1].overall[measure]):
-            best.setdefault(ranked[0].name, []).append(measure)
-    return [f"{name} is best on {', '.join(names)}." for name, names in best.items()]
-
-
 @dataclass(frozen=True)
 class TopHit:
     """Top-ranked hit of a system for a query, and the rank of the first relevant document (None: not retrieved)."""
@@ -219,8 +209,6 @@ class Report:
                 f"p(t) is from a paired t-test, p(rand) from a randomization test{corrected}; a difference is significant "
                 f"if both are below {self.alpha:g}."
             )
-        if len(self.results) > 1:
-            sentences += find_leaders(self.results, self.measure_names)
         if self.overlap is not None:
             sentences.append(self.overlap.describe())
         if self.loss is not None:
@@ -306,14 +294,14 @@ def build_report(
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not a mean over queries; omit it")
     scoring = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgments, view, size = load_judgments(qrels, corpus, scoring, tracker)
+    judgments, builder, size = load_judgments(qrels, corpus, scoring, tracker)
     evaluator = Evaluator(judgments, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
     for run in named:
-        result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
+        result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, builder, tracker)
         results.append(result)
-    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs(results, measures, size=size)
     rankings = {name: judged.ids for name, judged in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()

@@ -217,7 +217,7 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
 
     def look_up(texts: list[str]) -> np.ndarray:
         if missing := [text for text in texts if text not in vectors]:
-            raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{missing[0]}'")
+            raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{missing[0]}'; add it")
         return np.stack([vectors[text] for text in texts])
 
     return look_up
@@ -226,7 +226,6 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:
     text = parse_text(take_field(row, "text"), "text")
     values = take_field(row, "vector")
-    numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    if not numbers or not values:
+    if not isinstance(values, list) or not values or any(type(value) not in (int, float) for value in values):
         raise ValueError("'vector' must be a list of numbers")
     return text, np.array(values, dtype=np.float64)

@@ -66,10 +66,10 @@ def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] |
     from scipy import stats
 
     if len(cosines) < 2:
-        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}")
+        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}; add rated pairs")
     for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
-            raise DrtkError(f"the correlation is undefined: all {name} are equal")
+            raise DrtkError(f"the correlation is undefined: all {name} are equal; check the data")
     return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
@@ -79,7 +79,7 @@ def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
     Low values mean that positive pairs are close. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
-        raise DrtkError("alignment requires a positive pair, got none")
+        raise DrtkError("alignment requires a positive pair, got none; lower `positive`")
     return float(np.mean(2 - 2 * compute_pair_cosines(first, second)))
 
 
@@ -91,7 +91,7 @@ def compute_uniformity(vectors: np.ndarray) -> float:
     points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity requires two sentences, got {count}")
+        raise DrtkError(f"uniformity requires two sentences, got {count}; add data")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]
@@ -199,26 +199,20 @@ def evaluate_sentences(
     for system in parse_runs(systems):
         encode = open_encoder(system.source, device, tracker)
         vectors = SentenceVectors(encode, (text for task in tasks for text in task.iter_texts()))
-        results[system.name] = evaluate_tasks(tasks, vectors, settings)
+        results[system.name] = [evaluate_task(task, vectors, settings) for task in tasks]
         if write_pair is not None:
             for line in format_pairs(system.name, tasks, vectors):
                 write_pair(line)
     return format_sentence_results(results, settings.format, digits=settings.digits)
 
 
-def evaluate_tasks(tasks: Sequence[Task], vectors: SentenceVectors, settings: SentenceSettings) -> list[TaskResult]:
-    """Evaluate a system's vectors on each task. Raises DrtkError that names the task and its files."""
-    results = []
-    for task in tasks:
-        name = task.name
-        evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRY.get(name, _evaluate_sts)
-        try:
-            values, details = evaluate(task, vectors, settings)
-        except DrtkError as error:
-            files = ", ".join(str(path) for path in task.files.values())
-            raise DrtkError(f"{name} ({files}): {error}") from error
-        results.append(TaskResult(name, values, details))
-    return results
+def evaluate_task(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
+    """Evaluate a system's vectors on a task. Raises DrtkError that names the task and its files."""
+    evaluate = _evaluate_transfer if task.name in TRANSFER else _GEOMETRY.get(task.name, _evaluate_sts)
+    try:
+        return TaskResult(task.name, *evaluate(task, vectors, settings))
+    except DrtkError as error:
+        raise DrtkError(f"{task.name} ({', '.join(map(str, task.files.values()))}): {error}") from error
 
 
 Values = dict[str, float]

@@ -49,17 +49,17 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     are counted if there are at most `permutations`; otherwise `permutations` are sampled and p = (hits + 1) /
     (permutations + 1). Queries with difference 0 have no influence.
     """
-    moved = differences[np.abs(differences) > ZERO]
-    count = len(moved)
+    nonzero = differences[np.abs(differences) > ZERO]
+    count = len(nonzero)
     if count == 0:
         return 1.0
-    total = float(moved.sum())
-    least = abs(total) - ZERO * float(np.abs(moved).sum())
+    total = float(nonzero.sum())
+    threshold = abs(total) - ZERO * float(np.abs(nonzero).sum())
     rows = max(1, _SIGNS // count)
 
     def count_hits(keeps_sign: np.ndarray) -> int:
-        """Count the sign assignments with at least as large a mean. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
-        return int((np.abs(2 * (keeps_sign @ moved) - total) >= least).sum())
+        """Count the rows with at least as large a sum. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
+        return int((np.abs(2 * (keeps_sign @ nonzero) - total) >= threshold).sum())
 
     if count < 63 and 2**count <= permutations:
         starts = range(0, 2**count, rows)
@@ -82,8 +82,8 @@ def correct_holm(p_values: Sequence[float]) -> list[float]:
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = [0.0] * len(p_values)
     largest = 0.0
-    for place, at in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[at]))
+    for rank, at in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
         corrected[at] = largest
     return corrected
 

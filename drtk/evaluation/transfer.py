@@ -109,7 +109,7 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
     for label in np.unique(classes):
         rows = np.flatnonzero(classes == label)
         if len(rows) < count:
-            raise DrtkError(f"{count} folds require {count} examples of each class, got {len(rows)}")
+            raise DrtkError(f"{count} folds require {count} examples of each class, got {len(rows)}; add examples")
         folds[rng.permutation(rows)] = (assigned + np.arange(len(rows))) % count
         assigned += len(rows)  # the next class continues here, so that folds have the same size
     for number in range(count):
@@ -170,15 +170,8 @@ def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
 
 def encode_labels(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Return the labels of each split as class indices. Raises DrtkError for a single class."""
-    names = sorted({label for split in labels for label in split}, key=_sort_key)
+    names = sorted({label for split in labels for label in split})
     if len(names) < 2:
-        raise DrtkError("classification requires at least two classes, got one")
+        raise DrtkError("classification requires at least two classes, got one; check the labels")
     number = {name: at for at, name in enumerate(names)}
     return [np.array([number[label] for label in split], dtype=np.int64) for split in labels]
-
-
-def _sort_key(label: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(label), label
-    except ValueError:
-        return 1, 0.0, label

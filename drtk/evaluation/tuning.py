@@ -12,7 +12,7 @@ from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.trec import Judgments, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
-from drtk.evaluation.evaluate import Evaluator, RankingView
+from drtk.evaluation.evaluate import Evaluator, RankingBuilder
 from drtk.evaluation.judged_runs import read_judgments
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
@@ -38,12 +38,12 @@ class RankingScorer:
         if len(measures) != 1:
             raise UsageError("`measure` must name exactly one measure")
         self.name = measures[0].name
-        self._evaluator, self._view = Evaluator(judgments, measures), RankingView(by=by)
+        self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
         """Return the mean of the measure. rankings: by query id"""
         ids = {
-            query: self._view(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
+            query: self._builder(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
         }
         return float(self._evaluator("tuned", ids).overall[self.name])

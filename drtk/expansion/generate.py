@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from drtk.data.rows import dump
 from drtk.expansion.config import KeepSettings
@@ -16,13 +15,6 @@ from drtk.runtime.runners import BatchFunction
 from drtk.text.batching import TokenizedTexts
 
 CONTINUATIONS = "continuations"
-
-
-class PassageBatch(NamedTuple):
-    """A window (batch) of passages and their tokens."""
-
-    passages: list[Passage]
-    tokens: TokenizedTexts
 
 
 class PassageExpander(BatchFunction):
@@ -50,12 +42,11 @@ class PassageExpander(BatchFunction):
         self._scorer = None if filtering is None else QueryScorer(filtering, device)
         self._generator = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
 
-    def prepare(self, records: list[Passage]) -> PassageBatch:
-        return PassageBatch(
-            records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
-        )
+    def prepare(self, records: list[Passage]) -> tuple[list[Passage], TokenizedTexts]:
+        """Return the passages and the tokens of their model inputs."""
+        return records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
 
-    def __call__(self, prepared: PassageBatch) -> WindowResult:
+    def __call__(self, prepared: tuple[list[Passage], TokenizedTexts]) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
         generated = self._generator.generate(tokens, [passage.id for passage in passages])

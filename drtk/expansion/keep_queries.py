@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from math import ceil, inf, isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -86,12 +86,6 @@ class QueryScorer:
         return [float(str(score)) for score in self._scorer.scores(pairs)]
 
 
-class _QueryBatch(NamedTuple):
-    passages: list[Passage]
-    queries: list[tuple[str, ...]]
-    pairs: Pairs | None  # None if the passages contain scores
-
-
 class QueryFilter(BatchFunction):
     """Batch function that filters queries by cross-encoder scores, which it computes or reads from the passages."""
 
@@ -99,18 +93,19 @@ class QueryFilter(BatchFunction):
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
         self._settings, self._bare = settings, bare
 
-    def prepare(self, records: list[Passage]) -> _QueryBatch:
-        """Tokenize the queries with their passages."""
+    def prepare(self, records: list[Passage]) -> tuple[list[Passage], Pairs | None]:
+        """Return the passages, and the tokens of their queries and texts; None if the passages contain scores."""
         queries = [get_queries(passage) for passage in records]
-        return _QueryBatch(records, queries, None if self._scorer is None else self._scorer.prepare(records, queries))
+        return records, None if self._scorer is None else self._scorer.prepare(records, queries)
 
-    def __call__(self, prepared: _QueryBatch) -> WindowResult:
+    def __call__(self, prepared: tuple[list[Passage], Pairs | None]) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
-        passages, queries, pairs = prepared
+        passages, pairs = prepared
         if self._scorer is None or pairs is None:
             scores = [score for passage in passages for score in passage.extra[SCORES]]
         else:
             scores = self._scorer.score(pairs)
+        queries = [get_queries(passage) for passage in passages]
         result = drop_queries(passages, queries, scores, self._settings, bare=self._bare)
         return WindowResult(result.lines, {"queries": len(scores)} | result.counts)
 

@@ -316,7 +316,7 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
     get_snippet = PassageSnippets(
         None if corpus is None or is_stream(corpus) else corpus,
         words=SNIPPET_WORDS,
-        mark="{}".join(pages.MARK).format,
+        mark="{}".join(pages.HIGHLIGHT_MARKS).format,
     )
     for row in rows:
         query = texts.get(row["query_id"], Query(row["query_id"], ""))

@@ -387,7 +387,14 @@ class QueryStream:
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))
             is_missing, unknown, new = self._find_unknown(source, query.query_id, number, ids, repeat(number))
             errors.extend(new)
-            return None if is_missing else _remove_passages(query, unknown) if unknown else query
+            if unknown:
+                hits = {
+                    name: replace(source_hits, ids=[id for id in source_hits.ids if id not in unknown])
+                    for name, source_hits in query.hits.items()
+                }
+                positives = tuple(id for id in query.positives if id not in unknown)
+                query = replace(query, hits=hits, positives=positives)
+            return None if is_missing else query
 
         num_later = Counter(id for id, _, _ in _iter_lines(source, rereading, later=True))
         later = QueryBuffer(
@@ -440,11 +447,3 @@ def _convert_example(name: str, parsed: ParsedExample) -> MiningQuery:
             ids_by_source.setdefault(source, []).append(id)
     hits = {source: Hits(ids, is_ranked=is_ranked) for source, ids in ids_by_source.items()}
     return MiningQuery(example.query_id, hits, None, example.positives, ce_scores, example.extra)
-
-
-def _remove_passages(query: MiningQuery, ids: set[str]) -> MiningQuery:
-    hits = {
-        name: replace(source_hits, ids=[id for id in source_hits.ids if id not in ids])
-        for name, source_hits in query.hits.items()
-    }
-    return replace(query, hits=hits, positives=tuple(id for id in query.positives if id not in ids))

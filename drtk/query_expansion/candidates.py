@@ -88,7 +88,11 @@ def iter_expansion_lists(
     Raises the errors of `iter_expansion_lines`, and RecordError for candidates of a query that are not adjacent.
     """
     seen: set[tuple[str, str]] = set()
-    for kinds in _iter_adjacent(iter_expansion_lines(source, queries, tracker, check=check)):
+    lines = iter_expansion_lines(source, queries, tracker, check=check)
+    for _, adjacent in groupby(lines, key=lambda line: line.query.id):
+        kinds: dict[str, list[ExpansionLine]] = {}
+        for line in adjacent:
+            kinds.setdefault(line.expansion.kind, []).append(line)
         for kind, candidates in kinds.items():
             query = candidates[0].query
             if (query.id, kind) in seen:
@@ -100,21 +104,12 @@ def iter_expansion_lists(
             yield ExpansionList(query, kind, tuple(candidate.expansion for candidate in candidates))
 
 
-def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, list[ExpansionLine]]]:
-    """Yield the candidates of each block of lines with the same query, by kind."""
-    for _, adjacent in groupby(candidates, key=lambda candidate: candidate.query.id):
-        kinds: dict[str, list[ExpansionLine]] = {}
-        for candidate in adjacent:
-            kinds.setdefault(candidate.expansion.kind, []).append(candidate)
-        yield kinds
-
-
 class CandidateWriter:
     """Writer that formats the candidates of a window (batch) of queries as JSON lines, and counts them."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
-        self._num_repeated, self._num_blank, self._num_without = 0, 0, 0
+        self._counts = dict.fromkeys(("repeated", "blank", "without candidates"), 0)
         self._words: dict[str, dict[str, int]] = {}
 
     def add(
@@ -138,9 +133,9 @@ class CandidateWriter:
             extra = {"decode": "greedy"} if greedy and text == normalized[0] else {}
             name = f"{query_id}#{kind}#{number:02d}"
             self._lines.append(dump(Expansion(name, query_id, kind, text, fold=fold, extra=extra)))
-        self._num_blank += len(normalized) - len(nonblank)
-        self._num_repeated += len(nonblank) - len(distinct)
-        self._num_without += not distinct
+        self._counts["repeated"] += len(nonblank) - len(distinct)
+        self._counts["blank"] += len(normalized) - len(nonblank)
+        self._counts["without candidates"] += not distinct
         names = ("questions", "without", "candidates", "question", "expanded")
         words = self._words.setdefault(kind, dict.fromkeys(names, 0))
         words["questions"] += 1
@@ -151,12 +146,7 @@ class CandidateWriter:
 
     def build_result(self) -> WindowResult:
         """Return the lines, and counts of repeated and blank candidates, of queries without candidates, and of words."""
-        counts = {
-            "repeated": self._num_repeated,
-            "blank": self._num_blank,
-            "without candidates": self._num_without,
-        }
-        return WindowResult(self._lines, counts | {"words": self._words})
+        return WindowResult(self._lines, self._counts | {"words": self._words})
 
 
 def _count_words(query: str) -> int:

@@ -21,7 +21,7 @@ from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import format_query
 from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
-SEEN = "trained on"  # key of the count of questions that their generator was trained on
+TRAINED_ON = "trained on"  # key of the count of questions that their generator was trained on
 PLACEHOLDER = "…"  # replaced by the question in a prompt
 
 
@@ -105,11 +105,8 @@ def fill_prompt(question: str, prompt: str) -> str:
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
-class QuestionBatch(NamedTuple):
-    """A window (batch) of questions, and for each generator (fold, indices of its questions, tokens of the questions)."""
-
-    questions: list[GeneratorInput]
-    parts: list[tuple[int, list[int], TokenizedTexts]]
+# A batch of questions, and for each generator: fold, indices of its questions in the batch, and their tokens.
+QuestionBatch = tuple[list[GeneratorInput], list[tuple[int, list[int], TokenizedTexts]]]
 
 
 class QueryExpander(BatchFunction):
@@ -146,18 +143,18 @@ class QueryExpander(BatchFunction):
         indices_by_fold: dict[int, list[int]] = {}
         for index, question in enumerate(records):
             indices_by_fold.setdefault(question.fold or 0, []).append(index)
-        parts = []
+        inputs = []
         for fold, indices in sorted(indices_by_fold.items()):
             generator = self._generators[fold]
             texts = [self._fit_to_length(generator, records[index].text) for index in indices]
-            parts.append((fold, indices, generator.tokenize(texts)))
-        return QuestionBatch(records, parts)
+            inputs.append((fold, indices, generator.tokenize(texts)))
+        return records, inputs
 
     def __call__(self, prepared: QuestionBatch) -> WindowResult:
         """Return the candidates of the questions, in order, as JSON lines."""
-        questions, parts = prepared
+        questions, inputs = prepared
         expansions: list[list[str]] = [[] for _ in questions]
-        for fold, indices, tokens in parts:
+        for fold, indices, tokens in inputs:
             generated = self._generators[fold].generate(tokens, [questions[index].id for index in indices])
             for index, texts in zip(indices, generated, strict=True):
                 expansions[index] = texts
@@ -166,7 +163,7 @@ class QueryExpander(BatchFunction):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
         result = candidates.build_result()
         known = [question.seen for question in questions if question.seen is not None]
-        return WindowResult(result.lines, result.counts | ({SEEN: sum(known)} if known else {}))
+        return WindowResult(result.lines, result.counts | ({TRAINED_ON: sum(known)} if known else {}))
 
     def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
         """Return the model's input. With a prompt, a long question is truncated, so that the prompt remains complete."""

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, WITHOUT_TEXT, PassageLookup, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, iter_known_hits, skip_unknown_ids
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.device import choose_device
+from drtk.models.device import choose_device, choose_dtype
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
@@ -128,7 +129,7 @@ def format_reader_input(question: str, passage: Passage) -> str:
 
 
 def iter_reader_questions(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, tracker: InputTracker
+    run: str, *, queries: Mapping[str, str], corpus: CorpusStore, depth: int, order: Order, tracker: InputTracker
 ) -> Iterator[ReaderQuestion]:
     """Yield the questions of a run with the inputs of their top `depth` passages.
 
@@ -152,12 +153,8 @@ def iter_reader_questions(
         yield ReaderQuestion(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
-class ReaderBatch(NamedTuple):
-    """A window (batch) of questions, the tokens of all inputs, and for each question the rows of its inputs."""
-
-    questions: list[ReaderQuestion]
-    tokens: TokenizedTexts
-    groups: list[np.ndarray]
+# A batch of questions, the tokens of all their inputs, and for each question the rows of its inputs.
+ReaderBatch = tuple[list[ReaderQuestion], TokenizedTexts, list[np.ndarray]]
 
 
 class AnswerReader(BatchFunction):
@@ -175,8 +172,7 @@ class AnswerReader(BatchFunction):
         if not self._reader.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; give an encoder-decoder such as T5")
         on_cpu = self._device.type == "cpu"
-        dtype = ("float32" if on_cpu else "bfloat16") if settings.precision == "auto" else settings.precision
-        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
         self._reader.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoder_budget = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
@@ -190,7 +186,7 @@ class AnswerReader(BatchFunction):
         )
         ends = np.cumsum([len(question.inputs) for question in records])
         groups = [np.arange(end - len(question.inputs), end) for question, end in zip(records, ends, strict=True)]
-        return ReaderBatch(records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups)
+        return records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups
 
     def __call__(self, prepared: ReaderBatch) -> WindowResult:
         """Return the answers, in order, as JSON lines. Raises DrtkError if out of memory, or for a non-finite score."""

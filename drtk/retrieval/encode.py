@@ -29,7 +29,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead
-from drtk.runtime.sharding import WHOLE, InputShard, select_shard
+from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, name_of
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
@@ -93,7 +93,7 @@ class Embedder:
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -173,7 +173,7 @@ def encode_corpus(
     job: FolderJob,
     *,
     role: Role = "passage",
-    part: InputShard = WHOLE,
+    part: InputShard = WHOLE_INPUT,
     device: str = "auto",
     running: RunnerSettings | None = None,
 ) -> None:
@@ -221,8 +221,8 @@ def encode_corpus(
     )
 
 
-class WindowEncoder(BatchFunction):
-    """Batch function that encodes windows (batches) of passages or queries to (records, dimension), float32."""
+class RecordEncoder(BatchFunction):
+    """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder.load()
@@ -240,7 +240,7 @@ def encode_records(
     writer: ShardWriter,
     *,
     running: RunnerSettings,
-    part: InputShard = WHOLE,
+    part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
     empty_texts: EmptyTextCounter | None = None,
@@ -256,16 +256,16 @@ def encode_records(
     stream: Iterator[Any] = select_shard(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count_records(stream)
-    pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows being encoded
-    reported = 0  # records of the current window
+    pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
+    reported = 0  # records of the current shard
 
-    def iter_missing_windows() -> Iterator[list[Any]]:
+    def iter_missing_shards() -> Iterator[list[Any]]:
         number = 0
-        while window := list(islice(stream, size)):
-            digest = digest_records(window)
+        while shard := list(islice(stream, size)):
+            digest = digest_records(shard)
             if not writer.is_finished(number, digest):
-                pending.append(([record.id for record in window], digest))
-                yield window
+                pending.append(([record.id for record in shard], digest))
+                yield shard
             number += 1
 
     def report(count: int) -> None:
@@ -275,9 +275,7 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(
-            map_windows(iter_missing_windows(), WindowEncoder, embedder, running=running, report=report)
-        ) as encoded,
+        closing(map_windows(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean, pstdev
 from typing import Protocol
+
+import numpy as np
 
 from drtk.data.runs import iter_aligned, read_scored_depth
 from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
@@ -19,7 +20,7 @@ from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
 
-WINDOW = 50  # queries; each may have thousands of hits in every run
+BATCH_SIZE = 50  # queries; each may have thousands of hits in every run
 
 FUSIONS = Registry(
     "fusion method",
@@ -193,13 +194,13 @@ def fuse_runs(
                 f"{num_incomplete:,} {'query is' if num_incomplete == 1 else 'queries are'} missing from at least one run"
             )
 
-    def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
-        for query_id, rankings in window:
+    def fuse_batch(batch: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
+        for query_id, rankings in batch:
             fused = fuse(rankings, weights, settings, method, scored_depths=scored_depths)
             yield from format_run_lines(query_id, fused, settings.tag)
 
-    job.window, job.no_input = WINDOW, "there are no queries to fuse"
-    job.run(iter_all_rankings(), write_window, unit="queries")
+    job.window, job.no_input = BATCH_SIZE, "there are no queries to fuse"
+    job.run(iter_all_rankings(), fuse_batch, unit="queries")
 
 
 def append_unscored(ranking: Ranking, ids: Iterable[str]) -> Ranking:
@@ -223,14 +224,6 @@ def break_ties(hits: Ranking) -> Ranking:
         if single[hit] < previous:
             previous = single[hit]
         else:
-            previous = score = _next_lower_float(previous)
+            previous = score = float(np.nextafter(np.float32(previous), np.float32(-inf)))
         ranking.append((id, score))
     return ranking
-
-
-def _next_lower_float(number: float) -> float:
-    """Return the largest single-precision number below `number`."""
-    (bits,) = struct.unpack("<i", struct.pack("<f", number))
-    if number == 0:
-        return -float(struct.unpack("<f", struct.pack("<i", 1))[0])
-    return float(struct.unpack("<f", struct.pack("<i", bits - 1 if number > 0 else bits + 1))[0])

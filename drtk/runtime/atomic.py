@@ -20,9 +20,7 @@ import orjson
 
 from drtk.errors import DrtkError
 
-REPLACES = (
-    "replaces"  # entry in the manifest of a part: identity of the file that `commit` may replace (see `identify_file`)
-)
+REPLACES = "replaces"  # entry in the manifest of NAME.part: the file that `commit` may replace (see `identify_file`)
 
 
 @contextmanager
@@ -93,7 +91,7 @@ def get_file_manifest_path(file: Path) -> Path:
 
 
 def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """Rename a finished part to `final` and write its manifest, if any, next to it.
+    """Rename `part`, a finished NAME.part, to `final`, and write its manifest, if any, next to it.
 
     The part must be flushed to disk. Its manifest is written before the rename, so that `recover` can complete both.
     Raises OSError and DrtkError.
@@ -130,7 +128,7 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
 
 
 def list_temporary_files(final: Path) -> list[Path]:
-    """Return the temporary files that a killed run left next to the part of `final`."""
+    """Return the temporary files of small writes that a killed run left next to `final`."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 

@@ -39,7 +39,7 @@ from drtk.runtime.manifest import (
     to_json_values,
 )
 from drtk.runtime.progress import Progress, log, log_detail, warn
-from drtk.runtime.sharding import WHOLE, InputShard, select_shard
+from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
@@ -51,7 +51,7 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The output lines of a window of records, and numbers to add to the counts of the job.
+    """The output lines of a window (batch of records), and numbers to add to the counts of the job.
 
     Nested counts are written to the manifest, but not logged.
     """
@@ -66,7 +66,7 @@ SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[WindowResult]]
 
 @dataclass
 class Journal:
-    """The state of an interrupted filter.
+    """The state of an interrupted `FilterJob`, from which it resumes.
 
     sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
     others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
@@ -115,7 +115,7 @@ def _is_numeric(value: Any) -> bool:
     return all(map(_is_numeric, value)) if isinstance(value, list) else type(value) in (int, float)
 
 
-def _find_changed_paths(entries: list[dict[str, Any]]) -> list[str]:
+def _find_changed_inputs(entries: list[dict[str, Any]]) -> list[str]:
     return [entry["path"] for entry in entries if not is_from_stream(entry) and not is_unchanged(entry)]
 
 
@@ -127,7 +127,7 @@ class FilterJob:
     bare: write only the new fields of records, to be joined with the input later
     side_files: files with further fields of the input records
     writes: names of the settings that hold output paths
-    window: number of records per window
+    window: number of records per window (batch of records that are processed and journaled together)
     shard: the shard of the input to process
     lookups: further files and folders on which the output depends
     log_summary: log the final counts; otherwise only in verbose mode
@@ -146,7 +146,7 @@ class FilterJob:
     side_files: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     window: int = WINDOW
-    shard: InputShard = WHOLE
+    shard: InputShard = WHOLE_INPUT
     lookups: tuple[str, ...] = ()
     log_summary: bool = True
     no_input: str | None = None
@@ -156,6 +156,7 @@ class FilterJob:
     side_outputs: list[Output] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._clock = Clock()
         # Manifest entries of folders in the settings, made before models are loaded; and of all files in the settings and
         # in `lookups`, made before the first record is read.
         self._folders: list[dict[str, Any]] = []
@@ -223,7 +224,7 @@ class FilterJob:
     def run(
         self, records: Iterable[Record], work: Callable[[list[Record]], Iterable[bytes]], *, unit: str = "records"
     ) -> None:
-        """Write the lines that `work` returns for each window of records, in order (see `run_windows`).
+        """Write the lines that `work` returns for each window (batch of records), in input order (see `run_windows`).
 
         Change `counts` only in `work`, since the journal stores them after each window.
         """
@@ -234,7 +235,7 @@ class FilterJob:
 
         num_inputs: number of runs or systems in the report, recorded in the manifest as `in`
         """
-        self.log_summary = False
+        self.log_summary = self.output != STANDARD
         self.counts["in"] = num_inputs
         self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
 
@@ -246,14 +247,14 @@ class FilterJob:
         unit: str = "records",
         revise: SecondPass | None = None,
     ) -> None:
-        """Write the results that `work` yields for windows (batches) of records, in order. `work` may prefetch windows.
+        """Write the results that `work` yields for each window (batch of records), in input order.
 
-        A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
+        `work` may read windows ahead. A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
         counted.
         revise: optional second pass over all lines. The first pass writes them to NAME.part, or to a temporary file if
             the output is a pipe
         """
-        self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
+        self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
@@ -368,7 +369,7 @@ class FilterJob:
                 output.manifest = self._build_manifest()
 
     def _write(self, result: WindowResult, output: Output) -> int:
-        """Write the lines of a window and add its counts; return the number of lines."""
+        """Write the lines of a batch of records and add its counts; return the number of lines."""
         before = self._finished.lines
         for line in result.lines:
             output.write(line)
@@ -393,12 +394,12 @@ class FilterJob:
             return fresh
         before = rename_settings(journal.settings, self.command)
         changed = sorted(name for name in before | settings if before.get(name) != settings.get(name))
-        changed += _find_changed_paths(journal.others)
+        changed += _find_changed_inputs(journal.others)
         if part.stat().st_size < journal.offset:
             problem = f"{part}: is shorter than its journal records"
         elif changed:
             problem = f"{part}: started with other settings or files ({', '.join(changed)})"
-        elif self.force and _find_changed_paths(journal.sources):  # even if only records after those read have changed
+        elif self.force and _find_changed_inputs(journal.sources):  # even if only records after those read have changed
             problem = f"{part}: started with another input"
         else:
             self.counts.update(journal.counts)
@@ -438,7 +439,7 @@ class FilterJob:
 
     def _log_summary(self) -> None:
         number, of = self.shard
-        if not self._finished.records and self.shard != WHOLE:
+        if not self._finished.records and self.shard != WHOLE_INPUT:
             warn(
                 f"shard {number} of {of} is empty: the input has fewer than {number} windows of {self.window:,} records"
             )

@@ -39,7 +39,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.sharding import get_rank
 from drtk.runtime.streams import digest_file, is_writable, name_of
 
-_REMOVE = "the file is damaged; remove the folder, or choose another"
+_REMOVE_ADVICE = "the file is damaged; remove the folder, or choose another"
 
 
 @dataclass
@@ -163,7 +163,7 @@ class FolderJob:
         if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
             os.rename(self._old, self._final)
         elif self._old.is_dir():
-            _remove(self._old)
+            _remove_drtk_folder(self._old)
         return False
 
     def _move_to_final(self) -> None:
@@ -171,20 +171,20 @@ class FolderJob:
         if _is_nonempty(self._final):
             self._check_replaceable()
             if self._old.exists():
-                _remove(self._old)
+                _remove_drtk_folder(self._old)
             os.rename(self._final, self._old)
         for journal in [*self.path.glob("*.json.part")]:  # not earlier, because a resumed run needs them
             journal.unlink()
         os.rename(self.path, self._final)
         sync(self._final.parent)
         if self._old.exists():
-            _remove(self._old)
+            _remove_drtk_folder(self._old)
 
     def _check_replaceable(self) -> None:
         """Raise DrtkError if replacing the folder would delete files that drtk did not write, or inputs of this run."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        manifest = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
+        manifest = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE_ADVICE)
         if not is_manifest(manifest):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in find_inputs(self.settings):
@@ -262,7 +262,9 @@ class FolderJob:
         changed = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = manifest.get("changes", [])
         if changed:
-            text = ", ".join(f"{key} {_format(new)} (was {_format(old)})" for key, (old, new) in changed.items())
+            text = ", ".join(
+                f"{key} {_format_setting(new)} (was {_format_setting(old)})" for key, (old, new) in changed.items()
+            )
             log(f"{self.output}: resuming with changed settings: {text}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": changed}]
             manifest |= {"settings": before | now, "changes": changes}
@@ -313,7 +315,7 @@ class FolderJob:
                 write_json(self._unfinished, manifest | {"discards": True})
                 for item in self.path.iterdir():
                     if item != self._unfinished:
-                        _delete(item)
+                        _delete_item(item)
             write_json(self._unfinished, manifest)
         except OSError as error:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
@@ -338,7 +340,7 @@ class FolderJob:
         self._is_new = False
         with contextlib.suppress(OSError, DrtkError):
             if not self.resumable or all(name.startswith(UNFINISHED_MANIFEST) for name in os.listdir(self.path)):
-                _remove(self.path)
+                _remove_drtk_folder(self.path)
 
     def release(self) -> None:
         """Unlock the folder, as `finish` does."""
@@ -392,18 +394,18 @@ def _is_nonempty(folder: Path) -> bool:
 
 def _load_manifest(path: Path) -> Manifest | None:
     """Return the manifest in a file; None if the file does not exist or another program wrote it."""
-    content = read_json(path, advice=_REMOVE) if path.exists() else None
+    content = read_json(path, advice=_REMOVE_ADVICE) if path.exists() else None
     return content if is_manifest(content) else None
 
 
-def _delete(item: Path) -> None:
+def _delete_item(item: Path) -> None:
     if item.is_dir() and not item.is_symlink():
         shutil.rmtree(item)
     else:
         item.unlink()
 
 
-def _remove(folder: Path) -> None:
+def _remove_drtk_folder(folder: Path) -> None:
     """Delete a folder that drtk made. If the deletion is interrupted, the remaining folder is still recognized as drtk's."""
     whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
     if _is_nonempty(folder) and not (_load_manifest(whole) or _load_manifest(unfinished)):
@@ -412,12 +414,12 @@ def _remove(folder: Path) -> None:
         os.replace(whole, unfinished)
     for item in folder.iterdir():
         if item != unfinished:
-            _delete(item)
+            _delete_item(item)
     unfinished.unlink(missing_ok=True)
     folder.rmdir()
 
 
-def _format(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     if value is None:
         return "not given"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -17,7 +17,7 @@ from drtk.errors import DrtkError
 from drtk.runtime.atomic import sync, sync_tree, write_json
 from drtk.runtime.streams import digest_file
 
-_DAMAGED = "the file is damaged; rebuild it or restore a copy"
+_DAMAGE_ADVICE = "the file is damaged; rebuild it or restore a copy"
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
@@ -28,7 +28,7 @@ _TYPE_NAMES = {
 }
 
 
-def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
+def read_json(path: Path, *, advice: str = _DAMAGE_ADVICE) -> Any:
     """Return the content of a JSON file. Raises DrtkError if it cannot be read; the message for damaged JSON ends with `advice`."""
     try:
         return orjson.loads(path.read_bytes())
@@ -50,16 +50,16 @@ def read_object(path: Path, **keys: Any) -> dict[str, Any]:
 def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
     """Return `content` if it is a JSON object with the required keys (see `read_object`). Raises DrtkError otherwise.
 
-    place: the file, for errors
+    place: name of the file, for errors
     """
     if not isinstance(content, dict):
-        raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGED}")
+        raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGE_ADVICE}")
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
             got = f"got {_describe_type(type(value))}" if key in content else "but it is missing"
             expected = " or ".join(map(_describe_type, getattr(kind, "__args__", (kind,))))
-            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
+            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGE_ADVICE}")
     return content
 
 
@@ -67,7 +67,7 @@ def _describe_type(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
-SMALL = 1 << 20  # bytes; the content of files up to this size is compared whenever their folder is opened
+SMALL_FILE_BYTES = 1 << 20  # bytes; the content of files up to this size is compared whenever their folder is opened
 MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
 
 
@@ -107,8 +107,9 @@ def find_changed_files(
             if facts.st_size != entry["bytes"]:
                 yield name, f"has {facts.st_size:,} bytes, expected {entry['bytes']:,}"
                 continue
-            touched = by_time and entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
-            if (thorough or touched or facts.st_size <= SMALL) and digest_file(folder / name) != entry.get("digest"):
+            is_touched = by_time and entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
+            use_digest = thorough or is_touched or facts.st_size <= SMALL_FILE_BYTES
+            if use_digest and digest_file(folder / name) != entry.get("digest"):
                 yield name, "its content changed after it was written"
         except FileNotFoundError:
             yield name, "is missing"
@@ -174,9 +175,8 @@ def hash_id(id: str) -> int:
 
 def get_cache_folder() -> Path:
     """Return drtk's cache folder: $DRTK_CACHE, or by default drtk in the user's cache folder."""
-    chosen = os.environ.get("DRTK_CACHE")
-    if chosen:
-        return Path(chosen)
+    if folder := os.environ.get("DRTK_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drtk"
 
 

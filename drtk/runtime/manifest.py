@@ -21,8 +21,8 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
-    _DAMAGED,
-    SMALL,
+    _DAMAGE_ADVICE,
+    SMALL_FILE_BYTES,
     add_digest,
     check_object,
     compute_content_digest,
@@ -60,10 +60,8 @@ _NON_PATH_SETTINGS = frozenset(
     [
         "contrastive",
         "dev_measure",
-        "dev_measure",
         "device",
         "format",
-        "heading",
         "heading",
         "kind",
         "language",
@@ -139,7 +137,7 @@ def list_versions() -> dict[str, str]:
 
 
 def has_unfinished_part(folder: Path) -> bool:
-    """Return whether an interrupted run left NAME.part or NAME.part.old of a folder that does not exist."""
+    """Return whether an interrupted run left NAME.part or NAME.part.old next to the folder NAME."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 
@@ -178,7 +176,7 @@ def read_manifest_if_any(folder: Path) -> Manifest:
         return {}
     manifest = read_object(path)
     if not manifest:
-        raise DrtkError(f"{path}: is empty; {_DAMAGED}")
+        raise DrtkError(f"{path}: is empty; {_DAMAGE_ADVICE}")
     return manifest
 
 
@@ -239,11 +237,8 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
     path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
-    try:
-        manifest = read_json(path)
-    except DrtkError:
-        return [str(path)]
-    if not is_manifest(manifest):
+    manifest = load_output_manifest(output)
+    if manifest is None:
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
@@ -254,6 +249,15 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
     return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
+
+
+def load_output_manifest(output: str | Path) -> Manifest | None:
+    """Return the manifest of an output; None if there is none, it is damaged, or another program wrote it."""
+    try:
+        content = read_json(get_manifest_path(output))
+    except DrtkError:
+        return None
+    return content if is_manifest(content) else None
 
 
 def is_manifest(content: Any) -> bool:
@@ -273,7 +277,7 @@ def are_input_entries(items: list[Any]) -> bool:
 
 
 def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings to JSON values, to compare them with those in a manifest."""
+    """Convert settings to JSON values, which can be compared with the settings in a manifest."""
     values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
     return values
 
@@ -335,8 +339,8 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 
 
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
-    chosen = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
-    values = [item for value in chosen for item in (value if isinstance(value, (list, tuple)) else [value])]
+    settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
+    values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
     paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
     return [value for value in paths if _exists(value) and not is_stream(value)]
 
@@ -390,7 +394,7 @@ def describe_folder(folder: str | Path) -> dict[str, Any]:
     for name, status in _list_folder(path):
         entry: dict[str, Any] = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": None}
         if has_digests:
-            digest_of = digest_file if status.st_size < SMALL else compute_content_digest
+            digest_of = digest_file if status.st_size < SMALL_FILE_BYTES else compute_content_digest
             entry["digest"] = _get_recorded_digest(recorded.get(name), status) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from drtk.runtime.tables import Row, find_note_columns, find_text_columns, format_value
 
-MARK = ("\x02", "\x03")  # put around the words of a snippet that `render_passage_item` highlights
-HISTOGRAM = (460, 190)  # width and height in pixels
-_DIFFERENCES = (720, 220)
+HIGHLIGHT_MARKS = ("\x02", "\x03")  # put around the words of a snippet that `render_passage_item` highlights
+HISTOGRAM_SIZE = (460, 190)  # width and height in pixels
+_DIFFERENCE_BARS_SIZE = (720, 220)
 _LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a histogram
 
 
@@ -27,7 +27,10 @@ def _load_macros() -> Any:
 
 
 def render_page(title: str, parts: Iterable[Markup], *, subtitle: str = "") -> Iterator[str]:
-    """Yield the lines of a page, part by part. The page loads no other file and needs no JavaScript."""
+    """Yield the lines of a page. The page loads no other file and needs no JavaScript.
+
+    parts: the rendered elements of the page, such as headings and tables
+    """
     yield from _load_macros().head(title, subtitle).split("\n")
     for part in parts:
         yield from part.split("\n")
@@ -69,7 +72,7 @@ def render_difference_bars(differences: Sequence[float], *, name: str, unit: str
     name: name of the measure; unit: what a bar represents, such as "query"
     zero: largest absolute difference that counts as equal
     """
-    width, height = _DIFFERENCES
+    width, height = _DIFFERENCE_BARS_SIZE
     largest = max(max(map(abs, differences)), zero or 1e-12)
     middle, step = height / 2, (width - _LEFT) / len(differences)
     scale = (height / 2 - _BELOW) / largest
@@ -108,7 +111,7 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
     shares: share of each bin, (bins,); edges: (bins + 1,)
     label: label of the y axis; caption: text below the figure
     """
-    width, height = HISTOGRAM
+    width, height = HISTOGRAM_SIZE
     inner, tall, bottom = width - _LEFT - _RIGHT, height - _ABOVE - _BELOW, height - _BELOW
     up = compute_ticks(0.0, max(shares), 3, cover_high=True)
     are_whole = all((edge - 0.5).is_integer() for edge in edges)  # bins around whole numbers
@@ -147,7 +150,7 @@ def compute_ticks(
 
 
 def render_figures(figures: Iterable[Markup]) -> Markup:
-    """Render figures side by side; they wrap in a narrow window."""
+    """Render figures side by side; they wrap in a narrow browser window."""
     return Markup('<div class="pictures">{}</div>').format(Markup("").join(figures))
 
 
@@ -161,9 +164,9 @@ def render_passage_item(label: str, id: str, title: str, snippet: str) -> Markup
 
     label: what the passage is, for example its rank
     """
-    before, *matches = snippet.split(MARK[0])
+    before, *matches = snippet.split(HIGHLIGHT_MARKS[0])
     words = [(before, False)]
-    for match, _, after in (piece.partition(MARK[1]) for piece in matches):
+    for match, _, after in (piece.partition(HIGHLIGHT_MARKS[1]) for piece in matches):
         words += [(match, True), (after, False)]
     return Markup(_load_macros().passage(label, id, title, words))
 

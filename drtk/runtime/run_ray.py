@@ -1,4 +1,4 @@
-"""Run a batch function on Ray Data, with one actor per worker. Windows of lost workers are repeated."""
+"""Run a batch function on Ray Data, with one actor per worker. The work of lost workers is repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
 class _Worker:
-    """A Ray actor. Windows and results are pickled, since Ray Data would turn records into columns.
+    """A Ray actor that runs a batch function. Records and results are pickled, as Ray Data would turn them into columns.
 
     build: a pickled function that returns the batch function
     folder: the working directory, to which model paths may be relative
@@ -62,7 +62,7 @@ def run_on_ray(
 ) -> Generator[Any, None, None]:
     """Run the batch function in Ray actors (see `Runner`). `report` has no effect.
 
-    The first window is read before Ray starts, so that a missing or damaged file is reported at once.
+    The first records are read before Ray starts, so that a missing or damaged file is reported at once.
     Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails.
     """
     first = next(windows, None)
@@ -103,7 +103,7 @@ def _read_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]
 
 
 def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
-    """Yield the results in the order of the windows; raise an error that a worker returned."""
+    """Yield the results in the order of the input; raise an error that a worker returned."""
     early: dict[int, bytes] = {}
     expected = first
     try:

@@ -1,4 +1,4 @@
-"""Run a batch function over windows (fixed numbers of consecutive records), in this process or on Ray Data.
+"""Run a batch function over windows (batches of consecutive records), in this process or on Ray Data.
 
 `read_ahead` and `Workers` use a thread and several processes of this machine.
 """
@@ -48,11 +48,11 @@ class RunnerSettings:
 
 
 class BatchFunction:
-    """Function that processes windows of records. Its constructor may be expensive, for example load a model.
+    """Function that processes a window (batch of records). Its constructor may be expensive, for example load a model.
 
     The arguments are records, not a stream or a job, so that the function can run on another machine.
     report: progress callback, called with the number of newly finished records
-    ahead: whether to prepare a window in a thread while the window before is processed
+    ahead: whether a thread calls `prepare` for the next window while this window is processed
     """
 
     report: Report | None = None
@@ -71,7 +71,7 @@ class BatchFunction:
 
 
 class Runner(Protocol):
-    """A function that maps a batch function over windows and yields the results in the order of the windows."""
+    """Type of the functions in RUNNERS: map a batch function over windows (batches of records), keeping their order."""
 
     def __call__(
         self,
@@ -92,9 +92,10 @@ def map_windows(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Return a generator over the results of a batch function for each window, in order. The caller must close it.
+    """Return a generator over the results of a batch function for each window (batch of records), in order.
 
-    The local runner builds the function at once, before any thread is started. Windows are read from the first `next` on.
+    The caller must close the generator. The local runner builds the function at once, before any thread is started.
+    Windows are read from the first `next` on.
     build, arguments: `build(*arguments)` returns the batch function
     gpu: whether the function can use a GPU
     Raises the errors of building and calling the function; UsageError for an unknown runner.
@@ -140,10 +141,10 @@ def run_filter(
     gpu: bool = True,
     revise: SecondPass | None = None,
 ) -> None:
-    """Process records with a batch function, window by window, and write the results to the output of `job`, in order.
+    """Process records with a batch function, and write the results to the output of `job`, in input order.
 
     build, arguments: `build(*arguments)` returns the batch function
-    window: number of records per window, instead of the job's
+    window: number of records per call of the batch function; by default the job's
     gpu: whether the batch function can use a GPU
     revise: a second pass over all output lines, in this process (see `FilterJob.run_windows`)
     Raises the errors of reading and of the batch function; UsageError for an unknown runner.

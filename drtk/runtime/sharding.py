@@ -8,19 +8,21 @@ from typing import TypeVar
 
 from drtk.errors import UsageError
 
-_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-_NAMES = ("MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_ADDRESS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_distributed() -> bool:
     """Return whether torchrun started several processes. All of its variables must be set, not just one."""
-    is_set = all(os.environ.get(name, "").isdecimal() for name in _NUMBERS) and all(map(os.environ.get, _NAMES))
+    is_set = all(os.environ.get(name, "").isdecimal() for name in _RANK_VARIABLES) and all(
+        map(os.environ.get, _ADDRESS_VARIABLES)
+    )
     return is_set and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def ignore_torchrun() -> None:
     """Remove torchrun's variables, for a command that runs in a single process."""
-    for name in (*_NUMBERS, *_NAMES):
+    for name in (*_RANK_VARIABLES, *_ADDRESS_VARIABLES):
         os.environ.pop(name, None)
 
 
@@ -36,7 +38,7 @@ def get_rank() -> int:
 
 Record = TypeVar("Record")
 InputShard = tuple[int, int]  # number of the shard, from 1, and number of shards
-WHOLE: InputShard = (1, 1)
+WHOLE_INPUT: InputShard = (1, 1)
 
 
 def parse_shard(text: str) -> InputShard:
@@ -57,7 +59,7 @@ def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iter
 
 
 def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:
-    """Yield the records of a shard: every `of`-th window of the stream.
+    """Yield the records of a shard: of every n windows (batches of `window` records), shard i of n has the i-th.
 
     Windows are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
     """

@@ -22,7 +22,7 @@ from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
-_BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
+_COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
 def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
@@ -56,7 +56,7 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            packed = self._packed or self._stream.read(_BLOCK)
+            packed = self._packed or self._stream.read(_COMPRESSED_STEP)
             if not packed:
                 if self._frame is not None:
                     raise EOFError
@@ -257,14 +257,14 @@ def is_writable(folder: Path) -> bool:
 
 
 class Output:
-    """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part.
+    """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part (the part).
 
-    Use it as a context manager. On success the part is renamed to NAME; on an exception it is removed, unless `keep_part`
-    is set.
-    append_at: resume at this offset of the part and drop the bytes after it
+    Use it as a context manager. On success, the part is renamed to NAME. On an exception, it is removed, unless
+    `keep_part` is set.
+    append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
-    journal: journal of the part, removed before a new part is started
+    journal: path of the part's journal, which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
     Raises DrtkError for a folder and, when it is entered, if the output cannot be written or another run is writing it.
     """
@@ -291,7 +291,7 @@ class Output:
             raise DrtkError(f"{target}: is a folder; expected a file")
 
     def begin(self) -> Output:
-        """Open the output. The constructor does not, so that an interrupt at any point leaves no part behind."""
+        """Open the output. The constructor does not open it, so that an interrupt leaves no NAME.part behind."""
         try:
             self._open()
             return self
@@ -359,7 +359,7 @@ class Output:
         return DrtkError(f"{where}: {error.strerror}")
 
     def commit(self) -> None:
-        """Finish the output: flush the part and rename it."""
+        """Finish the output: flush NAME.part to disk and rename it to NAME."""
         if self._compress and self._empty:
             self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()

@@ -33,7 +33,7 @@ class TokenMatcher:
     def __init__(self, answers: Iterable[str]) -> None:
         self._answers = [tokens for tokens in map(tokenize_answer, answers) if tokens]
         self._needles = [
-            [_fold_case(token) for token in sorted(set(answer), key=len)[::-1]] for answer in self._answers
+            [_fold_case(token) for token in sorted(set(answer), key=len, reverse=True)] for answer in self._answers
         ]
 
     def __bool__(self) -> bool:
@@ -59,15 +59,8 @@ def _fold_case(text: str) -> str:
 
 
 def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
-    size = len(answer)
-    at = -1
-    try:
-        while True:
-            at = tokens.index(answer[0], at + 1)
-            if tokens[at : at + size] == answer:
-                return True
-    except ValueError:
-        return False
+    starts = (start for start, token in enumerate(tokens) if token == answer[0])
+    return any(tokens[start : start + len(answer)] == answer for start in starts)
 
 
 class PatternMatcher:
@@ -114,12 +107,12 @@ def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
     """Return the F1 of prediction and answer words after normalization, for the best answer (SQuAD); 1 if both are empty."""
-    predicted = normalize_answer(prediction).split()
-    return max((_compute_f1(predicted, normalize_answer(answer).split()) for answer in answers), default=0.0)
-
-
-def _compute_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
-    if not predicted or not gold:
-        return float(predicted == gold)
-    shared = sum((Counter(predicted) & Counter(gold)).values())
-    return 2 * shared / (len(predicted) + len(gold))
+    predicted = Counter(normalize_answer(prediction).split())
+    golds = [Counter(normalize_answer(answer).split()) for answer in answers]
+    return max(
+        (
+            2 * (predicted & gold).total() / (predicted.total() + gold.total()) if predicted or gold else 1.0
+            for gold in golds
+        ),
+        default=0.0,
+    )

@@ -63,18 +63,16 @@ def parse_docstrings(path: Path, module: str) -> list[DocString]:
         tree = ast.parse(source)
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    docstrings = [DocString(name, kind, *split_summary(text)) for name, kind, text in _iter_strings(tree, module)]
+    strings = [
+        (module, "module", ast.get_docstring(tree) or ""),
+        *_iter_definitions(tree.body, module, kind="function"),
+    ]
+    docstrings = [DocString(name, kind, *split_summary(text)) for name, kind, text in strings]
     return [docstring for docstring in docstrings if docstring.summary and docstring.body]
 
 
-def _iter_strings(tree: ast.Module, module: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, documentation) of a module and its public objects."""
-    if text := ast.get_docstring(tree):
-        yield module, "module", text
-    yield from _iter_definitions(tree.body, module, function="function")
-
-
-def _iter_definitions(body: list[ast.stmt], scope: str, *, function: str) -> Iterator[tuple[str, str, str]]:
+def _iter_definitions(body: list[ast.stmt], scope: str, *, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, kind, documentation) of the public classes and functions in a scope. kind: of its functions"""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if node.name.startswith("_"):
@@ -82,11 +80,11 @@ def _iter_definitions(body: list[ast.stmt], scope: str, *, function: str) -> Ite
             is_class = isinstance(node, ast.ClassDef)
             name = f"{scope}.{node.name}"
             if text := ast.get_docstring(node):
-                yield name, "class" if is_class else function, text
+                yield name, "class" if is_class else kind, text
             if is_class:
-                yield from _iter_definitions(node.body, name, function="method")
+                yield from _iter_definitions(node.body, name, kind="method")
         elif isinstance(node, ast.If | ast.Try):  # definitions that depend on the platform
-            yield from _iter_definitions(node.body + node.orelse, scope, function=function)
+            yield from _iter_definitions(node.body + node.orelse, scope, kind=kind)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             yield from _iter_documenting_call(node.value, scope)
 
@@ -265,11 +263,7 @@ def _find_version(package: str) -> tuple[str, Path]:
 
 
 def _make_reader() -> Callable[[Sequence[tuple[str, Path, str]]], list[tuple[str, DocString]]]:
-    return _read_files
-
-
-def _read_files(files: Sequence[tuple[str, Path, str]]) -> list[tuple[str, DocString]]:
-    return [(package, item) for package, path, module in files for item in parse_docstrings(path, module)]
+    return lambda files: [(package, item) for package, path, module in files for item in parse_docstrings(path, module)]
 
 
 def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:

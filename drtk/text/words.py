@@ -12,43 +12,11 @@ from typing import Any, NamedTuple
 from drtk.errors import DrtkError, UsageError
 
 # Lucene's English stop words, which BM25 removes in the literature (docs/commands/index.md).
-LUCENE_STOPWORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
-)
+_LUCENE_STOPWORDS = """
+    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
+    will with
+"""
+LUCENE_STOPWORDS = frozenset(_LUCENE_STOPWORDS.split())
 _CACHED_STEMS = 1 << 20
 _LATIN = re.compile(r"[a-z0-9]+")
 _ANY_SCRIPT = re.compile(r"[^\W_]+")

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.integrity import SMALL, add_digest, compute_content_digest
+from drtk.runtime.integrity import SMALL_FILE_BYTES, add_digest, compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
@@ -55,7 +55,7 @@ def test_a_large_file_of_a_cache_is_compared_when_its_time_changed(tmp_path: Pat
     with use_cache(tmp_path / "cache"):
         whole = [*CorpusStore.open(tmp_path / "corpus.jsonl.gz")]
         (kept,) = (tmp_path / "cache" / "corpora").glob("*/corpus.jsonl")
-        assert kept.stat().st_size > SMALL
+        assert kept.stat().st_size > SMALL_FILE_BYTES
         kept.write_bytes(bytes(kept.stat().st_size))
         assert [*CorpusStore.open(tmp_path / "corpus.jsonl.gz")] == whole
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -32,10 +33,6 @@ METADATA = st.none() | st.dictionaries(st.sampled_from(["year", "url"]), TEXTS, 
 SETTINGS = settings(max_examples=60, deadline=None)
 
 
-def unique_records(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    return st.lists(records, max_size=5, unique_by=lambda record: record.id)
-
-
 @contextlib.contextmanager
 def write_records(kind: str, name: str, records: list[Any]) -> Iterator[str]:
     form = FORMATS[kind].load(name)
@@ -45,44 +42,45 @@ def write_records(kind: str, name: str, records: list[Any]) -> Iterator[str]:
         yield str(path)
 
 
-@SETTINGS
-@given(unique_records(st.builds(Passage, IDS, TEXTS, TEXTS, METADATA, EXTRA)), st.sampled_from(["beir", "tevatron"]))
-def test_passages_in_json_formats_round_trip(passages: list[Passage], name: str) -> None:
-    with write_records("passages", name, passages) as path:
-        assert list(read_passages(path)) == passages
+def read_judgments(path: str) -> list[Any]:
+    return [record for _, record in readers.iter_judgments(path, InputTracker())]
 
 
-@SETTINGS
-@given(unique_records(st.builds(Passage, IDS, TEXTS, LINES, METADATA, EXTRA)))
-def test_passages_for_pyserini_round_trip_if_titles_are_one_line(passages: list[Passage]) -> None:
-    with write_records("passages", "pyserini", passages) as path:
-        assert list(read_passages(path)) == passages
+def read_hits(path: str) -> list[Any]:
+    return [record for _, record in readers.iter_hits(path, InputTracker())]
 
 
-@SETTINGS
-@given(unique_records(st.builds(Passage, IDS, TEXTS, TEXTS)))
-def test_passages_for_dpr_round_trip_with_quotes_tabs_and_line_ends(passages: list[Passage]) -> None:
-    with write_records("passages", "dpr", passages) as path:
-        assert list(read_passages(path)) == passages
+READERS = {"passages": read_passages, "queries": read_queries, "qrels": read_judgments, "run": read_hits}
+PASSAGES = st.builds(Passage, IDS, TEXTS, TEXTS, METADATA, EXTRA)
+QUERIES = st.builds(Query, IDS, TEXTS, st.none() | st.lists(TEXTS, max_size=2).map(tuple), st.none(), EXTRA)
+QRELS = st.builds(Qrel, IDS, IDS, st.integers(-2, 4))
+RANKS = st.integers(1, 1000)
 
 
-@SETTINGS
-@given(unique_records(st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": LINES}))))
-def test_passages_for_ms_marco_round_trip_without_tabs(passages: list[Passage]) -> None:
-    with write_records("passages", "msmarco-docs", passages) as path:
-        assert list(read_passages(path)) == passages
-    with write_records("passages", "msmarco", passages) as path:
-        assert list(read_passages(path)) == [Passage(passage.id, passage.text) for passage in passages]
-
-
-@SETTINGS
-@given(
-    unique_records(st.builds(Query, IDS, TEXTS, st.none() | st.lists(TEXTS, max_size=2).map(tuple), st.none(), EXTRA)),
-    st.sampled_from(["beir", "tevatron"]),
+@pytest.mark.parametrize(
+    ("kind", "name", "records"),
+    [
+        ("passages", "beir", PASSAGES),
+        ("passages", "tevatron", PASSAGES),
+        ("passages", "pyserini", st.builds(Passage, IDS, TEXTS, LINES, METADATA, EXTRA)),  # titles of one line
+        ("passages", "dpr", st.builds(Passage, IDS, TEXTS, TEXTS)),
+        ("passages", "msmarco-docs", st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": LINES}))),
+        ("passages", "msmarco", st.builds(Passage, IDS, LINES)),
+        ("queries", "beir", QUERIES),
+        ("queries", "tevatron", QUERIES),
+        ("qrels", "beir", QRELS),
+        ("qrels", "trec", QRELS),
+        ("run", "trec", st.builds(Hit, IDS, IDS, RANKS, st.floats(allow_nan=False, allow_infinity=False), IDS)),
+        ("run", "msmarco", st.builds(lambda *ids, rank: Hit(*ids, rank, 1 / rank), IDS, IDS, rank=RANKS)),
+    ],
 )
-def test_queries_in_json_formats_round_trip(queries: list[Query], name: str) -> None:
-    with write_records("queries", name, queries) as path:
-        assert list(read_queries(path)) == queries
+@SETTINGS
+@given(st.data())
+def test_records_round_trip(kind: str, name: str, records: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    unique = {getattr(record, "id", None) or (record.query_id, record.doc_id): record
+              for record in data.draw(st.lists(records, max_size=5))}  # fmt: skip
+    with write_records(kind, name, list(unique.values())) as path:
+        assert list(READERS[kind](path)) == list(unique.values())
 
 
 @SETTINGS
@@ -95,34 +93,7 @@ def test_queries_in_json_formats_round_trip(queries: list[Query], name: str) -> 
 def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
     queries = [Query(f"q{number}", text, tuple(answers)) for number, (text, answers) in enumerate(pairs)]
     with write_records("queries", name, queries) as path:
-        assert [(query.text, query.answers) for query in read_queries(path)] == [
-            (query.text, query.answers) for query in queries
-        ]
-
-
-@SETTINGS
-@given(st.lists(st.builds(Qrel, IDS, IDS, st.integers(-2, 4)), max_size=5), st.sampled_from(["beir", "trec"]))
-def test_judgments_round_trip(qrels: list[Qrel], name: str) -> None:
-    with write_records("qrels", name, qrels) as path:
-        assert [record for _, record in readers.iter_judgments(path, InputTracker())] == qrels
-
-
-@SETTINGS
-@given(
-    st.lists(
-        st.builds(Hit, IDS, IDS, st.integers(1, 1000), st.floats(allow_nan=False, allow_infinity=False), IDS),
-        max_size=5,
-        unique_by=lambda hit: (hit.query_id, hit.doc_id),
-    )
-)
-def test_runs_round_trip_with_exact_scores(hits: list[Hit]) -> None:
-    with write_records("run", "trec", hits) as path:
-        assert [record for _, record in readers.iter_hits(path, InputTracker())] == hits
-    with write_records("run", "msmarco", hits) as path:
-        read_examples = [record for _, record in readers.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
-        assert [(hit.query_id, hit.doc_id, hit.rank) for hit in read_examples] == [
-            (hit.query_id, hit.doc_id, hit.rank) for hit in hits
-        ]
+        assert [(query.text, list(query.answers)) for query in read_queries(path)] == pairs
 
 
 @st.composite
@@ -173,9 +144,7 @@ def test_examples_round_trip_in_every_format(examples: list[ParsedExample]) -> N
 def test_flag_embedding_texts_round_trip(examples: list[ParsedExample]) -> None:
     with write_records("examples", "flag", examples) as path:
         for original, parsed in zip(examples, read_examples(path), strict=True):
-            texts = [
-                f"{passage.title} {passage.text}" if passage.title else passage.text for passage in original.passages
-            ]
+            texts = [f"{p.title} {p.text}" if p.title else p.text for p in original.passages]
             assert [passage.text for passage in parsed.passages] == texts
             assert parsed.example.scores == original.example.scores
 
@@ -202,9 +171,7 @@ def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(
     numbered_rows = list(iter_array_rows(blocks))
     assert [row for _, row in numbered_rows] == rows
     if indent is not None and rows:
-        starts = [
-            number for number, line in enumerate(text.split(b"\n"), start=1) if line.startswith(b" " * indent + b"{")
-        ]
+        starts = [at for at, line in enumerate(text.split(b"\n"), start=1) if line.startswith(b" " * indent + b"{")]
         assert [line for line, _ in numbered_rows] == starts
 
 

@@ -140,15 +140,6 @@ def test_an_extension_contains_the_other_mask_and_a_complement_the_remaining_tok
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=texts(), seed=st.integers(0, 999), with_specials=st.booleans())
-def test_rate_zero_masks_nothing(text, seed, with_specials):
-    counted = count_tokens(text, with_specials)
-    nothing = np.zeros(len(text.ids), dtype=bool), 0.0
-    for name in set(MASKING) - {"complement"}:
-        assert not mask(name, text, 0.0, seed=seed, counted=counted, other=nothing).any(), name
-
-
-@settings(max_examples=60, deadline=None)
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_visible_tokens_are_never_corrupted(text, rate, seed):
     hidden = mask("random", text, rate, seed=seed, counted=len(text.ids))

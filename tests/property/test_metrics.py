@@ -1,18 +1,13 @@
-"""Measures of random rankings: bounds, monotonicity, and agreement with a plain implementation."""
+"""A better ranking never lowers a measure, and broken ties keep the order of a ranking."""
 
 from __future__ import annotations
 
-import itertools
-from math import log2
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.trec import Ranking
+from drtk.data.trec import QueryHits, Ranking
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.metrics import JudgedRanks, ndcg, precision_at_recall
 from drtk.retrieval.fusion import break_ties
 
 DOCUMENTS = [f"d{at}" for at in range(12)]
@@ -29,13 +24,6 @@ def evaluate(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(ranking=rankings, grades=judgments)
-def test_measures_stay_between_zero_and_one(ranking: list[str], grades: dict[str, int]) -> None:
-    for name, value in evaluate(ranking, grades).items():
-        assert -1e-12 <= value <= 1 + 1e-9, name
-
-
-@settings(max_examples=60, deadline=None)
 @given(ranking=rankings, grades=judgments, at=st.integers(0, 10))
 def test_swapping_in_a_better_document_never_lowers_a_measure(
     ranking: list[str], grades: dict[str, int], at: int
@@ -49,31 +37,12 @@ def test_swapping_in_a_better_document_never_lowers_a_measure(
             assert after[name] >= before[name] - 1e-9, name
 
 
-@given(grades=st.lists(st.integers(0, 4), min_size=1, max_size=8))
-def test_the_ideal_ranking_has_ndcg_one(grades: list[int]) -> None:
-    ideal = sorted(grades, reverse=True)
-    ranks = range(1, len(grades) + 1)
-    assert ndcg(JudgedRanks(ranks, ideal, len(ranks)), grades) == pytest.approx(1.0 if any(grades) else 0.0)
-    plain = sum(grade / log2(rank + 1) for rank, grade in enumerate(grades, start=1))
-    best = sum(grade / log2(rank + 1) for rank, grade in enumerate(ideal, start=1))
-    assert ndcg(JudgedRanks(ranks, grades, len(ranks)), grades) == pytest.approx(plain / best if best else 0.0)
-
-
-@given(grades=st.lists(st.integers(0, 1), max_size=10), more=st.integers(0, 3))
-def test_interpolated_precision_never_rises_with_recall(grades: list[int], more: int) -> None:
-    pool = [*grades, *[1] * more]
-    levels = [precision_at_recall(grades, pool, recall=level / 10) for level in range(11)]
-    assert all(a >= b for a, b in itertools.pairwise(levels))
-
-
 @given(
     scored=st.dictionaries(st.text("abc", min_size=1), st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20).map(
         lambda scores: list(scores.items())
     )
 )
 def test_scores_with_broken_ties_keep_the_order_when_sorted_again(scored: Ranking) -> None:
-    from drtk.data.trec import QueryHits
-
     falling = break_ties(scored)
     sorted_again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
     assert sorted_again == falling

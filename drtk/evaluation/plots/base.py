@@ -15,7 +15,7 @@ from drtk.data.runs import NamedRun, parse_logs, parse_runs
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
-from drtk.evaluation.evaluate import RankingView
+from drtk.evaluation.evaluate import RankingBuilder
 from drtk.evaluation.judged_runs import log_missing, read_judgments, read_rankings
 from drtk.evaluation.plots import PLOTS
 from drtk.runtime.inputs import InputTracker
@@ -28,6 +28,7 @@ SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
 PlotData = dict[str, Any]  # written by `format` json
+HistogramPanel = tuple[str, Sequence[float], tuple[Sequence[int], Sequence[int]]]  # title, edges, counts of both kinds
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ class PlotInputs:
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
-    def view(self) -> RankingView:
-        """Conversion of hits to rankings."""
+    def builder(self) -> RankingBuilder:
+        """Builder of rankings with the settings of the plot."""
         by = parse_document_id if self.settings.by == "source" else None
-        return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
+        return RankingBuilder(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
     def check_num_inputs(self, minimum: int, maximum: int) -> None:
         """Raise UsageError for fewer than `minimum` or more than `maximum` inputs."""
@@ -66,7 +67,7 @@ class PlotInputs:
 
     def read_rankings(self, run: NamedRun, judgments: Judgments) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log the number of judged queries that the run lacks."""
-        rankings = read_rankings(run, judgments, self.view, self.tracker).ids
+        rankings = read_rankings(run, judgments, self.builder, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
         return rankings
 
@@ -152,13 +153,31 @@ def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
     axis.tick_params(labelsize=10.5)
 
 
-def draw_histograms(axis: Any, edges: Sequence[float], counts: Sequence[tuple[str, Sequence[int], str]]) -> None:
-    """Draw overlaid histograms, each normalized to a sum of 1. counts: label, count per bin and color"""
-    for label, values, color in counts:
-        shares = np.array(values, dtype=float) / max(1, sum(values))
-        axis.stairs(shares, edges, fill=True, alpha=0.45, color=color)
-        axis.stairs(shares, edges, color=color, linewidth=1.6, label=label)
-    axis.set_ylabel("share", fontsize=11)
+def choose_point_style(at: int) -> dict[str, Any]:
+    """Return the color and marker of the run or model with index `at`."""
+    return {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 5}
+
+
+def draw_histograms(
+    figure: Any, area: Any, panels: Sequence[HistogramPanel], labels: Sequence[str], x_label: str, heading: str | None
+) -> None:
+    """Draw a panel per input with two overlaid histograms, each normalized to a sum of 1; an empty one is omitted.
+
+    area: the part of `figure` for the panels; labels: names of both histograms, the second one of good values
+    """
+    axes = area.subplots(len(panels), 1, squeeze=False, sharex=len({tuple(edges) for _, edges, _ in panels}) == 1)[:, 0]
+    for axis, (title, edges, both) in zip(axes, panels, strict=True):
+        for label, counts, color in zip(labels, both, (BAD, GOOD), strict=True):
+            if any(counts):
+                shares = np.array(counts) / sum(counts)
+                axis.stairs(shares, edges, fill=True, alpha=0.45, color=color)
+                axis.stairs(shares, edges, color=color, linewidth=1.6, label=label)
+        axis.set_ylabel("share", fontsize=11)
+        style_axis(axis, title)
+    axes[-1].set_xlabel(x_label, fontsize=11.5)
+    add_legend(figure, *axes[0].get_legend_handles_labels())
+    if heading:
+        figure.suptitle(heading, fontsize=14, fontweight="bold")
 
 
 def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
@@ -168,5 +187,6 @@ def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, co
 
 
 def shorten(name: str, limit: int = 28) -> str:
-    """Truncate a name to at most `limit` characters."""
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+    """Shorten a name or id to at most `limit` characters, cut in the middle."""
+    start = (limit - 1) // 2
+    return name if len(name) <= limit else f"{name[:start]}…{name[len(name) - limit + start + 1 :]}"

@@ -16,22 +16,8 @@ from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.plots.base import (
-    BAD,
-    COLORS,
-    GOOD,
-    MARKERS,
-    MAX_LINES,
-    SIZE,
-    Plot,
-    PlotData,
-    PlotInputs,
-    add_legend,
-    draw_histograms,
-    render,
-    shorten,
-    style_axis,
-)
+from drtk.evaluation.plots import base
+from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
 from drtk.evaluation.plots.training import draw_steps, style_step_axis
 from drtk.evaluation.significance import ZERO, compute_interval
 
@@ -52,13 +38,8 @@ def draw_recall(axis: Any, data: PlotData) -> None:
     """Draw a labeled line per run of `data` ("k", "curves", "deepest") over a logarithmic depth."""
     depths = data["k"]
     for at, (name, values) in enumerate(data["curves"].items()):
-        style = {
-            "color": COLORS[at % len(COLORS)],
-            "marker": MARKERS[at % len(MARKERS)],
-            "markersize": 5,
-            "linewidth": 2,
-        }
-        draw_curve(axis, depths, values, data["deepest"][name], label=shorten(name), **style)
+        style = base.choose_point_style(at) | {"label": base.shorten(name), "linewidth": 2}
+        draw_curve(axis, depths, values, data["deepest"][name], **style)
     axis.set_xscale("log")
     ticks = [k for k in TICKS if depths[0] <= k <= depths[-1]]
     axis.set_xticks(ticks, list(map(str, ticks)))
@@ -75,7 +56,7 @@ class RecallCurves(Plot):
 
     def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
-        inputs.check_num_inputs(1, MAX_LINES)
+        inputs.check_num_inputs(1, base.MAX_LINES)
         judgments = inputs.read_judgments()
         runs = {run.name: inputs.read_rankings(run, judgments) for run in inputs.inputs}
         if not any(runs.values()):
@@ -99,7 +80,7 @@ class RecallCurves(Plot):
         axis.set_ylabel(label, fontsize=11.5)
         axis.legend(frameon=False, loc="lower right")
         title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {data['queries']:,} queries"
-        style_axis(axis, settings.heading or title, grid="both")
+        base.style_axis(axis, settings.heading or title, grid="both")
 
 
 NAMED = 3  # queries named at each end
@@ -145,19 +126,19 @@ class Differences(Plot):
         from matplotlib.patches import Patch
 
         axis = figure.subplots()
-        values, first, second = data["differences"], *map(shorten, data["runs"])
-        count, ids = len(values), [_shorten_id(query, MAX_ID) for query in data["queries"]]
-        colors = [GOOD if value > 0 else BAD for value in values]
+        values, first, second = data["differences"], *map(base.shorten, data["runs"])
+        count, ids = len(values), [base.shorten(query, MAX_ID) for query in data["queries"]]
+        colors = [base.GOOD if value > 0 else base.BAD for value in values]
         axis.bar(range(count), values, width=1.0 if count > 60 else 0.85, color=colors)
         axis.axhline(0, color="#444444", linewidth=0.8)
         mean = axis.axhline(data["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
-        sides = [(first, data["better"], ids, GOOD), (second, data["worse"], ids[::-1], BAD)]
+        sides = [(first, data["better"], ids, base.GOOD), (second, data["worse"], ids[::-1], base.BAD)]
         labels = [
             f"{name} better: {number:,}" + f" (most on {', '.join(outer[: min(number, NAMED)])})" * (number > 0)
             for name, number, outer, _ in sides
         ]
         handles = [*(Patch(color=color) for *_, color in sides), mean]
-        add_legend(figure, handles, [*labels, f"mean {data['mean']:+z.4f}; {data['equal']:,} equal"], columns=1)
+        base.add_legend(figure, handles, [*labels, f"mean {data['mean']:+z.4f}; {data['equal']:,} equal"], columns=1)
         largest = max(map(abs, values))
         limit = (1.1 if largest > 1 else min(1.1, 1 / largest) if largest else 1) * (largest or 1)
         axis.set_ylim(-limit, limit)
@@ -165,15 +146,7 @@ class Differences(Plot):
         axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
         axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, sorted by difference", fontsize=11.5)
         axis.set_ylabel(f"difference in {data['measure']}", fontsize=11.5)
-        style_axis(axis, settings.heading or f"{first} minus {second}, query by query")
-
-
-def _shorten_id(id: str, limit: int) -> str:
-    """Return an id of at most `limit` characters, cut in the middle."""
-    if len(id) <= limit:
-        return id
-    end = limit // 2
-    return f"{id[: limit - 1 - end]}…{id[len(id) - end :]}"
+        base.style_axis(axis, settings.heading or f"{first} minus {second}, query by query")
 
 
 MAX_PANELS, BINS = 6, 40
@@ -202,22 +175,17 @@ class ScoreDistributions(Plot):
         return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
 
     def choose_size(self, data: PlotData) -> tuple[float, float]:
-        return SIZE[0], 1.2 + 2.5 * len(data["panels"])
+        return base.SIZE[0], 1.2 + 2.5 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw overlaid histograms of good and other scores, one panel per input."""
-        panels = data["panels"]
-        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-        good, other = data["kinds"]
-        for axis, (name, panel) in zip(axes, panels.items(), strict=True):
-            draw_histograms(axis, panel["edges"], [(other, panel["other"], BAD), (good, panel["good"], GOOD)])
+        panels: list[base.HistogramPanel] = []
+        for name, panel in data["panels"].items():
             sizes = f"{sum(panel['good']):,} against {sum(panel['other']):,} scores"
             auc = f"{panel['auc']:.3f}".removeprefix("0")
-            style_axis(axis, f"{shorten(name)}: AUC {auc} ({sizes})")
-        axes[-1].set_xlabel("score", fontsize=11.5)
-        add_legend(figure, *axes[0].get_legend_handles_labels())
-        if settings.heading:
-            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
+            title = f"{base.shorten(name)}: AUC {auc} ({sizes})"
+            panels.append((title, panel["edges"], (panel["other"], panel["good"])))
+        base.draw_histograms(figure, figure, panels, data["kinds"][::-1], "score", settings.heading)
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData:
@@ -229,7 +197,7 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
 
     for kind, values in (("relevant", good), ("other", other)):
         if len(values) == 0:
-            raise DrtkError(f"{name}: no {kind} document has a score")
+            raise DrtkError(f"{name}: no {kind} document has a score; the plot compares relevant with other documents")
     both = np.concatenate([good, other])
     edges = np.histogram_bin_edges(both, bins=BINS)
     ranks = rankdata(both)[: len(good)]
@@ -244,15 +212,15 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
 
 
 def _read_run_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
-    view, rel = inputs.view, inputs.rel
+    builder, rel = inputs.builder, inputs.rel
     good: list[float] = []
     other: list[float] = []
     for query, hits in load_hits(run.source, tracker=inputs.tracker, only=judgments).items():
         grades = judgments[query]
         best: dict[str, float] = {}
         for id, score in hits.to_ranking():
-            best.setdefault(view.by(id) if view.by else id, score)
-        for id in view(hits):
+            best.setdefault(builder.by(id) if builder.by else id, score)
+        for id in builder(hits):
             (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
     return np.array(good), np.array(other)
 
@@ -285,14 +253,14 @@ def draw_report(
         draw_recall(axes[1], recall)
         low = min(min(values) for values in recall["curves"].values())
         axes[1].set_ylim(bottom=max(0.0, low - 0.05))
-        style_axis(axes[1], "Recall at k", grid="both")
+        base.style_axis(axes[1], "Recall at k", grid="both")
         if loss is not None:
-            draw_steps(axes[2], loss.steps, loss.values, COLORS[0])
+            draw_steps(axes[2], loss.steps, loss.values, base.COLORS[0])
             style_step_axis(axes[2], loss.steps[-1])
-            style_axis(axes[2], "Training loss")
-        add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)
+            base.style_axis(axes[2], "Training loss")
+        base.add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)
 
-    path.write_bytes(render(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
+    path.write_bytes(base.render(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
 
 
 def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> None:
@@ -303,8 +271,7 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
         means = np.array([float(result.overall[measure]) for measure in measures])
         intervals = [_compute_interval(result, measure) for measure in measures]
         reach = np.abs(np.array(intervals).T - means)
-        style = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
-        axis.errorbar(places, means, reach, linestyle="", capsize=3, **style)
+        axis.errorbar(places, means, reach, linestyle="", capsize=3, **base.choose_point_style(at))
         for place, mean, (_, high) in zip(places, means, intervals, strict=True):
             axis.annotate(f"{mean:.3f}", (place, high), (0, 5), textcoords="offset points", rotation=90, fontsize=9,
                           ha="center", va="bottom")  # fmt: skip
@@ -312,7 +279,7 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
         axis.axvline(group - 0.5, color="#e2e2e2", linewidth=0.8)
     axis.set_xticks(range(len(measures)), measures, fontsize=11)
     axis.margins(y=0.18)
-    style_axis(axis, "Measures, with 95% confidence intervals")
+    base.style_axis(axis, "Measures, with 95% confidence intervals")
 
 
 def _compute_interval(result: Evaluation, measure: str) -> tuple[float, float]:

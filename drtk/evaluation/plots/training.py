@@ -11,17 +11,8 @@ import numpy as np
 from drtk.errors import DrtkError
 from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, read_curves
-from drtk.evaluation.plots.base import (
-    COLORS,
-    GRAY,
-    MAX_LINES,
-    Plot,
-    PlotData,
-    PlotInputs,
-    add_legend,
-    shorten,
-    style_axis,
-)
+from drtk.evaluation.plots import base
+from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
 
 HELD_OUT, GAIN = "held_out_", "gain_"
 _MEASURED = (GAIN, "uniformity", "alignment")  # other measurements on held-out passages
@@ -43,7 +34,7 @@ class TrainingCurves(Plot):
         By default, the field is the loss. If a log has several loss terms or held-out measurements, the fields are all loss
         terms with their held-out losses, all gains, and all other measurements.
         """
-        inputs.check_num_inputs(1, MAX_LINES)
+        inputs.check_num_inputs(1, base.MAX_LINES)
         fields = list(inputs.settings.field or ())
         required = fields[0] if len(fields) == 1 else None
         logs = {log.name: read_curves(log.source, field=required, tracker=inputs.tracker) for log in inputs.inputs}
@@ -74,7 +65,7 @@ class TrainingCurves(Plot):
         columns = min(len(panels), _COLUMNS)
         axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
         names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
-        colors = dict(zip(names, COLORS, strict=False))
+        colors = dict(zip(names, base.COLORS, strict=False))
         has_dashed = False
         for axis, panel in zip(axes, panels, strict=False):
             dashed, solid = panel["held_out"], panel["curves"]
@@ -86,15 +77,15 @@ class TrainingCurves(Plot):
                 axis.plot(curve["steps"], curve["values"], color=colors[name], **_DASHED)
             has_dashed |= bool(dashed)
             if panel["field"].startswith(GAIN):
-                axis.axhline(0, color=GRAY, linewidth=1)
-            style_axis(axis, shorten(panel["field"]))
+                axis.axhline(0, color=base.GRAY, linewidth=1)
+            base.style_axis(axis, base.shorten(panel["field"]))
             style_step_axis(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
         if has_dashed:
-            (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
-        add_legend(figure, list(lines.values()), list(map(shorten, lines)))
+            (lines["on held-out passages"],) = axes[0].plot([], [], color=base.GRAY, **_DASHED)
+        base.add_legend(figure, list(lines.values()), list(map(base.shorten, lines)))
         figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 

@@ -17,20 +17,8 @@ from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
-from drtk.evaluation.plots.base import (
-    BAD,
-    COLORS,
-    GOOD,
-    MARKERS,
-    SIZE,
-    Plot,
-    PlotData,
-    PlotInputs,
-    add_legend,
-    draw_histograms,
-    shorten,
-    style_axis,
-)
+from drtk.evaluation.plots import base
+from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import (
     compute_alignment,
@@ -75,24 +63,28 @@ class VectorSpace(Plot):
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
     def choose_size(self, data: PlotData) -> tuple[float, float]:
-        return SIZE[0] + 4.2 * (len(data["geometry"]) > 1 and len(data["panels"]) > 1), 1.4 + 2.3 * len(data["panels"])
+        return base.SIZE[0] + 4.2 * _has_scatter(data), 1.4 + 2.3 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw histograms of the cosines of matching and of random pairs; of several models also alignment and uniformity."""
-        panels, geometry = data["panels"], data["geometry"]
-        histograms = figure
-        if len(panels) > 1 and all(len(values) == 2 for values in geometry.values()):
+        geometry, histograms = data["geometry"], figure
+        if _has_scatter(data):
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
             _draw_geometry(scatter.subplots(), geometry)
-        axes = histograms.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        for axis, (name, panel) in zip(axes, panels.items(), strict=True):
-            kinds = [("random pairs", panel["random"], BAD), ("matching pairs", panel["matching"], GOOD)]
-            draw_histograms(axis, data["edges"], [kind for kind in kinds if sum(kind[1])])
-            style_axis(axis, f"{shorten(name)}{_format_values(geometry.get(name, {}))}")
-        axes[-1].set_xlabel("cosine", fontsize=11.5)
-        add_legend(figure, *axes[0].get_legend_handles_labels())
-        if settings.heading:
-            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
+        panels: list[base.HistogramPanel] = [
+            (
+                base.shorten(name) + _format_values(geometry.get(name, {})),
+                data["edges"],
+                (panel["random"], panel["matching"]),
+            )
+            for name, panel in data["panels"].items()
+        ]
+        base.draw_histograms(figure, histograms, panels, ["random pairs", "matching pairs"], "cosine", settings.heading)
+
+
+def _has_scatter(data: PlotData) -> bool:
+    """Return whether to draw alignment and uniformity of several models."""
+    return len(data["panels"]) > 1 and all(len(values) == 2 for values in data["geometry"].values())
 
 
 def _format_values(values: dict[str, float]) -> str:
@@ -104,14 +96,19 @@ def _draw_geometry(axis: Any, geometry: dict[str, dict[str, float]]) -> None:
     """Draw a point per model: uniformity on the x axis, alignment on the y axis."""
     for at, (name, values) in enumerate(geometry.items()):
         place = values["uniformity"], values["alignment"]
-        axis.plot(*place, marker=MARKERS[at], color=COLORS[at], markersize=10)
+        axis.plot(*place, **base.choose_point_style(at) | {"markersize": 10})
         axis.annotate(
-            shorten(name, 20), place, xytext=(0, 10), ha="center", textcoords="offset points", color=COLORS[at]
+            base.shorten(name, 20),
+            place,
+            xytext=(0, 10),
+            ha="center",
+            textcoords="offset points",
+            color=base.COLORS[at],
         )
     axis.margins(0.3)
     axis.set_xlabel("uniformity (low: evenly spread)", fontsize=11)
     axis.set_ylabel("alignment (low: matching pairs are near)", fontsize=11)
-    style_axis(axis, "Lower left is better", grid="both")
+    base.style_axis(axis, "Lower left is better", grid="both")
 
 
 Cosines = dict[str, tuple[np.ndarray, np.ndarray]]  # by panel: of matching and of random pairs
@@ -189,7 +186,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}")
+        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}; encode more texts")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
@@ -241,9 +238,9 @@ class CosineByRating(Plot):
             for number, cosines in enumerate(system["cosines"]):
                 if cosines:
                     x = number + (at - (len(systems) - 1) / 2) * width
-                    _draw_violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
-            label = f"{shorten(name)}: Spearman {system['spearman']:z.4f}"
-            axis.plot([], [], color=COLORS[at], linewidth=8, alpha=0.5, label=label)
+                    _draw_violin(axis, np.array(cosines), x, width * 0.92, base.COLORS[at])
+            label = f"{base.shorten(name)}: Spearman {system['spearman']:z.4f}"
+            axis.plot([], [], color=base.COLORS[at], linewidth=8, alpha=0.5, label=label)
         last = len(bins) - 1
         axis.set_xticks(
             range(len(bins)), [f"{a} to {b}" if at == last else f"{a} to <{b}" for at, (a, b) in enumerate(bins)]
@@ -253,7 +250,7 @@ class CosineByRating(Plot):
         axis.set_xlim(-0.6, last + 0.6)
         axis.legend(frameon=False, fontsize=11, loc="lower right")
         pairs = max(system["pairs"] for system in systems.values())
-        style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
+        base.style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
 def _draw_violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
@@ -284,8 +281,8 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
 
 
 def _take_number(row: Row, field: str) -> float:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    value: Any = row.get(field)
+    if type(value) not in (int, float):
         raise ValueError(f"expected a number as '{field}'")
     return float(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
 
@@ -21,14 +21,14 @@ class SplitPassage(NamedTuple):
     """A passage split into words and word pieces. If titles are weighted, title pieces precede text pieces.
 
     ids: token ids of the word pieces, without special tokens
-    title: number of word pieces of the title
+    num_title: number of word pieces of the title
     words: word occurrences, lowercased and stemmed, without stop words
     owners: for each word piece, the index of its word in `words`; -1 if it belongs to no word
     """
 
     passage: Passage
     ids: list[int]
-    title: int
+    num_title: int
     words: list[str]
     owners: list[int]
 
@@ -95,7 +95,7 @@ class PassageSplitter:
         return stems, [new_number[owner] if owner >= 0 and is_kept[owner] else -1 for owner in owners]
 
 
-Needs = Literal["counts", "attention"]
+StatisticsKind = Literal["counts", "attention"]
 _SIZES = {"counts": 2, "attention": 1}  # numbers per word
 
 
@@ -185,45 +185,30 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
     return ", ".join(f"{name} {actual.get(name)}, not {expected.get(name)}" for name in names)
 
 
-class TermWeights(Protocol):
-    """Interface of a term weighting method.
+class TermWeights:
+    """Base class of term weighting methods.
 
+    The constructor takes settings, collection statistics (None without `needs`), model (folder or hub name) and device.
     needs: kind of collection statistics that the method requires, if any
     split: default word tokenizer
     with_model: whether the method runs a model on the passages
     """
 
-    needs: ClassVar[Needs | None]
-    split: ClassVar[WordSplit]
-    with_model: ClassVar[bool]
-
-    def __init__(
-        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
-    ) -> None: ...
-
-    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return for each passage the nonnegative weights of `SplitPassage.words`."""
-
-    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return additional fields for the record of the passage."""
-
-
-class WordWeights:
-    """Base class of methods that give all occurrences of a word in a passage the same weight."""
-
+    needs: ClassVar[StatisticsKind | None] = None
+    split: ClassVar[WordSplit] = "pieces"
     with_model: ClassVar[bool] = False
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return the weights of the words of each passage."""
+        """Return for each passage the nonnegative weights of `SplitPassage.words`; by default those of `weigh_words`."""
         return [
             [weights[word] for word in split_passage.words]
             for split_passage, weights in zip(split_passages, self.weigh_words(split_passages), strict=True)
         ]
 
     def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
-        """Return for each passage the weight of each distinct word."""
+        """Return for each passage the weight of each distinct word, for methods without `__call__`."""
         raise NotImplementedError
 
     def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return no additional fields."""
+        """Return additional fields for the record of the passage; by default none."""
         return {}

@@ -8,7 +8,7 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, WordWeights
+from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
 from drtk.text.word_pieces import WordSplit
 
 
@@ -17,30 +17,15 @@ def is_word(word: str) -> bool:
     return any(map(str.isalnum, word))
 
 
-def compute_tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
-    """Return (tf / passage length) * log(N / df), which is 0 for a word that is in every passage.
-
-    count: tf, term frequency
-    frequency: df, document frequency
-    """
-    return count / length * log(documents / frequency)
-
-
 def compute_idf(documents: int, frequency: int) -> float:
     """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word."""
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
-def compute_bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
-    """Return Lucene's BM25 term score, idf * tf / (tf + k1 (1 - b + b length / average)), without a factor k1 + 1."""
-    return idf * count / (count + k1 * (1 - b + b * length / average))
-
-
-class CountBasedWeights(WordWeights):
+class CountBasedWeights(TermWeights):
     """Base class of methods that compute weights from counts. Words missing in the collection have df = cf = 1."""
 
-    needs: ClassVar[Needs | None] = "counts"
-    split: ClassVar[WordSplit] = "pieces"
+    needs: ClassVar[StatisticsKind | None] = "counts"
 
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
@@ -66,12 +51,12 @@ class CountBasedWeights(WordWeights):
 
 
 class TfIdf(CountBasedWeights):
-    """tf-idf as in MASTER's paper; 0 for punctuation."""
+    """tf-idf as in MASTER's paper, (tf / passage length) * log(N / df); 0 for punctuation."""
 
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        return compute_tf_idf(count, length, documents=self._statistics.documents, frequency=self._get_counts(word)[0])
+        return count / length * log(self._statistics.documents / self._get_counts(word)[0])
 
 
 class InverseFrequency(CountBasedWeights):
@@ -91,13 +76,13 @@ class Idf(CountBasedWeights):
 
 
 class Bm25(CountBasedWeights):
-    """Lucene's BM25 term score; 0 for punctuation."""
+    """Lucene's BM25 term score, idf * tf / (tf + k1 (1 - b + b length / average)); 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
 
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        rarity = compute_idf(self._statistics.documents, self._get_counts(word)[0])
-        average = self._average or 1.0
-        return compute_bm25(count, length, idf=rarity, average=average, k1=self._settings.k1, b=self._settings.b)
+        idf = compute_idf(self._statistics.documents, self._get_counts(word)[0])
+        k1, b = self._settings.k1, self._settings.b
+        return idf * count / (count + k1 * (1 - b + b * length / (self._average or 1.0)))

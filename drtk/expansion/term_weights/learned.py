@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics
+from drtk.expansion.term_weights.base import SplitPassage, Statistics, TermWeights
 from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
@@ -31,11 +31,9 @@ def _load_model(
     )
 
 
-class DeepCT:
+class DeepCT(TermWeights):
     """DeepCT: the weight of a word occurrence is the model's output at its first word piece, at least 0."""
 
-    needs: ClassVar[Needs | None] = None
-    split: ClassVar[WordSplit] = "pieces"
     with_model: ClassVar[bool] = True
 
     def __init__(
@@ -50,10 +48,6 @@ class DeepCT:
             [max(float(values[head]), 0.0) for head in split_passage.find_first_pieces()]
             for split_passage, values in zip(split_passages, outputs, strict=True)
         ]
-
-    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return no additional fields."""
-        return {}
 
 
 STEPS, LARGEST = 256, 255  # of the quantization; the largest value must fit into a byte
@@ -88,14 +82,13 @@ def iter_with_added_texts(
         yield passage
 
 
-class DeepImpact:
+class DeepImpact(TermWeights):
     """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
     The weight of a word is its impact divided by the largest impact in the passage, without expansions. Stop words have
     weight 0, because they are removed from questions, so that their impacts are not trained.
     """
 
-    needs: ClassVar[Needs | None] = None
     split: ClassVar[WordSplit] = "basic"
     with_model: ClassVar[bool] = True
 

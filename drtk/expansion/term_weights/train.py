@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
+from drtk.expansion.term_weights.learned import compute_impacts
 from drtk.losses.ranking import pairwise_softmax_loss, term_recall_loss
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
@@ -170,7 +171,7 @@ def plan_training(
     if method == "deepimpact":
         return plan_schedule(len(examples), training, source=source)
     passages = {number for example in range(len(examples)) for number in examples.positives(example)}
-    return plan_schedule(len(passages), training, what="passages", source=source)
+    return plan_schedule(len(passages), training, unit="passages", source=source)
 
 
 def compute_recall_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -266,7 +267,6 @@ def find_largest_impact(
     """Return the largest impact of a word in a sample of the training passages, without stop words."""
     ids = [*sample_evenly(examples.passage_ids, _SAMPLE, total=len(examples.passage_ids))]
     predict = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
-    excluded = load_function_words()
     largest = 0.0
     for start in range(0, len(ids), 256):
         passages = locate_passage_words(
@@ -277,8 +277,7 @@ def find_largest_impact(
             expand=settings.expand,
         )
         for positions, values in zip(passages, predict([positions.ids for positions in passages]), strict=True):
-            heads = [head for word, head in positions.find_first_heads().items() if word not in excluded]
-            largest = max([largest, *map(float, values[heads])])
+            largest = max([largest, *compute_impacts(positions, values).values()])
     if largest <= 0:
         raise DrtkError("all impacts are 0 after training; use another `seed` or a lower `learning_rate`")
     return largest

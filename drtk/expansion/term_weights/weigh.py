@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,10 +23,10 @@ from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
-    Needs,
     PassageSplitter,
     SplitPassage,
     Statistics,
+    StatisticsKind,
     TermWeights,
     read_statistics,
 )
@@ -63,7 +63,11 @@ def count_masked(
     pieces: word pieces of the passage text
     weights: one per word piece
     """
-    is_empty = _find_stop_words_and_punctuation(split_passage.passage.text, pieces)
+    text, stop_words = split_passage.passage.text, load_stop_words()
+    spans = split_plain(text, pieces)
+    words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
+    is_empty_word = [word in stop_words or not is_word(word) for word in words]
+    is_empty = np.array([owner < 0 or is_empty_word[owner] for owner in align_words(pieces, spans)], dtype=bool)
     values = np.array(weights, dtype=np.float64)
     chance = create_generator(seed, split_passage.passage.id, "rom").random(len(values))
     scores = {
@@ -76,15 +80,6 @@ def count_masked(
     for name, piece_scores in scores.items():
         counts[name] = int(is_empty[sort_largest_first(piece_scores)[:budget]].sum())
     return counts
-
-
-def _find_stop_words_and_punctuation(text: str, pieces: WordPieces) -> np.ndarray:
-    """Return a mask of the word pieces of stop words and punctuation, (pieces,), bool."""
-    spans = split_plain(text, pieces)
-    stop_words = load_stop_words()
-    words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
-    is_empty = [word in stop_words or not is_word(word) for word in words]
-    return np.array([owner < 0 or is_empty[owner] for owner in align_words(pieces, spans)], dtype=bool)
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
@@ -111,11 +106,11 @@ class WeightingPlan(NamedTuple):
     seed: int
 
     @property
-    def needs(self) -> Needs | None:
+    def needs(self) -> StatisticsKind | None:
         """Kind of collection statistics that the run requires, if any."""
         if self.method == "bprop" and self.settings.emit == "attention":
             return None
-        kind: Needs | None = TERM_WEIGHTS.load(self.method).needs
+        kind: StatisticsKind | None = TERM_WEIGHTS.load(self.method).needs
         return kind
 
 
@@ -171,11 +166,11 @@ class PassageWeigher(BatchFunction):
             lines.append(self._format_line(split_passage, pieces, self._method.make_fields(split_passage, values)))
             if self._report:
                 texts = self._tokenizer([split_passage.passage.text])[0]
-                report.update(count_masked(split_passage, texts, pieces[split_passage.title :], self._plan.seed))
+                report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
         return WindowResult(lines, {"report": dict(report)} if self._report else {})
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
-        passage, num_title = split_passage.passage, split_passage.title
+        passage, num_title = split_passage.passage, split_passage.num_title
         fields: dict[str, Any] = {"weights": weights[num_title:]}
         if num_title:
             fields["title_weights"] = weights[:num_title]
@@ -212,10 +207,11 @@ def make_weighting_plan(
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
         raise UsageError(f"`method={method}` requires {'`model`' if kind.with_model else '`tokenizer`'}")
-    name = _absolute(tokenizer or model or "")
+    name = tokenizer or model or ""
+    name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(WordPieceTokenizer(_absolute(model or "")))
+        pieces.check(WordPieceTokenizer(model or ""))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 
@@ -227,10 +223,6 @@ def _resolve_title(title: str | None, method: str, model: str | None) -> Literal
     if title is not None and trained is not None and title != trained:
         raise MismatchError(f"{model}: was trained with `title={trained}`, got `title={title}`; omit `title`")
     return "none" if (title or trained) == "none" else "join"
-
-
-def _absolute(name: str) -> str:
-    return os.path.abspath(name) if os.path.isdir(name) else name
 
 
 def describe_settings(plan: WeightingPlan, kind: str) -> dict[str, Any]:
@@ -298,39 +290,31 @@ def weigh_corpus(
     Raises MismatchError for statistics with other settings, UsageError for statistics that the method does not use.
     """
     kind = plan.needs
-    if kind is None:
-        if collections:
-            raise UsageError("`collection` has no effect, because the method uses no collection statistics; omit it")
-        _write_weights(source, plan, None, report, running, job)
-    elif collections:
-        statistics = read_statistics(collections, kind, describe_settings(plan, kind), tracker=job.tracker)
-        _write_weights(source, plan, statistics, report, running, job)
-    else:
-        job.tracker.copy_streams(source, *job.side_files)
-        choices = describe_settings(plan, kind)
-        with _collect_from_input(source, plan, choices, running, job) as path:
-            is_empty = not Path(path).stat().st_size
-            statistics = (
-                Statistics(kind, {}) if is_empty else read_statistics([path], kind, choices, tracker=InputTracker())
-            )
-            _write_weights(source, plan, statistics, report, running, job)
+    if kind is None and collections:
+        raise UsageError("`collection` has no effect, because the method uses no collection statistics; omit it")
+    with ExitStack() as stack:
+        statistics = None
+        if kind is not None:
+            made_by = describe_settings(plan, kind)
+            if collections:
+                statistics = read_statistics(collections, kind, made_by, tracker=job.tracker)
+            else:
+                job.tracker.copy_streams(source, *job.side_files)
+                path = stack.enter_context(_collect_from_input(source, plan, made_by, running, job))
+                has_passages = Path(path).stat().st_size > 0
+                statistics = (
+                    read_statistics([path], kind, made_by, tracker=InputTracker())
+                    if has_passages
+                    else Statistics(kind, {})
+                )
+        passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+        if plan.method == "deepimpact":
+            from drtk.expansion.term_weights.learned import iter_with_added_texts
 
-
-def _write_weights(
-    source: str,
-    plan: WeightingPlan,
-    statistics: Statistics | None,
-    report: bool,
-    running: RunnerSettings,
-    job: FilterJob,
-) -> None:
-    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
-    if plan.method == "deepimpact":
-        from drtk.expansion.term_weights.learned import iter_with_added_texts
-
-        passages = iter_with_added_texts(passages, plan.model or "", plan.settings, source=source, tracker=job.tracker)
-    window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
-    run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
+            model = plan.model or ""
+            passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
+        window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
+        run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)
@@ -338,7 +322,7 @@ def _write_weights(
 
 @contextmanager
 def _collect_from_input(
-    source: str, plan: WeightingPlan, choices: dict[str, Any], running: RunnerSettings, job: FilterJob
+    source: str, plan: WeightingPlan, made_by: dict[str, Any], running: RunnerSettings, job: FilterJob
 ) -> Iterator[str]:
     """Collect the statistics of the input corpus, and yield the path of the file of statistics.
 
@@ -350,7 +334,7 @@ def _collect_from_input(
             job.command,
             "term statistics",
             f"{job.output}.collection.jsonl" if folder is None else str(Path(folder) / "collection.jsonl"),
-            {"source": source, "with": list(job.side_files), **choices},
+            {"source": source, "with": list(job.side_files), **made_by},
             resume=job.resume and is_kept,
             force=job.force,
             side_files=job.side_files,

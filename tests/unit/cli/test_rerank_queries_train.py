@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
+from tests.run_commands import Capture
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
-QUICK = ["--batch-size", "4", "--max-length", "24", "--device", "cpu", "--set", "max_lr=2e-2", "--set", "warmup=20"]
+QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +27,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_collection(tmp_path_factory.mktemp("train"))
     label_expansions(folder)
     save_tiny_encoder(folder / "model")
-    train(folder, folder / "ri", "--max-steps", "2")
+    run(folder, folder / "ri", "--max-steps 2")
     return folder
 
 
-def arguments(place: Path, output: Path, *more: str, source: Path | None = None) -> list[str]:
-    named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "model"), "-o", str(output), *QUICK]
-    return ["rerank-queries", "train", str(source or place / "labeled.jsonl"), *named, *more]
-
-
-def run(place: Path, output: Path, *more: str, source: Path | None = None) -> None:
-    app([*arguments(place, output, *more, source=source), "-q"], standalone_mode=False)
-
-
-def train(place: Path, output: Path, *more: str, source: Path | None = None) -> dict:
-    run(place, output, *more, source=source)
-    return weights(output)
+def run(place: Path, output: Path, more: str, *, source: Path | None = None, quiet: bool = True) -> None:
+    """Run drtk rerank-queries train on labeled.jsonl or another file."""
+    files = f"{source or place / 'labeled.jsonl'} --queries {place}/queries.jsonl --model {place}/model -o {output}"
+    app(f"rerank-queries train {files} {QUICK} {more} {'-q' * quiet}".split(), standalone_mode=False)
 
 
 def weights(folder: Path) -> dict:
@@ -50,7 +42,7 @@ def weights(folder: Path) -> dict:
 
 
 def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return read_rows(folder / "log.jsonl")
 
 
 def distance(mine: dict, theirs: dict) -> float:
@@ -61,18 +53,9 @@ def distance(mine: dict, theirs: dict) -> float:
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = [
-        "--max-steps",
-        "12",
-        "--set",
-        "log_steps=3",
-        "--set",
-        "save_steps=3",
-        *("--set", "variant=rd", "--set", "eval_steps=3"),
-    ]
-    more += ["--set", "micro_batch_size=2"]
+    more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
-        more += ["--dev", f"{kind}={place / 'labeled.jsonl'}"]
+        more += f" --dev {kind}={place}/labeled.jsonl"
     output = tmp_path / "killed"
     step = DrtkTrainer.training_step
 
@@ -84,12 +67,12 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", fail)
         with pytest.raises(RuntimeError, match="power failure"):
-            run(place, output, *more)
+            run(place, output, more)
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
-        run(place, output, *more, "--resume", "--set", "rank_margin=0.5")
-    run(place, output, *more, "--resume")
-    run(place, tmp_path / "whole", *more)
+        run(place, output, f"{more} --resume --set rank_margin=0.5")
+    run(place, output, f"{more} --resume")
+    run(place, tmp_path / "whole", more)
     for kind in ("title", "answer"):
         assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
     assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
@@ -98,7 +81,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
 
 
 def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "rd", "--max-steps", "1", "--set", "variant=rd", "--set", "style=thesis")
+    run(place, tmp_path / "rd", "--max-steps 1 --set variant=rd --set style=thesis")
     manifests = [read_json(folder / "meta.json") for folder in (place / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
@@ -124,40 +107,25 @@ def test_the_folder_gives_the_same_scores_in_sentence_transformers(place: Path) 
 def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q1 Q0 d1 1 1.0 t\n")
     write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
-    files = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
-    model = ["--model", str(place / "ri"), "-o", str(tmp_path / "out"), "-q"]
-    for call in (
-        ["rerank", str(tmp_path / "run")],
-        ["score", str(tmp_path / "examples.jsonl")],
-        ["train-reranker", str(tmp_path / "examples.jsonl")],
-    ):
+    files = f"--corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {place}/ri -o {tmp_path}/out -q"
+    for call in ("rerank {}/run", "score {}/examples.jsonl", "train-reranker {}/examples.jsonl"):
         with pytest.raises(MismatchError, match="ri: is a query reranker; use a cross-encoder"):
-            app([*call, *files, *model], standalone_mode=False)
+            app(f"{call.format(tmp_path)} {files}".split(), standalone_mode=False)
 
 
 def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
-    more = [
-        "--max-steps",
-        "20",
-        "--set",
-        "eval_steps=5",
-        "--dev",
-        str(place / "labeled.jsonl"),
-        "--set",
-        "dev_kind=answer",
+    run(place, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {place}/labeled.jsonl --set dev_kind=answer")
+    measured = [
+        {name: entry[name] for name in ("step", "mean rank")}
+        for entry in entries(tmp_path / "m")
+        if "mean rank" in entry
     ]
-    train(place, tmp_path / "m", *more)
-    found = [entry for entry in entries(tmp_path / "m") if "mean rank" in entry]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
-    assert [entry["step"] for entry in found] == [5, 10, 15, 20]
-    assert best == min(
-        ({"step": entry["step"], "mean rank": entry["mean rank"]} for entry in found),
-        key=lambda entry: entry["mean rank"],
-    )
-    # what was measured is what applying the model chooses
-    call = ["rerank-queries", "apply", place / "labeled.jsonl", "--queries", place / "queries.jsonl"]
-    call += ["--model", tmp_path / "m", "-o", tmp_path / "out", "-q"]
-    app([str(each) for each in call], standalone_mode=False)
+    assert [entry["step"] for entry in measured] == [5, 10, 15, 20]
+    assert best == min(measured, key=lambda entry: entry["mean rank"])
+    # Applying the model selects the candidates that were measured.
+    files = f"{place}/labeled.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m -o {tmp_path}/out -q"
+    app(f"rerank-queries apply {files}".split(), standalone_mode=False)
     ranks = [row["ranks"][0] for row in read_rows(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
 
@@ -175,8 +143,8 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         return {self.name: planted[self.name][len(asked[self.name]) - 1]}
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measured)
-    files = [f"{kind}={place / 'labeled.jsonl'}" for kind in ("answer", "title")]
-    run(place, tmp_path / "m", "--max-steps", "6", "--set", "eval_steps=2", "--dev", files[0], "--dev", files[1])
+    dev = " ".join(f"--dev {kind}={place}/labeled.jsonl" for kind in ("answer", "title"))
+    run(place, tmp_path / "m", f"--max-steps 6 --set eval_steps=2 {dev}")
     meta = read_json(tmp_path / "m" / "meta.json")
     best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
     assert (meta["kind"], meta["kinds"], meta["best"]) == ("query re-rankers", ["answer", "title"], best)
@@ -187,15 +155,15 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         mine = read_json(folder / "meta.json")
         assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
         RankEstimator(str(folder), device="cpu")
-    call = ["rerank-queries", "apply", str(place / "labeled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
+    call = f"rerank-queries apply {place}/labeled.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
     with pytest.raises(
-        MismatchError, match=r"contains a query reranker per kind of expansion; give `model` answer=.*m/answer title="
+        MismatchError, match=r"a query reranker per kind of expansion; give `model` answer=.*m/answer title="
     ):
-        app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
+        app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     rows, questions = read_rows(place / "labeled.jsonl"), read_rows(place / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
@@ -203,17 +171,17 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
     dev, named = write_rows(tmp_path / "dev", mine), write_rows(tmp_path / "asked", asked)
     first = write_rows(tmp_path / "first", [row for row in rows if int(row["query_id"][1:]) < 22])
-    devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={dev}")]
+    devs = f"--dev answer={dev} --dev title={dev} --dev-queries {named}"
     capfd.readouterr()
-    run(place, tmp_path / "m", "--max-steps", "1", "--dev-queries", str(named), *devs, source=first)
+    run(place, tmp_path / "m", f"--max-steps 1 {devs}", source=first)
     message = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
     assert capfd.readouterr().err.count(message) == 1
 
 
 def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path: Path) -> None:
-    labels, more = place / "labeled.jsonl", ["--max-steps", "2", "--set", "eval_steps=1"]
-    run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
-    train(place, tmp_path / "one", *more, "--dev", str(labels), "--set", "dev_kind=answer")
+    labels, more = place / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
+    run(place, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
+    run(place, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
     alone = [entry["mean rank"] for entry in entries(tmp_path / "one") if "mean rank" in entry]
     both = [entry["mean rank (answer)"] for entry in entries(tmp_path / "both") if "mean rank (answer)" in entry]
@@ -223,25 +191,16 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path:
 def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: Path) -> None:
     rows = read_rows(place / "labeled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
-    dev, more = (
-        str(write_rows(tmp_path / "dev.jsonl", turned)),
-        ["--max-steps", "1", "--set", "eval_steps=1", "--kind", "title"],
-    )
+    dev = write_rows(tmp_path / "dev.jsonl", turned)
     means = {}
-    for name, which in (
-        ("default", []),
-        ("title", ["--set", "dev_kind=title"]),
-        ("answer", ["--set", "dev_kind=answer"]),
-    ):
-        train(place, tmp_path / name, *more, "--dev", dev, *which)
+    for name, which in (("default", ""), ("title", "--set dev_kind=title"), ("answer", "--set dev_kind=answer")):
+        run(place, tmp_path / name, f"--max-steps 1 --set eval_steps=1 --kind title --dev {dev} {which}")
         means[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
     assert means["default"] == means["title"] != means["answer"]
 
 
 def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
-    train(
-        place, tmp_path / "m", "--max-steps", "8", "--set", "log_steps=1", "--set", "max_lr=2e-3", "--set", "warmup=4"
-    )
+    run(place, tmp_path / "m", "--max-steps 8 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
     rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
     assert sorted(rates) == [*range(1, 9)]
     for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
@@ -249,58 +208,31 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
     assert max(rates.values()) == pytest.approx(1e-3)
 
 
-def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    call = ["rerank-queries", "train", str(place / "labeled.jsonl"), "--queries", str(place / "queries.jsonl")]
-    call += ["--model", str(place / "model"), "--device", "cpu", "--preset", "ear-ri", "--max-length", "24"]
-    app([*call, "--max-steps", "3", "--set", "log_steps=1", "-o", str(tmp_path / "m")], standalone_mode=False)
+def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: Capture) -> None:
+    files = f"{place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/model -o {tmp_path}/m"
+    more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
+    app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
-    said = capfd.readouterr().err
-    assert "training ends after 3 of 10,000 steps of --set warmup" in said
+    assert "training ends after 3 of 10,000 steps of --set warmup" in capfd.readouterr().err
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
-    assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
-        2e-3,
-        0.01,
-        101,
-        True,
-    )
-
-
-def test_a_factor_taken_for_a_rate_is_warned_about(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    train(
-        place,
-        tmp_path / "m",
-        "--max-steps",
-        "1",
-        "--set",
-        "schedule=linear",
-        "--set",
-        "max_lr=2e-3",
-        "--set",
-        "warmup=0",
-    )
+    values = {"max_lr": 2e-3, "rank_margin": 0.01, "max_rank": 101, "skip_ties": True}
+    assert settings | values == settings
+    run(place, tmp_path / "n", "--max-steps 1 --set schedule=linear --set max_lr=2e-3 --set warmup=0")
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_head_of_a_cross_encoder_changes_its_sign(place: Path, tmp_path: Path, capfd: Capture) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
-    named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--set", "max_lr=0", "--set", "warmup=1")
-    app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
+    more = "--max-steps 1 --set max_lr=0 --set warmup=1 --model"
+    run(place, tmp_path / "m", f"{more} {tmp_path}/other", quiet=False)
     assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
-    # a query reranker starts unchanged
-    app(
-        [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
-        standalone_mode=False,
-    )
+    run(place, tmp_path / "n", f"{more} {tmp_path}/m")  # the head of a query reranker is not negated
     again = RankEstimator(str(tmp_path / "n"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
 
@@ -308,13 +240,11 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--set", "depth=99"], "`depth=99`: .*labeled.jsonl was labeled with `depth=100`"),
-        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: must divide the batch of a device, 4"),
+        ("--set depth=99", "`depth=99`: .*labeled.jsonl was labeled with `depth=100`"),
+        ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
-def test_options_that_contradict_the_data_are_rejected(
-    place: Path, tmp_path: Path, more: list[str], message: str
-) -> None:
+def test_options_that_contradict_the_data_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
     with pytest.raises(DrtkError, match=message):
-        train(place, tmp_path / "m", *more)
+        run(place, tmp_path / "m", more)
     assert not (tmp_path / "m").exists()

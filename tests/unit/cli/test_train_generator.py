@@ -40,6 +40,11 @@ def entries(folder: Path, field: str) -> list[dict]:
     return [entry for entry in lines if field in entry]
 
 
+def read_folds(folder: Path) -> dict[str, int]:
+    """Return the fold of each question by its id."""
+    return {row["_id"]: row["fold"] for row in map(json.loads, (folder / "questions.jsonl").open())}
+
+
 def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     change(rows)
@@ -50,21 +55,8 @@ def test_a_generator_writes_the_queries_it_memorized(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     larger = save_tiny_generator(tmp_path / "larger", "t5", hidden=64, layers=2)
-    more = (
-        "--model",
-        str(larger),
-        "--max-steps",
-        "60",
-        "--batch-size",
-        "20",
-        "--set",
-        "log_steps=20",
-        "--set",
-        "warmup=0",
-        "--learning-rate",
-        "6e-3",
-    )
-    train(place, tmp_path / "m", *more)
+    more = f"--model {larger} --max-steps 60 --batch-size 20 --set log_steps=20 --set warmup=0 --learning-rate 6e-3"
+    train(place, tmp_path / "m", *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.3 * losses[0]
     call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
@@ -112,10 +104,8 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
     assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--set", "max_length=24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--set", "title=join")
-    call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
-    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--max-steps", "1", "--batch-size", "8", "-q"],
-        standalone_mode=False)  # fmt: skip
-    assert read_json(tmp_path / "n" / "meta.json")["writing"] == manifest["writing"]
+    again = train(place, tmp_path / "n", "--model", f"{tmp_path}/m", "--max-steps", "1")
+    assert again["writing"] == manifest["writing"]
 
 
 def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: Path) -> None:
@@ -126,17 +116,8 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
 
     def train_on(content: str, *more: str) -> None:
         enriched.write_text(content)
-        call = [
-            str(enriched),
-            "--model",
-            f"{place}/t5",
-            "-o",
-            str(tmp_path / "direct"),
-            *QUICK.split(),
-            "--max-steps",
-            "3",
-        ]
-        app(["train-generator", *call, *more], standalone_mode=False)
+        call = f"train-generator {enriched} --model {place}/t5 -o {tmp_path}/direct {QUICK} --max-steps 3"
+        app([*call.split(), *more], standalone_mode=False)
 
     train_on("\n".join(lines) + "\n")
     train(place, tmp_path / "looked-up", "--max-steps", "3")
@@ -152,8 +133,8 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(place / "t5")
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    sizes = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in
-             (("layers", 1), ("ffn_dim", 64), ("attention_heads", 4))}  # fmt: skip
+    shape = {"layers": 1, "ffn_dim": 64, "attention_heads": 4}
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in shape.items()}
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
     save_pretrained_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
@@ -167,7 +148,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
 
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
     for model, message in (
-        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"got a decoder-only model \(gpt2\)"),
+        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
         (save_tiny_encoder(tmp_path / "encoder"), r"got an encoder \(bert\)"),
     ):
         with pytest.raises(MismatchError, match=message):
@@ -203,7 +184,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 
     def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         by_folder[folder.name.removesuffix(".part")] = {pairs[at].source: pairs[at].target for at in range(len(pairs))}
-        save_pretrained_model(start.writer.model, start.writer.tokenizer, folder)
+        save_pretrained_model(start.generator.model, start.generator.tokenizer, folder)
         return {"steps": 0, "epochs": 0.0}
 
     for module in ("drtk.query_expansion.train_generator", "drtk.training.generator"):
@@ -233,12 +214,8 @@ def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
     # q0's answer into its third hit, d2, too: the second and the third hit have it
     edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
     titles = [asked.answers[id].capitalize() for id in ("q0", "q2")]
-    for name, more in (
-        ("all", ["--set", "separator= | "]),
-        ("first", ["--set", "title_mode=first"]),
-        ("two", ["--set", "depth=2"]),
-    ):
-        train_gar(asked, place, tmp_path / name, *more, task="gar-title")
+    for name, setting in (("all", "separator= | "), ("first", "title_mode=first"), ("two", "depth=2")):
+        train_gar(asked, place, tmp_path / name, "--set", setting, task="gar-title")
     question = asked.texts["q0"]
     assert targets["all"][question] == " | ".join(titles)
     assert targets["first"][question] == targets["two"][question] == titles[0]
@@ -304,34 +281,23 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
     asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     whole = train_gar(asked, place, tmp_path / "m", "--set", "folds=3")
-    record = {row["_id"]: row for row in map(json.loads, (tmp_path / "m" / "questions.jsonl").open())}
+    record = read_folds(tmp_path / "m")
     assert record.keys() == asked.texts.keys()
     for fold in range(3):
         seen = set(targets[f"fold-{fold}"])
-        assert seen == {text for id, text in asked.texts.items() if record[id]["fold"] != fold}
+        assert seen == {text for id, text in asked.texts.items() if record[id] != fold}
         manifest = read_json(tmp_path / "m" / f"fold-{fold}" / "meta.json")
         assert (manifest["kind"], manifest["fold"], manifest["counts"]["pairs"]) == ("model", fold, len(seen))
     assert (whole["kind"], whole["folds"], whole["expands"]) == ("generators", 3, "answer")
     asked.questions.write_text("".join(asked.questions.read_text().splitlines(keepends=True)[::-1]))
     train_gar(asked, place, tmp_path / "back", "--set", "folds=3")
-    assert {row["_id"]: row for row in map(json.loads, (tmp_path / "back" / "questions.jsonl").open())} == record
+    assert read_folds(tmp_path / "back") == record
 
 
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = (
-        "--set",
-        "folds=2",
-        "--dev-share",
-        "0.3",
-        "--eval-steps",
-        "3",
-        "--set",
-        "save_steps=2",
-        "--set",
-        "log_steps=2",
-    )
+    more = "--set folds=2 --dev-share 0.3 --eval-steps 3 --set save_steps=2 --set log_steps=2".split()
     step = DrtkTrainer.training_step
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
@@ -352,7 +318,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
     train_gar(asked, place, tmp_path / "whole", *more, task="gar-sentence")
     assert (tmp_path / "m" / "fold-0" / "model.safetensors").stat().st_mtime_ns == first  # finished before
-    folds = [json.loads(line)["fold"] for line in (tmp_path / "m" / "questions.jsonl").open()]
+    folds = read_folds(tmp_path / "m").values()
     for fold in range(2):
         mine, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
         assert equal(mine, whole)

@@ -26,6 +26,12 @@ def train(place: Path, output: Path, more: str, *, examples: str | Path = "examp
     return load_file(output / "model.safetensors")
 
 
+def rerank(place: Path, run: str, folder: Path) -> None:
+    """Rerank a run with the model `folder`/m into the file `folder`/out."""
+    call = f"rerank {run} --model {folder}/m --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl -q"
+    app([*call.split(), "-o", str(folder / "out")], standalone_mode=False)
+
+
 def distance(mine: dict, theirs: dict) -> float:
     assert mine.keys() == theirs.keys()
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
@@ -42,14 +48,11 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     assert losses[0] == pytest.approx(1.386, abs=0.01)  # ln 4: nothing is known of four passages
     assert losses[-1] < 1.2
     best = read_json(tmp_path / "m" / "meta.json")["best"]
-    files = ["--corpus", f"{place}/corpus.jsonl", "--queries", f"{place}/queries.jsonl", "-q"]
-    app(["rerank", f"{place}/run", "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out")],
-        standalone_mode=False)  # fmt: skip
+    rerank(place, f"{place}/run", tmp_path)
     shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
     assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
-    kept = train(
-        place, tmp_path / "worse", f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --set eval_steps=1" + dev
-    )
+    worse = f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --set eval_steps=1"
+    kept = train(place, tmp_path / "worse", worse + dev)
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
     assert distance(kept, learned) == 0
 
@@ -73,16 +76,12 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path
     meta = read_json(tmp_path / "m" / "meta.json")
     assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
     passages, queries, _ = make_collection(60)
-    pairs = [
-        (query["text"], f"{passage['title']}: {passage['text']}")
-        for query, passage in zip(queries, reversed(passages), strict=True)
-    ]
+    texts = [f"{passage['title']}: {passage['text']}" for passage in reversed(passages)]
+    pairs = [(query["text"], text) for query, text in zip(queries, texts, strict=True)]
     theirs = library.CrossEncoder(str(tmp_path / "m"), device="cpu").predict(pairs, batch_size=7)
     run = tmp_path / "run"
     run.write_text("".join(f"q{at} Q0 d{59 - at} 1 1.0 t\n" for at in range(60)))
-    files = ["--corpus", f"{place}/corpus.jsonl", "--queries", f"{place}/queries.jsonl", "-q"]
-    app(["rerank", str(run), "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out")],
-        standalone_mode=False)  # fmt: skip
+    rerank(place, str(run), tmp_path)
     mine = [float(line.split()[4]) for line in (tmp_path / "out").read_text().splitlines()]
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
@@ -115,8 +114,3 @@ def test_a_dev_run_of_other_queries_or_passages_is_rejected(
     (tmp_path / "other.run").write_text(run)
     with pytest.raises(DrtkError, match=message):
         train(place, tmp_path / "m", f"--dev {place}/dev --dev-run {tmp_path}/other.run")
-
-
-def test_a_length_beyond_the_model_is_rejected(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(MismatchError, match="crossencoder: cannot read 65 tokens; use at most 64"):
-        train(place, tmp_path / "m", "--max-length 65")

@@ -31,16 +31,9 @@ SEED = 42
 PASSAGES, QUERIES, _ = make_collection(80)
 TEXTS = {row["_id"]: row for row in PASSAGES}
 ASKED = {row["_id"]: row["text"] for row in QUERIES}
-SIZE: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 200,
-    "initializer_range": 0.3,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+SIZE: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+SIZE |= {"max_position_embeddings": 200, "initializer_range": 0.3}
+SIZE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def examples(count: int, negatives: int) -> list[dict]:
@@ -78,18 +71,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in {"corpus": PASSAGES, "queries": QUERIES, "many": examples(3, 70), "few": examples(4, 5)}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     run = first_stage()
-    ranked = (
-        f"{query} Q0 {name} {at + 1} {20 - at} t\n" for query, names in run.items() for at, name in enumerate(names)
-    )
-    (folder / "run").write_text("".join(ranked), encoding="utf-8")
-    judged = (
-        f"{query} 0 {name} {grade:.0f}\n" for query, grades in labels(run).items() for name, grade in grades.items()
-    )
-    (folder / "qrels").write_text("".join(judged), encoding="utf-8")
-    tokenizer = train_tokenizer(
-        (f"{row['title']} {row['text']}" for row in PASSAGES),
-        InitModelSettings(vocab_size=400, min_frequency=1, max_length=200),
-    )
+    hits = ((query, at, name) for query, names in run.items() for at, name in enumerate(names))
+    (folder / "run").write_text("".join(f"{query} Q0 {name} {at + 1} {20 - at} t\n" for query, at, name in hits))
+    judged = ((query, *judgment) for query, grades in labels(run).items() for judgment in grades.items())
+    (folder / "qrels").write_text("".join(f"{query} 0 {name} {grade:.0f}\n" for query, name, grade in judged))
+    words = (f"{row['title']} {row['text']}" for row in PASSAGES)
+    tokenizer = train_tokenizer(words, InitModelSettings(vocab_size=400, min_frequency=1, max_length=200))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         bert = BertConfig(vocab_size=len(tokenizer), **SIZE)
@@ -144,19 +131,8 @@ def close(expected: float) -> Any:
 def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
     # 64 logits of a query, of which the positive and the 15 best negatives count; without dropout both passes agree
     call = ("train-reranker", place / "many.jsonl", *texts(place), "--model", place / "electra", "-o", tmp_path / "m")
-    more = (
-        "--max-length",
-        str(length),
-        "--batch-size",
-        "3",
-        "--max-steps",
-        "2",
-        "--set",
-        "log_steps=1",
-        "--learning-rate",
-        "1e-9",
-    )
-    drtk(*call, "--preset", "simlm-reranker-official", *more)
+    more = f"--max-length {length} --batch-size 3 --max-steps 2 --set log_steps=1 --learning-rate 1e-9"
+    drtk(*call, "--preset", "simlm-reranker-official", *more.split())
     plain = Plain(tmp_path / "m", length=length, title=": ")
     whole = []
     for epoch, line in enumerate(logged(tmp_path / "m")):
@@ -199,20 +175,8 @@ def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
     right = labels(first_stage())
     lists = {query: names[:8] for query, names in first_stage().items()}
     learnt = [query for query, names in lists.items() if any(right[query][name] for name in names)]
-    more = (
-        "--set",
-        "depth=8",
-        "--set",
-        "dropout=0",
-        "--batch-size",
-        str(len(learnt)),
-        "--max-steps",
-        "1",
-        "--learning-rate",
-        "1e-9",
-    )
-    drtk(*call, "--preset", "hlatr", *more)
-
+    more = f"--set depth=8 --set dropout=0 --batch-size {len(learnt)} --max-steps 1 --learning-rate 1e-9"
+    drtk(*call, "--preset", "hlatr", *more.split())
     plain = Plain(place / "crossencoder", length=192, title=": ")
     model = load_list_reranker(tmp_path / "m")
     layers = of_transformer(model.layers.layers)

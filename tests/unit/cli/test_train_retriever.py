@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,8 @@ SHORT = ("--query-length", "16", "--passage-length", "40")
 def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
     call = ["train-retriever", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
     call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/encoder", "--device", "cpu"]
-    call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1", *more]
-    app(call, standalone_mode=False)
+    call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1"]
+    app([*call, *shlex.split(" ".join(more))], standalone_mode=False)
     return read_json(output / "meta.json")
 
 
@@ -47,19 +48,8 @@ def rewrite(place: Path, output: Path, change: Any) -> Path:
 
 
 def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path: Path):
-    more = (
-        "--max-steps",
-        "3",
-        "--query-length",
-        "12",
-        "--passage-length",
-        "30",
-        "--set",
-        "title=none",
-        "--set",
-        "similarity=dot",
-    )
-    manifest = train(place, tmp_path / "m", *more, "--set", "passage_prompt=castled ", "--set", "train_fraction=0.2")
+    more = "--max-steps 3 --query-length 12 --passage-length 30 --set title=none --set similarity=dot"
+    manifest = train(place, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
     encoding = manifest["encoding"]
     assert (manifest["kind"], manifest["counts"]["steps"], manifest["counts"]["examples"]) == ("model", 3, 12)
     assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
@@ -73,7 +63,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
         return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
 
-    monkeypatch.setattr("drtk.data.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("drtk.data.tables.require_library", lambda *_: SimpleNamespace(load_dataset=load_dataset))
     named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
@@ -86,8 +76,8 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
 def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Path, tmp_path: Path):
     st = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "m"
-    prompts = ("--set", "query_prompt=castled ", "--set", "passage_prompt=marketed ")
-    manifest = train(place, folder, "--max-steps", "4", "--set", "untied=true", *prompts)
+    prompts = "--set 'query_prompt=castled ' --set 'passage_prompt=marketed '"
+    manifest = train(place, folder, "--max-steps 4 --set untied=true", prompts)
     assert manifest["towers"] == ["passage", "query"]
     texts = ["rivers engineer", "violins gardens", "copper sailor"]
     together = st.SentenceTransformer(str(folder), device="cpu")
@@ -114,10 +104,8 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, 
 
 
 def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_path: Path):
-    dev = ["--dev", f"{place}/dev", "--set", "dev_queries=20", "--set", "dev_pool=50", "--eval-steps", "10"]
-    manifest = train(
-        place, tmp_path / "m", "--max-steps", "20", "--set", "log_steps=10", "--learning-rate", "5e-3", *dev
-    )
+    dev = f"--dev {place}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
+    manifest = train(place, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
     log = entries(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -145,9 +133,8 @@ def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
     with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; add teacher scores"):
         train(place, tmp_path / "n", "--loss", "margin-mse")
-    row = (
-        '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {"positives": [NaN], "negatives": [1]}}'
-    )
+    scores = '{"positives": [NaN], "negatives": [1]}'
+    row = f'{{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {scores}}}'
     (tmp_path / "nan.jsonl").write_text(row + "\n")
     with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
         train(place, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
@@ -172,9 +159,7 @@ def test_few_negatives_and_positives_among_negatives_are_warned_of(
 
 def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path: Path):
     pytest.importorskip("peft")
-    train(
-        place, tmp_path / "m", "--max-steps", "3", "--set", "lora=2", "--set", "lora_target=query", "--set", "warmup=0"
-    )
+    train(place, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
     mine, start = weights(tmp_path / "m"), weights(place / "encoder")
     assert mine.keys() == start.keys()
     changed = {name for name in mine if bool((mine[name] != start[name]).any())}

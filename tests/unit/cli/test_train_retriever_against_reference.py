@@ -31,21 +31,12 @@ ASKED = {row["_id"]: row["text"] for row in QUERIES}
 
 def plain_bert(folder: Path, *, seed: int) -> None:
     """A BERT as transformers writes it: no word of drtk's on pooling or similarity, no dropout, wide weights."""
-    tokenizer = train_tokenizer(
-        (f"{row['title']} {row['text']}" for row in PASSAGES),
-        InitModelSettings(vocab_size=400, min_frequency=1, max_length=256),
-    )
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=256,
-        initializer_range=0.15,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    words = (f"{row['title']} {row['text']}" for row in PASSAGES)
+    tokenizer = train_tokenizer(words, InitModelSettings(vocab_size=400, min_frequency=1, max_length=256))
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 256}
+    config = BertConfig(initializer_range=0.15, **size, **dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         BertModel(config).save_pretrained(folder)
@@ -64,24 +55,17 @@ def examples(count: int, negatives: int) -> list[dict]:
         wrong = draw.sample(others, negatives)
         if number:
             wrong[0] = f"d{number - 1}" if f"d{number - 1}" not in positives else wrong[0]
-        scores = {
-            side: [round(draw.gauss(0, 2), 3) for _ in ids]
-            for side, ids in (("positives", positives), ("negatives", wrong))
-        }
-        found.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong, "scores": scores})
+        ids = {"positives": positives, "negatives": wrong}
+        scores = {side: [round(draw.gauss(0, 2), 3) for _ in ids[side]] for side in ids}
+        found.append({"query_id": f"q{number}", **ids, "scores": scores})
     return found
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
-    for name, rows in {
-        "corpus": PASSAGES,
-        "queries": QUERIES,
-        "many": examples(6, 50),
-        "two": examples(4, 2),
-        "31": examples(6, 31),
-    }.items():
+    lists = {"many": examples(6, 50), "two": examples(4, 2), "31": examples(6, 31)}
+    for name, rows in {"corpus": PASSAGES, "queries": QUERIES, **lists}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     plain_bert(folder / "one", seed=1)
     plain_bert(folder / "both" / "query", seed=2)
@@ -91,28 +75,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logged(place: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
     """A line for each of three steps, an epoch each, over which the weights move by no more than 1e-8."""
-    call = ["train-retriever", str(place / f"{data}.jsonl"), "--model", str(place / model), "-o", str(output)]
-    call += [
-        "--corpus",
-        str(place / "corpus.jsonl"),
-        "--queries",
-        str(place / "queries.jsonl"),
-        "--device",
-        "cpu",
-        "-q",
-    ]
-    call += [
-        "--batch-size",
-        str(count),
-        "--max-steps",
-        str(EPOCHS),
-        "--set",
-        "log_steps=1",
-        "--learning-rate",
-        "1e-9",
-        *more,
-    ]
-    app(call, standalone_mode=False)
+    call = f"train-retriever {place}/{data}.jsonl --model {place}/{model} -o {output} --device cpu -q"
+    call += f" --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl"
+    call += f" --batch-size {count} --max-steps {EPOCHS} --set log_steps=1 --learning-rate 1e-9"
+    app([*call.split(), *more], standalone_mode=False)
     lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     return lines
@@ -204,24 +170,20 @@ def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_
         assert lines[step]["loss"] == close(slow.mean(slow.simlm_full(batch, temperature=warm)))
 
 
-def test_simlms_distillation(place: Path, tmp_path: Path):
-    plain = Plain(place / "one", length=144, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-distill")
-    for line, batch in zip(lines, batches(plain, plain, negatives=23), strict=True):
-        divergence, contrast = slow.mean(slow.distillation(batch, **COSINE)), simlm(batch)
-        assert (line["distillation"], line["contrastive"]) == (close(divergence), close(contrast))
-        assert line["loss"] == close(divergence + 0.2 * contrast)
-
-
-def test_simlms_distillation_on_nq_as_released_warms_its_temperature_up_too(place: Path, tmp_path: Path):
-    plain = Plain(place / "one", length=192, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-distill-official", "--set", "warmup=4")
-    for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
-        warm: dict[str, Any] = {"temperature": slow.warmed_temperature(step, temperature=0.02, warmup=4)}
-        divergence = slow.mean(slow.distillation(batch, similarity="cosine", **warm))
-        contrast = slow.mean(slow.simlm_full(batch, **warm))
+@pytest.mark.parametrize(
+    ("preset", "length", "negatives", "alpha"),
+    [("simlm-distill", 144, 23, 0.2), ("simlm-nq-distill-official", 192, 15, 1.0)],
+)
+def test_simlms_distillation(place: Path, tmp_path: Path, preset: str, length: int, negatives: int, alpha: float):
+    is_nq = preset != "simlm-distill"  # which warms the temperature up and keeps to the gold passage
+    plain = Plain(place / "one", length=length, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", preset, "--set", "warmup=4")
+    for step, batch in enumerate(batches(plain, plain, negatives=negatives, rotate=not is_nq)):
+        temperature = slow.warmed_temperature(step, temperature=0.02, warmup=4) if is_nq else 0.02
+        divergence = slow.mean(slow.distillation(batch, similarity="cosine", temperature=temperature))
+        contrast = slow.mean(slow.simlm_full(batch, temperature=temperature))
         assert (lines[step]["distillation"], lines[step]["contrastive"]) == (close(divergence), close(contrast))
-        assert lines[step]["loss"] == close(divergence + contrast)  # alpha 1
+        assert lines[step]["loss"] == close(divergence + alpha * contrast)
 
 
 def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):

@@ -24,7 +24,7 @@ def test_compressed_files_are_found(tmp_path: Path) -> None:
     pack(folder / "corpus.jsonl")
     assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl.gz"
     assert find_file(folder, "passages.jsonl") is None
-    with pytest.raises(DrtkError, match=r"c: has no passages\.jsonl$"):
+    with pytest.raises(DrtkError, match=r"c: has no passages\.jsonl; expected a BEIR folder"):
         require_file(folder, "passages.jsonl")
 
 
@@ -47,10 +47,7 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     (folder / "qrels" / "dev.tsv").unlink()
     assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
-    with pytest.raises(DrtkError) as caught:
+    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv .* with, only test; add one$"):
         choose_dev_split(folder)
-    assert str(caught.value) == (
-        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test"
-    )
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to select a checkpoint with$"):
+    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to select a checkpoint with; add one$"):
         choose_dev_split(tmp_path)

@@ -189,20 +189,17 @@ def test_check_origin_rejects_another_corpus(world: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "made"),
+    ("command", "source"),
     [
         ("score", "examples.jsonl"),
         ("rerank", "a.run"),
-        ("train-retriever", "others.jsonl"),
         ("train-retriever", "mixed.jsonl"),
         ("train-reranker", "examples.jsonl"),
     ],
 )
-def test_texts_of_another_corpus_are_rejected(call: str, made: str, world: Path) -> None:
-    line = f"{call} {made} --corpus new.jsonl --queries queries.jsonl --model empty -o out"
-    with pytest.raises(
-        MismatchError, match=rf"{made}: was made from another corpus \(corpus\.jsonl, .* than new\.jsonl "
-    ):
+def test_texts_of_another_corpus_are_rejected(command: str, source: str, world: Path) -> None:
+    line = f"{command} {source} --corpus new.jsonl --queries queries.jsonl --model empty -o out"
+    with pytest.raises(MismatchError, match=rf"{source}: was made from another corpus \(corpus.* than new\.jsonl "):
         drtk(line)
     with pytest.raises(DrtkError) as caught:  # the model is missing
         drtk(f"{line} --skip-corpus-check")

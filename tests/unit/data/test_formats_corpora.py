@@ -11,7 +11,6 @@ from drtk.data.readers import read_passages, read_queries
 from drtk.errors import RecordError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
-from tests.shared_data import find_shared_data
 
 BEIR = b'{"_id":"7","title":"Wing","text":"Lift grows.","metadata":{"year":1958},"colour":"red"}\n'
 
@@ -35,13 +34,8 @@ def queries(folder: Path, content: bytes) -> list[Query]:
         ("null title", b'{"_id":"7","title":null,"text":"Lift grows."}', Passage("7", "Lift grows.")),
         ("Tevatron", b'{"docid":"7","title":"Wing","text":"Lift grows."}', Passage("7", "Lift grows.", "Wing")),
         ("Pyserini", b'{"id":"7","contents":"Wing\\nLift grows."}', Passage("7", "Lift grows.", "Wing")),
-        ("Pyserini without title", b'{"id":"7","contents":"Lift grows."}', Passage("7", "Lift grows.")),
         ("MS MARCO passages", b"7\tLift grows.\n", Passage("7", "Lift grows.")),
-        (
-            "MS MARCO documents",
-            b"7\thttp://x\tWing\tLift grows.\n",
-            Passage("7", "Lift grows.", "Wing", {"url": "http://x"}),
-        ),
+        ("MS MARCO documents", b"7\tURL\tWing\tLift grows.\n", Passage("7", "Lift grows.", "Wing", {"url": "URL"})),
         ("DPR", b"id\ttext\ttitle\n7\tLift grows.\tWing\n", Passage("7", "Lift grows.", "Wing")),
         ("DPR quoted", b'id\ttext\ttitle\n7\t"Lift ""grows""."\tWing\n', Passage("7", 'Lift "grows".', "Wing")),
         ("DPR without header", b'7\t"Lift ""grows""."\tWing\n', Passage("7", 'Lift "grows".', "Wing")),
@@ -50,9 +44,7 @@ def queries(folder: Path, content: bytes) -> list[Query]:
         ("JSON array", b'[\n {"_id":"7",\n  "text":"Lift grows."}\n]\n', Passage("7", "Lift grows.")),
         ("BOM", b'\xef\xbb\xbf{"_id":"7","text":"Lift grows."}\n', Passage("7", "Lift grows.")),
         ("CRLF", b'{"_id":"7","text":"Lift grows."}\r\n', Passage("7", "Lift grows.")),
-        ("CRLF in TSV", b"7\tLift grows.\r\n", Passage("7", "Lift grows.")),
         ("blank lines first", b'\n  \n{"_id":"7","text":"Lift grows."}\n', Passage("7", "Lift grows.")),
-        ("no last line end", b'{"_id":"7","text":"Lift grows."}', Passage("7", "Lift grows.")),
     ],
 )
 def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Passage) -> None:
@@ -65,9 +57,9 @@ def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: b
     [
         ("BEIR", b'{"_id":"1","text":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
         (
-            "answers in metadata",
-            b'{"_id":"1","text":"who?","metadata":{"answers":["I"]}}',
-            Query("1", "who?", ("I",), {"answers": ["I"]}),
+            "metadata",
+            b'{"_id":"1","text":"?","metadata":{"answers":["I"]}}',
+            Query("1", "?", ("I",), {"answers": ["I"]}),
         ),
         ("question for text", b'{"id":"1","question":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
         ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
@@ -107,13 +99,11 @@ def test_repeated_questions_without_ids_get_different_ids(tmp_path: Path) -> Non
     [
         (BEIR + b'{"_id": "8", "te', 2, "not JSON: ends after 16 bytes; the file seems to be truncated"),
         (BEIR + b"[1, 2]\n", 2, "expected a JSON object, got a list"),
-        (BEIR + b'"text"\n', 2, "expected a JSON object, got a string"),
         (BEIR + b'{"_id":"8","text":"a"} {"_id":"9"}\n', 2, "not JSON: unexpected text after the object at column 24"),
         (BEIR + b'{"_id":"8","text":NaN}\n', 2, "not JSON: NaN at column 19 is not a JSON number"),
         (BEIR + b'{"_id":"8","text":"\xff"}\n', 2, "not UTF-8 at byte 20"),
         (BEIR + b'{"text":"a"}\n', 2, "'_id' is missing"),
         (BEIR + b'{"_id":"","text":"a"}\n', 2, "'_id' is empty"),
-        (BEIR + b'{"_id":"8 9","text":"a"}\n', 2, "'_id' '8 9' contains white space"),
         (BEIR + b'{"_id":"8\\t","text":"a"}\n', 2, "contains white space"),
         (BEIR + b'{"_id":"8\\u0000","text":"a"}\n', 2, "contains a NUL character"),
         (BEIR + b'{"_id":true,"text":"a"}\n', 2, "'_id' must be a string, got a boolean"),
@@ -126,7 +116,6 @@ def test_repeated_questions_without_ids_get_different_ids(tmp_path: Path) -> Non
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),
         (b"1\ta\n2\t\xff\n", 2, "not UTF-8 at byte 3"),
-        (b"1\ta\n1 2\tb\n", 2, "'_id' '1 2' contains white space"),
         (b"a\tb\tc\td\te\n", 1, "got 5"),
         (b"query-id\tcorpus-id\tscore\nq\td\t1\n", 1, "the header of judgments"),
         (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "a quoted field is not closed"),
@@ -154,20 +143,3 @@ def test_an_unclosed_quote_invalidates_only_its_line(tmp_path: Path) -> None:
     found = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     assert [passage.id for passage in found] == [str(number) for number in range(50)]
     assert found[3].text == 'text "3" here'
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "last"),
-    [
-        ("squad/corpus.jsonl.gz", 20_958, "a490-p047"),
-        ("squad/documents.jsonl.gz", 490, "a490"),
-        ("cranfield/corpus.jsonl.gz", 1_400, "1400"),
-        ("cacm/corpus.jsonl.gz", 3_204, "CACM-3204"),
-        ("peps/documents.jsonl.gz", 745, "pep-8107"),
-        ("msmarco/docs_sample.tsv", 100, "D2349982"),
-    ],
-)
-def test_public_corpora_are_read_completely(name: str, count: int, last: str) -> None:
-    folder, _, file = name.partition("/")
-    found = list(read_passages(str(find_shared_data(folder) / file)))
-    assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data

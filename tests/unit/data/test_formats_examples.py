@@ -16,7 +16,7 @@ from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
 
 
-def found(folder: Path, *rows: Any) -> list[ParsedExample]:
+def parse_rows(folder: Path, *rows: Any) -> list[ParsedExample]:
     path = folder / "train.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     records = [record for _, record in readers.iter_examples(str(path), InputTracker())]
@@ -31,71 +31,38 @@ CONTEXTS = {
 }
 
 
+WHO = {"query_id": "1", "query": "who?"}
+TEXTS = {
+    "positive_passages": [{"docid": "a", "title": "T", "text": "yes"}],
+    "negative_passages": [{"docid": "b", "text": "no"}],
+}
+SIDES = {"positives": {"doc_id": ["a"], "score": [2.5]}, "negatives": {"doc_id": ["b", "c"], "score": [1, -1]}}
+SCORED = {"qid": "1", "pos": [{"pid": "a", "ce-score": 9}], "neg": {"bm25": [{"pid": "b", "ce-score": -1.5}]}}
+
+
 @pytest.mark.parametrize(
     ("name", "row", "expected"),
     [
-        (
-            "drtk",
-            {"query_id": "1", "positives": ["a"], "negatives": ["b", "c"], "colour": "red"},
-            Example("1", ("a",), ("b", "c"), extra={"colour": "red"}),
-        ),
-        (
-            "SimLM",
-            {
-                "query_id": "1",
-                "query": "who?",
-                "answers": ["I"],
-                "positives": {"doc_id": ["a"], "score": [2.5]},
-                "negatives": {"doc_id": ["b", "c"], "score": [1, -1]},
-            },
-            Example("1", ("a",), ("b", "c"), {"positives": [2.5], "negatives": [1.0, -1.0]}),
-        ),
-        (
-            "SimLM without scores",
-            {
-                "query_id": "1",
-                "query": "who?",
-                "positives": {"doc_id": ["a"]},
-                "negatives": {"doc_id": [], "score": []},
-            },
-            Example("1", ("a",), ()),
-        ),
-        (
-            "Tevatron",
-            {
-                "query_id": "1",
-                "query": "who?",
-                "positive_passages": [{"docid": "a", "title": "T", "text": "yes"}],
-                "negative_passages": [{"docid": "b", "text": "no"}],
-            },
-            Example("1", ("a",), ("b",)),
-        ),
-        (
-            "Tevatron by id",
-            {"query_id": "1", "query_text": "who?", "positive_document_ids": ["a"], "negative_document_ids": ["b"]},
-            Example("1", ("a",), ("b",)),
-        ),
-        (
-            "DPR",
-            {"query_id": "1", "question": "who?", "answers": ["I"], "dataset": "nq", **CONTEXTS},
-            Example("1", ("p1",), ("2", "p3"), None, {"negatives": ["hard", "other"]}, {"dataset": "nq"}),
-        ),
-        (
-            "sentence-transformers",
-            {"qid": 1, "pos": [10], "neg": {"bm25": [20, 30], "tas-b": [30, 40]}},
-            # 30 was found by both; the first to find it is its source.
-            Example("1", ("10",), ("20", "30", "40"), None, {"negatives": ["bm25", "bm25", "tas-b"]}),
-        ),
-        (
-            "sentence-transformers with scores",
-            {"qid": "1", "pos": [{"pid": "a", "ce-score": 9}], "neg": {"bm25": [{"pid": "b", "ce-score": -1.5}]}},
-            Example("1", ("a",), ("b",), {"positives": [9.0], "negatives": [-1.5]}, {"negatives": ["bm25"]}),
-        ),
+        ("drtk", {"query_id": "1", "positives": ["a"], "negatives": ["b", "c"], "colour": "red"},
+         Example("1", ("a",), ("b", "c"), extra={"colour": "red"})),
+        ("SimLM", WHO | SIDES, Example("1", ("a",), ("b", "c"), {"positives": [2.5], "negatives": [1.0, -1.0]})),
+        ("SimLM without scores", WHO | {"positives": {"doc_id": ["a"]}, "negatives": {"doc_id": [], "score": []}},
+         Example("1", ("a",), ())),
+        ("Tevatron", WHO | TEXTS, Example("1", ("a",), ("b",))),
+        ("Tevatron by id", {"query_id": "1", "query_text": "who?", "positive_document_ids": ["a"], "negative_document_ids": ["b"]},
+         Example("1", ("a",), ("b",))),
+        ("DPR", {"query_id": "1", "question": "who?", "answers": ["I"], "dataset": "nq", **CONTEXTS},
+         Example("1", ("p1",), ("2", "p3"), None, {"negatives": ["hard", "other"]}, {"dataset": "nq"})),
+        # The source of 30, which both systems retrieved, is the first system.
+        ("sentence-transformers", {"qid": 1, "pos": [10], "neg": {"bm25": [20, 30], "tas-b": [30, 40]}},
+         Example("1", ("10",), ("20", "30", "40"), None, {"negatives": ["bm25", "bm25", "tas-b"]})),
+        ("sentence-transformers with scores", SCORED,
+         Example("1", ("a",), ("b",), {"positives": [9.0], "negatives": [-1.5]}, {"negatives": ["bm25"]})),
         ("sentence-transformers' older lists", {"qid": "1", "pos": ["a"], "neg": ["b"]}, Example("1", ("a",), ("b",))),
     ],
-)
+)  # fmt: skip
 def test_examples_are_read_in_every_format(tmp_path: Path, name: str, row: dict[str, Any], expected: Example) -> None:
-    (one,) = found(tmp_path, row)
+    (one,) = parse_rows(tmp_path, row)
     assert one.example == expected
     assert not one.has_new_ids
     if "sentence" not in name and name != "drtk":
@@ -105,7 +72,7 @@ def test_examples_are_read_in_every_format(tmp_path: Path, name: str, row: dict[
 
 
 def test_generated_ids_of_passages_depend_only_on_the_text(tmp_path: Path) -> None:
-    first, second = found(
+    first, second = parse_rows(
         tmp_path,
         {"query": "who?", "pos": ["yes"], "neg": ["no", "maybe"], "pos_scores": [3], "neg_scores": [1, 2], "type": "n"},
         {"query": "what?", "pos": ["maybe"], "neg": ["no"]},
@@ -124,11 +91,8 @@ def test_generated_ids_of_passages_depend_only_on_the_text(tmp_path: Path) -> No
 def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None:
     path = tmp_path / "nq.json"
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], **CONTEXTS}], option=orjson.OPT_INDENT_2))
-    assert list(read_passages(str(path))) == [
-        Passage("p1", "yes", "T"),
-        Passage("2", "no"),
-        Passage("p3", "other", "T"),
-    ]
+    expected = [Passage("p1", "yes", "T"), Passage("2", "no"), Passage("p3", "other", "T")]
+    assert list(read_passages(str(path))) == expected
     (query,) = read_queries(str(path))
     assert query == Query(query.id, "who?", ("I",))
     assert [record for _, record in readers.iter_judgments(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
@@ -137,10 +101,9 @@ def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None
 def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     contexts = [
-        {"id": "wiki:1", "title": "T", "text": "no", "score": "81.5", "has_answer": False},
+        {"id": "wiki:1", "title": "T", "text": "no", "score": 81.5, "has_answer": False},
         {"id": "wiki:2", "title": "T", "text": "yes", "score": 80.25, "has_answer": True},
     ]
-    contexts[0]["score"] = 81.5
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], "ctxs": contexts}]))
     hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
     (query,) = read_queries(str(path))
@@ -152,10 +115,11 @@ def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
 def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
-    assert [record for _, record in readers.iter_hits(str(path), InputTracker())] == [
-        Hit("1", "d1", 1, 1.0),
-        Hit("1", "d2", 4, 0.25),
-    ]
+    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
+    assert hits == [Hit("1", "d1", 1, 1.0), Hit("1", "d2", 4, 0.25)]
+
+
+IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
 
 
 @pytest.mark.parametrize(
@@ -164,9 +128,9 @@ def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) ->
         ({"query_id": "1", "positives": [], "negatives": []}, "'positives' is empty"),
         ({"query_id": "1", "positives": ["a b"], "negatives": []}, "'positives' 'a b' contains white space"),
         ({"query_id": "1", "positives": ["a"], "negatives": "b"}, "'negatives' must be a list of ids"),
-        ({"query_id": "1", "positives": ["a"], "negatives": [], "scores": {"positives": [1, 2]}}, "2 entries for 1"),
-        ({"query_id": "1", "positives": ["a"], "negatives": [], "scores": {"positives": ["x"]}}, "list of numbers"),
-        ({"query_id": "1", "positives": ["a"], "negatives": [], "sources": {"negatives": 3}}, "must be a list"),
+        (IDS | {"scores": {"positives": [1, 2]}}, "2 entries for 1"),
+        (IDS | {"scores": {"positives": ["x"]}}, "list of numbers"),
+        (IDS | {"sources": {"negatives": 3}}, "must be a list"),
         ({"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}}, "has 2 entries for 1 ids"),
         ({"query_id": "1", "query": "q", "positives": {"score": []}, "negatives": {}}, "with 'doc_id' and 'score'"),
         ({"query_id": "1", "positive_passages": [{"docid": "a", "text": "t"}]}, "'query' is missing"),
@@ -188,7 +152,7 @@ def test_bad_examples_are_reported_with_their_line(tmp_path: Path, row: dict[str
 
 
 def test_a_repeated_id_with_another_text_is_an_error(tmp_path: Path) -> None:
-    found(
+    parse_rows(
         tmp_path,
         {"query": "who?", "positive_passages": [{"docid": "a", "text": "yes"}]},
         {"query": "what?", "positive_passages": [{"docid": "a", "text": "no"}]},

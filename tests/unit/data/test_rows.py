@@ -14,14 +14,8 @@ from drtk.records import Expansion
 from drtk.runtime.inputs import InputTracker
 
 BARE = {"_id": "q7#answer#03", "query_id": "q7", "kind": "answer", "text": "the Nile"}
-FULL = BARE | {
-    "score": -1.5,
-    "rank": 4,
-    "depth": 20,
-    "top1": {"title": "Nile", "text": "A river."},
-    "fold": 0,
-    "mine": [1],
-}
+FULL = BARE | {"_id": "q7#answer#04", "score": -1.5, "rank": 4, "depth": 20, "fold": 0, "mine": [1]}
+FULL |= {"top1": {"title": "Nile", "text": "A river."}}
 
 
 def written(folder: Path, *rows: dict) -> str:
@@ -31,12 +25,13 @@ def written(folder: Path, *rows: dict) -> str:
 
 
 def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
-    found = list(read_expansions(written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"})))
-    assert found[0] == Expansion("q7#answer#03", "q7", "answer", "the Nile")
-    assert found[1].top1 == {"title": "Nile", "text": "A river."}
-    assert (found[1].score, found[1].rank, found[1].fold, found[1].extra) == (-1.5, 4, 0, {"mine": [1]})
-    assert found[1].depth == 20
-    assert [json.loads(dump(each)) for each in found] == [BARE, FULL | {"_id": "q7#answer#04"}]
+    expansions = list(read_expansions(written(tmp_path, BARE, FULL)))
+    top1 = {"title": "Nile", "text": "A river."}
+    assert expansions == [
+        Expansion("q7#answer#03", "q7", "answer", "the Nile"),
+        Expansion("q7#answer#04", "q7", "answer", "the Nile", -1.5, 4, top1, 0, 20, {"mine": [1]}),
+    ]
+    assert [json.loads(dump(expansion)) for expansion in expansions] == [BARE, FULL]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,7 @@ def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_bad_expansions_are_reported_with_their_line(tmp_path: Path, change: dict, told: str) -> None:
-    source = written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"} | change)
+    source = written(tmp_path, BARE, FULL | change)
     with pytest.raises(RecordError) as fault:
         list(read_expansions(source))
     assert str(fault.value) == f"{source}:2: {told}"

@@ -22,15 +22,8 @@ from tests.run_commands import run_command, write_text
 from tests.shared_data import find_shared_data
 from tests.unit.text.test_answers import BEYONCE
 
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def to_jsonl(*objects: object) -> str:
-    return "".join(json.dumps(item) + "\n" for item in objects)
+BY_ANSWERS = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
+EXACT = ["p.jsonl", "--exact-match", "--answers", "q.jsonl"]
 
 
 def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
@@ -39,43 +32,42 @@ def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, fl
     return result
 
 
+def write_questions(folder: Path, *answers: list[str]) -> None:
+    """Write questions q0, q1, …"""
+    write_rows(folder / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": item} for n, item in enumerate(answers)])
+
+
+def write_corpus(folder: Path, **texts: str) -> None:
+    write_rows(folder / "c.jsonl", [{"_id": id, "text": text} for id, text in texts.items()])
+
+
 def test_top_k_accuracy_of_four_questions(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # the first passage with the answer stands at ranks 1, 15, 101, 3: top-1 1/4, top-5 2/4, top-20 3/4, top-100 3/4
-    firsts = {"q1": 1, "q2": 15, "q3": 101, "q4": 3}
-    write_text(
-        folder / "c.jsonl",
-        to_jsonl({"_id": "yes", "text": "It is Paris."}, *({"_id": f"d{n}", "text": "no"} for n in range(120))),
-    )
-    write_text(
-        folder / "q.jsonl", to_jsonl(*({"id": id, "question": "where?", "answers": ["paris", ""]} for id in firsts))
-    )
+    # the first passage with the answer has ranks 1, 15, 101, 3: top-1 1/4, top-5 2/4, top-20 3/4, top-100 3/4
+    write_corpus(folder, yes="It is Paris.", **{f"d{n}": "no" for n in range(120)})
+    write_questions(folder, *[["paris", ""]] * 4)
     lines = []
-    for id, first in firsts.items():
+    for number, first in enumerate((1, 15, 101, 3)):
         docs = [f"d{n}" for n in range(105)]
         docs.insert(first - 1, "yes")
-        lines += [f"{id} Q0 {doc} {rank} {200 - rank} t\n" for rank, doc in enumerate(docs, start=1)]
+        lines += [f"q{number} Q0 {doc} {rank} {200 - rank} t\n" for rank, doc in enumerate(docs, start=1)]
     write_text(folder / "a.run", "".join(lines))
-    arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     for workers in ("1", "2"):
-        result = run_eval(capfd, *arguments, "--num-workers", workers)
+        result = run_eval(capfd, "a.run", *BY_ANSWERS, "--num-workers", workers)
         assert [result[f"Answer@{k}"] for k in (1, 5, 20, 100)] == [0.25, 0.5, 0.75, 0.75]
-    # RR looks at everything: (1 + 1/15 + 1/101 + 1/3) / 4
-    assert run_eval(capfd, *arguments, "--measures", "RR Hit@20")["RR"] == pytest.approx(
-        (1 + 1 / 15 + 1 / 101 + 1 / 3) / 4
-    )
-    assert run_eval(capfd, *arguments, "--depth", "2")["Answer@5"] == 0.25
+    # RR depends on all ranks: (1 + 1/15 + 1/101 + 1/3) / 4
+    result = run_eval(capfd, "a.run", *BY_ANSWERS, "--measures", "RR Hit@20")
+    assert result["RR"] == pytest.approx((1 + 1 / 15 + 1 / 101 + 1 / 3) / 4)
+    assert run_eval(capfd, "a.run", *BY_ANSWERS, "--depth", "2")["Answer@5"] == 0.25
 
 
 def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # q1 is right, q2 is not in the run, q3 has no answer: 1/2, or 1/1 of those in the run
-    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "text": "Paris"}))
-    questions = [("q1", ["Paris"]), ("q2", ["Rome"]), ("q3", [""])]
-    write_text(folder / "q.jsonl", to_jsonl(*({"id": id, "question": "?", "answers": a} for id, a in questions)))
-    write_text(folder / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
-    arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
-    assert run_command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
-    assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-1] == "1.0000"
-    capfd.readouterr()
+    # q0 is right, q1 is not in the run, q2 has no answer: 1/2, or 1/1 of those in the run
+    write_corpus(folder, d="Paris")
+    write_questions(folder, ["Paris"], ["Rome"], [""])
+    write_text(folder / "a.run", "q0 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
+    arguments = ["a.run", *BY_ANSWERS, "--measures", "Answer@1"]
+    assert run_eval(capfd, *arguments)["Answer@1"] == 0.5
+    assert run_eval(capfd, *arguments, "--set", "retrieved_only=true")["Answer@1"] == 1
     app(["eval", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
     assert "q.jsonl: 1 of 3 questions have no answer and are ignored" in messages
@@ -84,68 +76,36 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     assert "judge" not in messages
 
 
-def test_messages_of_compare_mention_answers_not_judgments(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # both runs lack q3; a run whose first right passage another one has not is no reason to speak of judged documents
-    write_text(folder / "c.jsonl", to_jsonl({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
-    write_text(
-        folder / "q.jsonl", to_jsonl(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3)))
-    )
-    write_text(folder / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
-    write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
-    arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
-    app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
-    messages = capfd.readouterr().err
-    assert "a: 1 of 3 queries with answers are not in the run, counted as 0" in messages
-    assert "judge" not in messages
-    write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\n")
-    with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):
-        run_command(capfd, "compare", "a.run", "b.run", *arguments)
-
-
-EXACT = [("U.S.", "US", 1), ("1,000", "1000", 1), ("rock-n-roll", "rocknroll", 1), ("rock n roll", "rock-n-roll", 0),
-         (BEYONCE, "Beyonce", 0), ("the", "a", 0)]  # fmt: skip
-
-
-def test_eval_computes_exact_match_and_f1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # 3 of 6 are equal; the answer "a" normalizes to nothing and so equals "the", which makes it 4
-    write_text(
-        folder / "q.jsonl",
-        to_jsonl(*({"id": f"q{n}", "question": "?", "answers": [a]} for n, (_, a, _) in enumerate(EXACT))),
-    )
-    write_text(folder / "p.jsonl", to_jsonl(*({"query_id": f"q{n}", "answer": p} for n, (p, _, _) in enumerate(EXACT))))
-    result = run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")
-    assert result["EM"] == pytest.approx(4 / 6)
-    # F1: 1, 1, 1, 0, 0, 1
-    assert result["F1"] == pytest.approx(4 / 6)
-    table = run_command(
-        capfd, "eval", "-q", "p.jsonl", "--exact-match", "--answers", "q.jsonl", "--per-query", "--measures", "EM"
-    )
+def test_predictions_are_evaluated_by_exact_match_and_f1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # 3 of 6 are equal; "the" and "a" normalize to nothing, which makes it 4. F1: 1, 1, 1, 0, 0, 1
+    pairs = [("U.S.", "US"), ("1,000", "1000"), ("rock-n-roll", "rocknroll"), ("rock n roll", "rock-n-roll"),
+             (BEYONCE, "Beyonce"), ("the", "a")]  # fmt: skip
+    write_questions(folder, *([answer] for _, answer in pairs))
+    write_rows(folder / "p.jsonl", [{"query_id": f"q{n}", "answer": text} for n, (text, _) in enumerate(pairs)])
+    result = run_eval(capfd, *EXACT)
+    assert (result["EM"], result["F1"]) == (pytest.approx(4 / 6), pytest.approx(4 / 6))
+    table = run_command(capfd, "eval", "-q", *EXACT, "--per-query", "--measures", "EM")
     assert table.splitlines()[1].split() == ["p", "q0", "1.0000"]
 
 
 def test_prediction_with_the_highest_score_is_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(
-        folder / "q.jsonl",
-        to_jsonl({"id": "q", "question": "?", "answers": ["Paris"]}, {"id": "r", "question": "?", "answers": ["x"]}),
-    )
-    several = [{"query_id": "q", "answer": "Rome", "score": 1}, {"query_id": "q", "answer": "Paris", "score": 2}]
-    write_text(folder / "p.jsonl", to_jsonl(*several))
-    assert run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5  # r has no prediction
-    write_text(folder / "p.jsonl", to_jsonl(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
-    assert run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5
-    write_text(folder / "p.jsonl", to_jsonl(*several, {"query_id": "q", "answer": "Oslo"}))
-    with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q' has several predictions"):
-        run_command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")
+    write_questions(folder, ["Paris"], ["x"])  # q1 has no prediction
+    rome, paris = ({"query_id": "q0", "answer": text, "score": n} for n, text in enumerate(("Rome", "Paris")))
+    for rows in ([rome, paris], [paris, rome | {"score": 1}]):  # of equal scores, the first wins
+        write_rows(folder / "p.jsonl", rows)
+        assert run_eval(capfd, *EXACT)["EM"] == 0.5
+    write_rows(folder / "p.jsonl", [rome, paris, {"query_id": "q0", "answer": "Oslo"}])
+    with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q0' has several predictions"):
+        run_eval(capfd, *EXACT)
 
 
 @pytest.mark.slow
 def test_the_paragraph_of_a_squad_question_contains_its_answer(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # every answer of SQuAD stands literally in its paragraph; a run of just these paragraphs is right almost everywhere:
-    # where an answer begins or ends within a word, tokens do not match
-    folder = find_shared_data("squad")
-    judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
+    # every answer is in its paragraph; tokens do not match if an answer begins or ends within a word
+    squad = find_shared_data("squad")
+    judged = (squad / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
     write_text(folder / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
-    arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
+    arguments = ["--answers", str(squad / "queries.jsonl.gz"), "--corpus", str(squad / "corpus.jsonl.gz")]
     result = run_eval(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
     assert result["queries"] == 200
     assert 0.98 < result["Answer@1"] <= 1
@@ -154,68 +114,71 @@ def test_the_paragraph_of_a_squad_question_contains_its_answer(folder: Path, cap
 def test_empty_passages_warn_and_a_corpus_without_texts_is_rejected(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_text(
-        folder / "q.jsonl", to_jsonl(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40)))
-    )
-    write_text(folder / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
-    write_text(folder / "bare.jsonl", to_jsonl(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
-    call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
+    write_questions(folder, *[["paris"]] * 40)
+    run = "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2))
+    write_text(folder / "a.run", run)
+    write_text(folder / "b.run", run)
+    write_rows(folder / "c.jsonl", [{"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2)])
+    call = [*BY_ANSWERS, "--measures", "Answer@5"]
     with pytest.raises(
-        DrtkError, match=r"^bare.jsonl: none of the 80 passages that were read has a text; check that it is the"
+        DrtkError, match=r"^c.jsonl: none of the 80 passages that were read has a text; check that it is the"
     ):
-        run_eval(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
-    assert run_eval(capfd, *call, "--set", "match_title=true")["Answer@5"] == 1  # titles are looked into
+        run_eval(capfd, "a.run", *call, "--num-workers", "2")  # 40 questions of 2 passages each
+    with pytest.raises(DrtkError, match=r"^c.jsonl: none of the 160 passages that were read has a text"):
+        run_command(capfd, "compare", "a.run", "b.run", *call)
+    assert run_eval(capfd, "a.run", *call, "--set", "match_title=true")["Answer@5"] == 1
     assert "text" not in capfd.readouterr().err
-    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages that were read has a text"):
-        run_command(capfd, "compare", "a.run", write_text(folder / "b.run", (folder / "a.run").read_text()), *call[1:])
-    write_text(folder / "some.jsonl", to_jsonl({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
-    assert run_eval(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
-    app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
-    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages that were read have no text\n"
+    write_corpus(folder, d1="", d2="It is Paris.")
+    assert run_eval(capfd, "a.run", *call)["Answer@5"] == 1
+    app(["eval", "a.run", *call, "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == "drtk: c.jsonl: 40 of the 80 passages that were read have no text\n"
 
 
 def test_titles_and_regular_expressions_match_if_enabled(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "title": "Paris", "text": "born in 1984"}))
-    write_text(folder / "a.run", "q Q0 d 1 1 t\n")
-    call = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
-    for answers, option in ((["Paris"], ["--set", "match_title=true"]), ([r"19\d\d", "("], ["--match", "regex"])):
-        write_text(folder / "q.jsonl", to_jsonl({"id": "q", "question": "?", "answers": answers}))
-        assert run_eval(capfd, *call)["Answer@1"] == 0
-        assert run_eval(capfd, *call, *option)["Answer@1"] == 1
+    write_rows(folder / "c.jsonl", [{"_id": "d", "title": "Paris", "text": "born in ( 1984"}])
+    write_text(folder / "a.run", "q0 Q0 d 1 1 t\nq1 Q0 d 1 1 t\nq2 Q0 d 1 1 t\n")
+    call = ["a.run", *BY_ANSWERS, "--measures", "Answer@1"]
+    write_questions(folder, ["Paris"])
+    assert run_eval(capfd, *call)["Answer@1"] == 0
+    assert run_eval(capfd, *call, "--set", "match_title=true")["Answer@1"] == 1
+    # an invalid pattern matches nothing and counts as wrong; a question with a blank pattern only is ignored
+    write_questions(folder, [r"19\d\d"])
+    assert run_eval(capfd, *call)["Answer@1"] == 0
+    write_questions(folder, [r"19\d\d", "("], ["("], [" "])
+    assert run_eval(capfd, *call, "--match", "regex")["Answer@1"] == 0.5
     app(["eval", *call, "--match", "regex"], standalone_mode=False)
     assert "q.jsonl:1: '(' is not a valid regular expression and matches nothing" in capfd.readouterr().err
 
 
 def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "text": "no"}))
-    write_text(folder / "q.jsonl", to_jsonl({"id": "q", "question": "?", "answers": ["Paris"]}))
-    write_text(folder / "bare.jsonl", to_jsonl({"id": "q", "question": "?"}))
-    write_text(folder / "a.run", "q Q0 d 1 2 t\nq Q0 gone 2 1 t\n")
+    write_corpus(folder, d="no")
+    write_questions(folder, ["Paris"])
+    write_rows(folder / "bare.jsonl", [{"_id": "q0", "text": "?"}])
+    write_text(folder / "a.run", "q0 Q0 d 1 2 t\nq0 Q0 gone 2 1 t\n")
     write_text(folder / "x.run", "x7 Q0 d 1 1 t\n")
-    write_text(folder / "p.jsonl", to_jsonl({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
-    by_answers = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
+    write_rows(folder / "p.jsonl", [{"query_id": "q0", "answer": "Paris"}, {"query_id": "q0", "answer": 3}])
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["a.run"], UsageError, "--qrels or --answers is required"),
-        (by_answers[:3], UsageError, "--corpus FILE"),
-        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers cannot be combined"),
-        ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 requires `qrels`"),
-        ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
-        ([*by_answers, "--by", "source"], UsageError, "`by=source`"),
+        (["a.run", *BY_ANSWERS[:2]], UsageError, "--corpus FILE"),
+        (["a.run", *BY_ANSWERS, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers cannot be combined"),
+        (["a.run", *BY_ANSWERS, "--measures", "R@10"], UsageError, r"R@10 requires `qrels`"),
+        (["a.run", *BY_ANSWERS, "--measures", "Answer"], UsageError, "such as Answer@10"),
+        (["a.run", *BY_ANSWERS, "--by", "source"], UsageError, "`by=source`"),
         (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "requires `answers`"),
         (["a.run", "--exact-match"], UsageError, "--answers FILE"),
-        (["p.jsonl", "--exact-match", *by_answers[1:3], "--measures", "RR"], UsageError, "expected EM or F1"),
-        (["p.jsonl", "--exact-match", *by_answers[1:3]], RecordError, r"^p\.jsonl:2: .*'answer'"),
+        ([*EXACT, "--measures", "RR"], UsageError, "expected EM or F1"),
+        (EXACT, RecordError, r"^p\.jsonl:2: .*'answer'"),
         (
-            by_answers,
+            ["a.run", *BY_ANSWERS],
             MismatchError,
             r"^a\.run:2: passage 'gone' is not in the corpus c\.jsonl; pass the corpus of this run$",
         ),
         (
-            ["x.run", *by_answers[1:]],
+            ["x.run", *BY_ANSWERS],
             MismatchError,
-            r"^x\.run: no query has answers \(run: 'x7', answers: 'q'\); pass the answers of these queries$",
+            r"^x\.run: no query has answers \(run: 'x7', answers: 'q0'\); pass the answers of these queries$",
         ),
-        (["a.run", "--answers", "bare.jsonl", *by_answers[3:]], DrtkError, "no question has an answer"),
+        (["a.run", "--answers", "bare.jsonl", *BY_ANSWERS[2:]], DrtkError, "no question has an answer"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):
@@ -223,90 +186,52 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
 
 
 WORDS = ["river", "Lake", "U.S.", "1,000", "Beyonc\u00e9", "O'Brien", "the", "rock-n-roll", "stone", "\u65e5\u672c"]
-ANSWERS = [
-    ["lake"],
-    ["US"],
-    ["beyonce\u0301"],
-    ["Beyonce"],
-    ["rock n roll", "stone"],
-    ["1000"],
-    ["", "The Lake"],
-    ["\u65e5"],
-]
+ANSWERS = [["lake"], ["US"], ["beyonce\u0301"], ["Beyonce"], ["rock n roll", "stone"], ["1000"], ["", "The Lake"],
+           ["\u65e5"]]  # fmt: skip
 PATTERNS = [["l.ke"], ["^river"], ["("], ["(", "STONE$"], [" "], ["\u00c9"], ["\\d,\\d+"], ["o'b", ""]]
-
-
-def find_first_relevant(texts: list[str], answers: list[str], *, regex: bool) -> int | None:
-    rank = queries.rank_label([queries.Found("", text) for text in texts], answers, max_rank=-1, depth=len(texts))
-    if regex:
-        rank = next((at for at, text in enumerate(texts, 1) if slow.has_answer(answers, text, regex=True)), -1)
-    return None if rank < 0 else rank
 
 
 @pytest.mark.parametrize("regex", [False, True])
 def test_top_k_accuracy_equals_the_reference(folder: Path, capfd: pytest.CaptureFixture[str], regex: bool) -> None:
-    draw = random.Random(0)
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 3))) for _ in range(60)]
-    write_rows(
-        folder / "c.jsonl",
-        [{"_id": f"d{n}", "title": draw.choice(WORDS), "text": text} for n, text in enumerate(texts)],
-    )
-    questions, lines = [], []
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 3))) for _ in range(60)]
+    write_corpus(folder, **{f"d{n}": text for n, text in enumerate(texts)})
+    gold, lines = [], []
     ranks: list[int | None] = []
     for number in range(24):
-        answers = draw.choice(PATTERNS if regex else ANSWERS)
-        questions.append({"_id": f"q{number}", "text": "?", "answers": answers})
-        result = draw.sample(
-            range(60), draw.choice([0, 1, 8, 60])
-        )  # 0: the run lacks the question, which is wrong then
-        lines += [f"q{number} Q0 d{name} {rank} {100 - rank} t\n" for rank, name in enumerate(result, start=1)]
+        answers = rng.choice(PATTERNS if regex else ANSWERS)
+        ranking = rng.sample(range(60), rng.choice([0, 1, 8, 60]))  # 0: the run lacks the question
+        gold.append(answers)
+        lines += [f"q{number} Q0 d{n} {rank} {100 - rank} t\n" for rank, n in enumerate(ranking, start=1)]
+        matches = [rank for rank, n in enumerate(ranking, start=1) if slow.has_answer(answers, texts[n], regex=regex)]
         if any(answer.strip() for answer in answers):
-            ranks.append(find_first_relevant([texts[name] for name in result], answers, regex=regex))
-    write_rows(folder / "q.jsonl", questions)
+            ranks.append(min(matches, default=None))
+    write_questions(folder, *gold)
     write_text(folder / "a.run", "".join(lines))
     cutoffs = (1, 2, 5, 20, 100)
     more = ["--measures", " ".join(f"Answer@{k}" for k in cutoffs), "--match", "regex" if regex else "tokens"]
-    means = run_eval(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)
-    for k in cutoffs:
-        assert means[f"Answer@{k}"] == pytest.approx(slow.top_k_accuracy(ranks, k)), k
-
-
-def test_question_with_an_invalid_pattern_counts_as_wrong(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # q0 is right; q1's only pattern is none and matches nothing: 1/2. A blank pattern is no answer, q2 is left out.
-    write_rows(folder / "c.jsonl", [{"_id": "d", "text": "the ( of 1984"}])
-    answer_lists = [[r"19\d\d"], ["("], [" "]]
-    write_rows(
-        folder / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": result} for n, result in enumerate(answer_lists)]
-    )
-    write_text(folder / "a.run", "".join(f"q{n} Q0 d 1 1 t\n" for n in range(3)))
-    more = ["--measures", "Answer@1", "--match", "regex"]
-    assert run_eval(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)["Answer@1"] == 0.5
+    means = run_eval(capfd, "a.run", *BY_ANSWERS, *more)
+    assert [means[f"Answer@{k}"] for k in cutoffs] == pytest.approx([slow.top_k_accuracy(ranks, k) for k in cutoffs])
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_reader_gets_the_top_of_a_fused_run(folder: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
-    draw = random.Random(seed)
-    texts = {f"d{n}": {"title": draw.choice(WORDS), "text": draw.choice(WORDS)} for n in range(30)}
+    rng = random.Random(seed)
+    texts = {f"d{n}": {"title": rng.choice(WORDS), "text": rng.choice(WORDS)} for n in range(30)}
     write_rows(folder / "c.jsonl", [{"_id": id} | row for id, row in texts.items()])
-    lists = [draw.sample(list(texts), draw.randint(1, 20)) for _ in range(3)]
-    for number, names in enumerate(lists):
-        lines = [f"q Q0 {name} {rank} {50 * number - rank} t\n" for rank, name in enumerate(names, start=1)]
+    lists = [rng.sample(list(texts), rng.randint(1, 20)) for _ in range(3)]
+    for number, ids in enumerate(lists):
+        lines = [f"q Q0 {id} {rank} {50 * number - rank} t\n" for rank, id in enumerate(ids, start=1)]
         write_text(folder / f"{number}.run", "".join(lines))
-    run_command(
-        capfd, "fuse", "0.run", "1.run", "2.run", "--method", "round-robin", "--top", "100", "-o", "fused", "-q"
-    )
-    shown = queries.round_robin(lists, 100)[:10]
-    wanted = [queries.reader_input("who?", **texts[name]) for name in shown]
-    for order in ("rank", "score"):  # a reader that sorts sees the same
-        reading = iter_reader_questions(
-            "fused",
-            queries={"q": "who?"},
-            corpus=CorpusStore.open("c.jsonl"),
-            depth=10,
-            order=order,
-            tracker=InputTracker(),
+    runs = ["0.run", "1.run", "2.run"]
+    run_command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "100", "-o", "fused", "-q")
+    expected = [queries.reader_input("who?", **texts[id]) for id in queries.round_robin(lists, 100)[:10]]
+    store = CorpusStore.open("c.jsonl")
+    for order in ("rank", "score"):
+        (question,) = iter_reader_questions(
+            "fused", queries={"q": "who?"}, corpus=store, depth=10, order=order, tracker=InputTracker()
         )
-        assert [each.inputs for each in reading] == [wanted]
+        assert question.inputs == expected
 
 
 def test_rouge_of_a_worked_example() -> None:
@@ -314,25 +239,19 @@ def test_rouge_of_a_worked_example() -> None:
     # longest common subsequence the cat on mat, 4: F 8/11
     result = compute_rouge(["The cat on a mat!"], ["the cat sat on the mat"])
     assert result == pytest.approx({"rouge1": 8 / 11, "rouge2": 2 / 9, "rougeL": 8 / 11})
-
-
-def test_rouge_is_averaged_and_0_without_texts() -> None:
     result = compute_rouge(["a b", "c", ""], ["a b", "d", "e"])
     assert result == pytest.approx({"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3})
     assert compute_rouge([], []) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
-def test_rouge_tokenizes_all_scripts() -> None:
+def test_rouge_tokenizes_all_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     from rouge_score.rouge_scorer import RougeScorer
 
-    written, wanted = "Re-trains `x_y` (v2.0), it's 3D", "it retrains x_y v2 0; 3d's"
-    expected = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(wanted, written)
-    assert compute_rouge([written], [wanted]) == pytest.approx({name: each.fmeasure for name, each in expected.items()})
+    text, reference = "Re-trains `x_y` (v2.0), it's 3D", "it retrains x_y v2 0; 3d's"
+    expected = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(reference, text)
+    values = {name: score.fmeasure for name, score in expected.items()}
+    assert compute_rouge([text], [reference]) == pytest.approx(values)
     assert compute_rouge(["что такое крыло"], ["Крыло"])["rouge1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
-
-
-def test_missing_rouge_score_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rouge_score", None)
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(MissingDependency, match=r"ROUGE needs rouge-score.*pip install rouge-score"):
         compute_rouge(["a"], ["a"])

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import MismatchError, RecordError, UsageError
+from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 
 QRELS = "".join(f"q{n} 0 right 1\n" for n in range(1, 6))
@@ -28,12 +30,12 @@ def make_run(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "qrels", QRELS)
+def runs(folder: Path) -> Path:
+    """Return a folder with the judgments and both runs."""
+    write_text(folder / "qrels", QRELS)
     for name, ranks in RIGHT_AT.items():
-        write_text(tmp_path / f"{name}.run", make_run(ranks))
-    return tmp_path
+        write_text(folder / f"{name}.run", make_run(ranks))
+    return folder
 
 
 def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
@@ -46,9 +48,8 @@ def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[
     return result
 
 
-def test_compare_computes_known_tests_and_intervals(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # RR of a: 1/2 1 1/3 0 1/4; of b: 1/3 1 1/4 1/10 1/8; a - b has mean .055, t 1.156649, p .311789;
-    # of the 16 assignments of signs to four differences, |sum| >= .275 holds for: 1/6+1/12+1/8 = .375, with -.1 .275, …
+def test_compare_computes_known_tests_and_intervals(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # RR of a: 1/2 1 1/3 0 1/4; of b: 1/3 1 1/4 1/10 1/8; a - b has mean .055, t 1.156649, p .311789
     (contrast,) = compare_as_json(capfd, "b=b.run", "a=a.run")["contrast"]
     assert contrast["difference"] == pytest.approx(0.055)
     assert contrast["t"] == pytest.approx(1.156649, abs=1e-5)
@@ -65,36 +66,27 @@ def test_compare_computes_known_tests_and_intervals(folder: Path, capfd: pytest.
     assert contrast["significant"] is False
 
 
-def write_answers(folder: Path) -> list[str]:
-    """The same runs as questions whose answer is in the right document alone, and in another that no run has before it."""
-    texts = {"right": "It is Paris.", **{f"d{n}": "It is Rome." for n in range(10)}}
-    rows = [{"_id": id, "title": "Paris", "text": text} for id, text in texts.items()]
-    write_text(folder / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    rows = [{"_id": f"q{n}", "text": "where?", "answers": ["paris", ""]} for n in range(1, 6)]
-    write_text(folder / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    return [
-        "compare",
-        "-q",
-        "a.run",
-        "b.run",
-        "--answers",
-        "q.jsonl",
-        "--corpus",
-        "c.jsonl",
-        "--set",
-        "permutations=1000",
-    ]
+def write_texts(runs: Path, title: str, text: str, query: str) -> None:
+    """Write c.jsonl and q.jsonl; {} is the id of a passage, or the number of a query."""
+    ids = ["right", *(f"d{n}" for n in range(10))]
+    write_rows(runs / "c.jsonl", [{"_id": id, "title": title.format(id), "text": text.format(id)} for id in ids])
+    queries = [{"_id": f"q{n}", "text": query.format(n), "answers": ["of right", ""]} for n in range(1, 6)]
+    write_rows(runs / "q.jsonl", queries)
 
 
-def test_answers_and_judgments_give_the_same_tests(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    call = [*write_answers(folder), "--format", "jsonl"]
+BY_ANSWERS = ["a.run", "b.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--set", "permutations=1000"]
+
+
+def test_answers_and_judgments_give_the_same_tests(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_texts(runs, "of right", "text of {}", "")  # only one text has the answer, but every title
+    call = ["compare", "-q", *BY_ANSWERS, "--format", "jsonl"]
     result = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
     (contrast,) = [row for row in result if row["kind"] == "contrast"]
     by_judgments = compare_as_json(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
     assert by_judgments["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
     for name in ("difference", "t", "t_p", "randomisation_p", "better", "equal", "worse"):
         assert contrast[name] == pytest.approx(by_judgments[name])
-    # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
+    # ranks 2 1 3 - 4 against 3 1 4 10 8
     result = [json.loads(line) for line in run_command(capfd, *call).splitlines()]
     means = {(row["system"], row["measure"]): row["mean"] for row in result if row["kind"] == "system"}
     for system, expected in (("a", [0.2, 0.8, 0.8, 0.8]), ("b", [0.2, 0.6, 1.0, 1.0])):
@@ -103,8 +95,8 @@ def test_answers_and_judgments_give_the_same_tests(folder: Path, capfd: pytest.C
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
-def test_system_compared_with_itself_has_p_1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "copy.run", make_run(RIGHT_AT["a"]))
+def test_system_compared_with_itself_has_p_1(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(runs / "copy.run", make_run(RIGHT_AT["a"]))
     result = compare_as_json(capfd, "a.run", "copy.run")
     (contrast,) = result["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["randomisation_p"], contrast["equal"]) == (None, 1.0, 1.0, 5)
@@ -113,10 +105,10 @@ def test_system_compared_with_itself_has_p_1(folder: Path, capfd: pytest.Capture
     assert "nan" not in table.lower()
 
 
-def test_runs_of_one_name_are_runs_of_one_system(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_name_are_runs_of_one_system(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
     for name, rank in (("one", 1), ("two", 2), ("half", 2)):
-        write_text(folder / f"{name}.run", make_run((rank,) * 5))
+        write_text(runs / f"{name}.run", make_run((rank,) * 5))
     result = compare_as_json(capfd, "y=half.run", "x=one.run", "x=two.run")
     x = next(row for row in result["system"] if row["system"] == "x")
     assert x == {"system": "x", "measure": "RR@10", "mean": 0.75, "sd": pytest.approx(0.353553, abs=2e-6),
@@ -131,8 +123,8 @@ def test_runs_of_one_name_are_runs_of_one_system(folder: Path, capfd: pytest.Cap
     assert "∞" in table
 
 
-def test_holm_correction_is_per_measure(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "c.run", make_run((1, 1, 1, 1, 1)))
+def test_holm_correction_is_per_measure(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(runs / "c.run", make_run((1, 1, 1, 1, 1)))
     result = compare_as_json(capfd, "a.run", "b.run", "c.run")["contrast"]
     raw = [row["t_p"] for row in result]
     assert [row["t_p_corrected"] for row in result] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
@@ -144,23 +136,33 @@ def test_holm_correction_is_per_measure(folder: Path, capfd: pytest.CaptureFixtu
     assert [(row["baseline"], row["system"]) for row in other] == [("c", "a"), ("c", "b")]
 
 
-def test_runs_of_different_queries_are_rejected_by_default(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
-    with pytest.raises(
-        MismatchError, match="b: lacks 2 queries with judgments that other runs have, for example 'q2' of a"
-    ):
-        compare_as_json(capfd, "a.run", "b.run")
+def test_queries_missing_from_a_run_count_as_0_with_a_warning(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
+    # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
+    (contrast,) = compare_as_json(capfd, "a.run", "b.run")["contrast"]
+    assert contrast["difference"] == pytest.approx(-0.28)
+    write_texts(runs, "", "text of {}", "")
+    for call, source in ((["a.run", "b.run", "--qrels", "qrels"], "judgments"), (BY_ANSWERS, "answers")):
+        app(["compare", "-q", *call], standalone_mode=False)
+        assert capfd.readouterr().err == (
+            f"drtk: 2 queries with {source}, for example 'q2', are not in all runs; they count as 0 for the runs that "
+            "lack them; use --intersect to compare on the common queries\n"
+        )
+    app(["compare", "a.run", "b.run", "--qrels", "qrels", "-o", "table"], standalone_mode=False)
+    messages = capfd.readouterr().err
+    assert "b: 2 of 5 queries with judgments are not in the run, counted as 0" in messages
+    assert re.search(r"compare: 2 in, \d+ out, [\d.]+ s", messages)
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
     (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--intersect")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.05)
     assert contrast["df"] == 2
-    # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
-    (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--set", "missing_as_zero=true")["contrast"]
-    assert contrast["difference"] == pytest.approx(-0.28)
+    write_text(runs / "b.run", "")
+    with pytest.raises(MismatchError, match="the runs have no common query with judgments"):
+        compare_as_json(capfd, "a.run", "b.run", "--intersect")
 
 
-def test_single_query_is_compared_but_not_tested(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "qrels", "q1 0 right 1\n")
+def test_single_query_is_compared_but_not_tested(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(runs / "qrels", "q1 0 right 1\n")
     (contrast,) = compare_as_json(capfd, "a.run", "b.run")["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["interval"], contrast["effect"]) == (None, 1.0, None, None)
     table = run_command(capfd, "compare", "-q", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10")
@@ -168,53 +170,46 @@ def test_single_query_is_compared_but_not_tested(folder: Path, capfd: pytest.Cap
     assert "A single query cannot be tested" in table
 
 
-def test_queries_that_changed_most_are_shown_with_rank_changes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_that_changed_most_are_shown_with_rank_changes(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # b - a: q4 +.1, q1 -.1667, q5 -.125, q3 -.0833
     result = compare_as_json(capfd, "a.run", "b.run", "--moved", "2")["move"]
     assert [row["query_id"] for row in result] == ["q4", "q1", "q5"]
     right = {"id": "right", "grade": 1, "before": None, "after": 10, "title": "", "snippet": ""}
     assert result[0]["relevant"][0] == right
     assert result[0]["firsts"][0]["id"] == "d0"
-    write_text(folder / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
-    write_text(
-        folder / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6))
-    )
+    write_texts(runs, "title {}", "text of {} about kites", "kite {}?")
     texts = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--measures", "RR@10", "--qrels", "qrels", "--moved", "1"]
     lines = run_command(capfd, "compare", "-q", "a.run", "b.run", *texts).splitlines()
     at = lines.index("q4  kite 4?")
     assert lines[at : at + 5] == [
         "q4  kite 4?",
         "  RR@10 0.0000 (a) → 0.1000 (b), +0.1000",
-        "  - relevant, not retrieved → rank 10: right RIGHT",
+        "  - relevant, not retrieved → rank 10: right title right",
         "    text of right about kites",
-        "  - first in both, not judged: d0 D0",
+        "  - first in both, not judged: d0 title d0",
     ]
 
 
-def test_html_page_escapes_text_and_is_self_contained(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_html_page_escapes_text_and_is_self_contained(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     evil = "<script>alert('kite')</script> & \"kites\""
-    ids = ["right", *(f"d{n}" for n in range(10))]
-    write_text(folder / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ids))
-    write_text(
-        folder / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6))
-    )
+    write_texts(runs, evil, evil, f"kite {evil}")
     options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--heading", "<b>mine</b>"]
     run_command(capfd, "compare", "-q", "a.run", "b.run", *options, "--qrels", "qrels", "-o", "page.html")
-    page = (folder / "page.html").read_text()
+    page = (runs / "page.html").read_text()
     assert "<script" not in page
     assert "&lt;b&gt;mine&lt;/b&gt;" in page
     assert not re.search(r"https?://|@import|url\(|src=|href=", page)
     assert all(f"<{tag}" in page for tag in ("table", "svg", "details", "mark"))
-    assert json.loads((folder / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
+    assert json.loads((runs / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
 
 
-def test_significance_marks_keep_digits_aligned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # y finds 20 right documents at rank 1, z at rank 2: a difference of -.5 everywhere, and certain
-    write_text(tmp_path / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
+def test_significance_marks_keep_digits_aligned(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # y finds 20 right documents at rank 1, z at rank 2: every difference is -.5
+    write_text(folder / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
     for name, documents in (("y", "right other"), ("z", "other right")):
-        result = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
-        write_text(tmp_path / f"{name}.run", "".join(result))
-    call = ["compare", "-q", *(str(tmp_path / f"{name}.run") for name in "yz"), "--qrels", str(tmp_path / "qrels")]
+        lines = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
+        write_text(folder / f"{name}.run", "".join(lines))
+    call = ["compare", "-q", "y.run", "z.run", "--qrels", "qrels"]
     call += ["--measures", "RR P@1", "--set", "permutations=100000"]
     table = run_command(capfd, *call).splitlines()
     assert table[3:6] == ["system      RR      P@1", "y       1.0000*  1.0000*", "z       0.5000†  0.0000†"]
@@ -227,7 +222,7 @@ def test_significance_marks_keep_digits_aligned(tmp_path: Path, capfd: pytest.Ca
     assert "| z | 0.5000† | 0.0000† |" in run_command(capfd, *call, "--format", "markdown")
 
 
-def test_all_formats_have_the_same_values(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_formats_have_the_same_values(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format"]
     markdown, latex, table = (run_command(capfd, *call, format) for format in ("markdown", "latex", "csv"))
     assert "| a | **0.4167** |" in markdown
@@ -240,30 +235,26 @@ def test_all_formats_have_the_same_values(folder: Path, capfd: pytest.CaptureFix
     assert (values["system"], values["against"]) == ("a", "b")
 
 
-def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    by_answers = write_answers(folder)[1:]
+def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_texts(runs, "", "text of {}", "")
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
         (["x=a.run", "x=b.run", *qrels], "requires two systems"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
-        (
-            ["a.run", "b.run", "--intersect", "--set", "missing_as_zero=true", *qrels],
-            "`intersect` and `missing_as_zero`",
-        ),
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
-        ([*by_answers, *qrels], "--qrels and --answers"),
-        ([*by_answers, "--measures", "nDCG@10"], "requires `qrels`"),
-        ([*by_answers, "--by", "source"], "`by=source`"),
-        (by_answers[:-4], "`answers` requires `corpus`"),
-        ([word if word != "b.run" else "-" for word in by_answers], "cannot be read from stdin"),
+        ([*BY_ANSWERS, *qrels], "--qrels and --answers"),
+        ([*BY_ANSWERS, "--measures", "nDCG@10"], "requires `qrels`"),
+        ([*BY_ANSWERS, "--by", "source"], "`by=source`"),
+        (BY_ANSWERS[:4], "`answers` requires `corpus`"),
+        ([word if word != "b.run" else "-" for word in BY_ANSWERS], "cannot be read from stdin"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "compare", *arguments)
-    write_text(folder / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
+    write_text(runs / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
     with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
-        run_command(capfd, "compare", *by_answers, "--set", "missing_as_zero=true")
-    write_text(folder / "b.run", make_run((1,)) + "q1 Q0 d0 1 20 t\n")
+        run_command(capfd, "compare", *BY_ANSWERS)
+    write_text(runs / "b.run", make_run((1,)) + "q1 Q0 d0 1 20 t\n")
     with pytest.raises(RecordError, match=r"^b\.run:12: .*a second time"):
         run_command(capfd, "compare", "a.run", "b.run", *qrels)

@@ -14,8 +14,9 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation import judged_runs
-from drtk.evaluation.evaluate import log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
+from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 
 RUN = """\
@@ -33,15 +34,15 @@ QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td7\t1\nq2\td2\t1\nq3\td0\t1\
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_text(tmp_path / "a.run", RUN)
-    write_text(tmp_path / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
-    write_text(tmp_path / "test.tsv", QRELS)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def runs(folder: Path) -> Path:
+    """Return a folder with two runs and their judgments."""
+    write_text(folder / "a.run", RUN)
+    write_text(folder / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
+    write_text(folder / "test.tsv", QRELS)
+    return folder
 
 
-def test_eval_prints_known_values(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_known_values(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
     arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "digits=6").splitlines() == [
@@ -51,19 +52,15 @@ def test_eval_prints_known_values(folder: Path, capfd: pytest.CaptureFixture[str
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-4] == "0.2778"
 
 
-def test_csv_and_json_have_values_in_full_precision(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def lines(format: str) -> list[str]:
-        arguments = ["a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format", format]
-        return run_command(capfd, "eval", "-q", *arguments).splitlines()
-
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines("csv")))))
+def test_csv_and_json_have_values_in_full_precision(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format"]
+    rows = list(csv.DictReader(io.StringIO(run_command(capfd, *call, "csv"))))
     assert [float(row["RR@10"]) for row in rows] == pytest.approx([(1 / 2 + 1 / 3) / 4, (1 + 1 / 3) / 4], abs=1e-15)
-    first, _ = map(json.loads, lines("jsonl"))
-    values = {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "P_5": pytest.approx(0.15)}
-    assert first == {"run": "a", "queries": 4} | values
+    first = json.loads(run_command(capfd, *call, "jsonl").splitlines()[0])
+    assert first == {"run": "a", "queries": 4, "RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "P_5": pytest.approx(0.15)}
 
 
-def test_many_measures_are_printed_as_rows(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_many_measures_are_printed_as_rows(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed = run_command(
         capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official relstring"
     )
@@ -76,46 +73,41 @@ def test_many_measures_are_printed_as_rows(folder: Path, capfd: pytest.CaptureFi
     ]
 
 
-def test_output_manifest_lists_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_manifest_lists_inputs(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", "a.run", "--qrels", "test.tsv", "-o", "table.txt", "--measures", "RR@10"]
-    run_command(capfd, *arguments)
-    assert (folder / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
-    manifest = json.loads((folder / "table.txt.meta.json").read_text())
+    app(arguments, standalone_mode=False)
+    assert "eval: 1 in, 2 out, " in capfd.readouterr().err
+    assert (runs / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
+    manifest = json.loads((runs / "table.txt.meta.json").read_text())
     assert {entry["path"] for entry in manifest["inputs"]} == {"a.run", "test.tsv"}
     assert manifest["counts"] == {"in": 1, "out": 2}  # runs, and lines of the table
     with pytest.raises(DrtkError, match="exists already"):
         run_command(capfd, *arguments)
 
 
-def test_judged_ids_missing_from_the_corpus_are_counted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
+def test_judged_ids_missing_from_the_corpus_are_counted(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_rows(runs / "corpus.jsonl", [{"_id": f"d{n}", "text": "t"} for n in (1, 2, 7)])
     app(["eval", "-q", "a.run", "--qrels", "test.tsv", "--corpus", "corpus.jsonl"], standalone_mode=False)
     assert "test.tsv: 1 of 4 judged passages are not in the corpus, for example 'd0'" in capfd.readouterr().err
 
 
-def test_documents_are_scored_by_their_best_passage(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_scored_by_their_best_passage(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # passages x#0, d#1, x#1, d#0: documents x, d; the judged d is second
-    write_text(folder / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
-    write_text(folder / "docs.tsv", "q\td\t1\n")
+    write_text(runs / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
+    write_text(runs / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
     assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
     with pytest.raises(UsageError, match="use `by=source`"):
         run_command(capfd, *arguments)
-    # the corpus says which document a passage is of
-    rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
-    rows = [("x#0", {"source_id": "d"}), *rows[1:]]
-    text = "".join(json.dumps({"_id": id, "text": "t", "metadata": of}) + "\n" for id, of in rows)
-    write_text(folder / "corpus.jsonl", text)
+    # the corpus assigns passages to documents
+    sources = {"x#0": "d", "x#1": "x", "d#0": "d", "d#1": "d"}
+    rows = [{"_id": id, "text": "t", "metadata": {"source_id": source}} for id, source in sources.items()]
+    write_rows(runs / "corpus.jsonl", rows)
     printed = run_command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
     assert printed.split()[-2:] == ["1.0000", "2"]
 
 
-def test_runs_of_the_same_name_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="two runs are named 'x'"):
-        run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
-
-
-def test_run_on_stdin_loads_no_heavy_libraries(folder: Path) -> None:
+def test_run_on_stdin_loads_no_heavy_libraries(runs: Path) -> None:
     script = (
         "import sys; sys.argv = ['drtk', 'eval', '-q', '--qrels', 'test.tsv', '--measures', 'RR@10']\n"
         "from drtk.cli.main import app\n"
@@ -139,7 +131,7 @@ def eval_rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: s
     return float(json.loads(printed.out)["RR"]), printed.err
 
 
-def test_unjudged_and_missing_queries(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unjudged_and_missing_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, qrels = "q1 Q0 a 1 3 t\nq1 Q0 b 2 2 t\nq2 Q0 a 1 3 t\n", "q1 0 b 1\nq2 0 a 1\n"
     more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
     value, messages = eval_rr(capfd, run=run, qrels=more)
@@ -156,7 +148,7 @@ def test_unjudged_and_missing_queries(folder: Path, capfd: pytest.CaptureFixture
         assert eval_rr(capfd, run=run, qrels=judged)[0] == 0.0
 
 
-def test_ties_rank_order_and_dropped_documents(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ties_rank_order_and_dropped_documents(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # q1: a and b with 2 both, b first; trusting ranks, a is first
     tie = "q1 Q0 a 1 2 t\nq1 Q0 b 2 2 t\n"
     assert eval_rr(capfd, run=tie, qrels="q1 0 b 1\n")[0] == 1.0
@@ -166,7 +158,7 @@ def test_ties_rank_order_and_dropped_documents(folder: Path, capfd: pytest.Captu
     assert eval_rr(capfd, "--depth", "1", "--drop-same-id", **own)[0] == 1.0
 
 
-def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_file_and_line(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     faults: list[tuple[str, str, type[DrtkError], str]] = [
         (
             "x Q0 d1 1 1 a\n",
@@ -186,6 +178,8 @@ def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[st
     for run, qrels, fault, problem in faults:
         with pytest.raises(fault, match=problem):
             eval_rr(capfd, run=run, qrels=qrels)
+    with pytest.raises(UsageError, match="two runs are named 'x'"):
+        run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
     assert eval_rr(capfd, "--skip-bad", "1", run=RUN + "q3 Q0 d4 4 1 a\n", qrels=QRELS)[0] == pytest.approx(
         (1 / 2 + 1 / 3) / 4
     )
@@ -197,17 +191,17 @@ def make_run(depth: int, *queries: str) -> str:
 
 
 @pytest.fixture
-def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
-    write_text(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
-    write_text(tmp_path / "short.run", make_run(20, "q1", "q2"))
-    write_text(tmp_path / "alike.run", make_run(20, "q1") + make_run(7, "q2") + make_run(200, "q3"))  # q3 is not judged
+def shallow(folder: Path) -> Path:
+    """Return a folder with runs of 20 documents per query, judgments, answers and corpora."""
+    write_text(folder / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
+    write_text(folder / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
+    write_text(folder / "short.run", make_run(20, "q1", "q2"))
+    write_text(folder / "alike.run", make_run(20, "q1") + make_run(7, "q2") + make_run(200, "q3"))  # q3 is not judged
     rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
-    write_text(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
-    write_text(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write_text(tmp_path / "q.jsonl", "".join(f'{{"_id":"q{n}","text":"?","answers":["Paris"]}}\n' for n in (1, 2)))
-    return tmp_path
+    write_rows(folder / "c.jsonl", rows[:20])
+    write_rows(folder / "more.jsonl", rows)
+    write_rows(folder / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": ["Paris"]} for n in (1, 2)])
+    return folder
 
 
 def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -241,7 +235,8 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     depths = {"a": 20, "b": 20, "deep": 100, "c": 20, "d": 20, "one": 1, "empty": 0}
     whole = "nDCG RR AP num_q num_ret iprec_at_recall_0.50 SetF "
-    log_shallow_runs(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
+    results = [Evaluation(name, {}, deepest=depth) for name, depth in depths.items()]
+    log_shallow_runs(results, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
     query = "for a query with judgments, fewer than the cut-off of"
     assert caplog.messages == [
         f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100{DEEPER}",

@@ -7,63 +7,25 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
 from drtk.evaluation.plots.training import TrainingCurves, smooth
+from tests.embedding_folders import write_embeddings
+from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 RUN_A = "q1 Q0 x 1 3 t\nq1 Q0 r 2 2 t\nq2 Q0 r 1 5 t\nq2 Q0 y 2 1 t\n"
 RUN_B = "q1 Q0 r 1 3 t\nq1 Q0 x 2 2 t\nq2 Q0 y 1 5 t\nq2 Q0 z 2 1 t\n"
-QRELS = "q1 0 r 1\nq2 0 r 1\nq2 0 s 1\n"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "a.run", RUN_A)
-    write_text(tmp_path / "b.run", RUN_B)
-    write_text(tmp_path / "qrels", QRELS)
-    log = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, "nDCG@10": 0.3}, {"step": 30, "loss": 0.5}]
-    write_text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
-    pairs = [("s", "m", "u", 4.5, 0.9), ("s", "m", "v", 4.0, 0.8), ("s", "n", "w", 0.5, 0.1), ("s", "n", "x", 5.0, 0.7)]
-    names = ("system", "sentence1", "sentence2", "score", "cosine")
-    write_text(
-        tmp_path / "pairs.jsonl", "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in pairs)
-    )
-    return tmp_path
-
-
-def plot_numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
-    return json.loads(run_command(capfd, "plot", "-q", *arguments, "--format", "json"))
-
-
-def test_recall_by_depth(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # a: q1 finds r at 2 of 1 relevant, q2 r at 1 of 2: R@1 (0 + .5)/2, R@2 on (1 + .5)/2; hit rate .5, then 1
-    result = plot_numbers(capfd, "recall", "a.run", "b.run", "--qrels", "qrels")
-    assert result["k"][:3] == [1, 2, 3]
-    assert result["curves"]["a"][:3] == [0.25, 0.75, 0.75]
-    assert result["curves"]["b"][:3] == [0.5, 0.5, 0.5]
-    hits = plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--hit-rate")
-    assert (hits["measure"], hits["curves"]["a"][:2]) == ("Success", [0.5, 1.0])
-    assert plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--depth", "1")["k"] == [1]
-
-
-def test_training_draws_a_field_of_the_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    result = plot_numbers(capfd, "training", "one=log.jsonl")
-    assert result == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
-    result = plot_numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
-    assert result["curves"]["one"] == {"steps": [20], "values": [0.3]}
-    with pytest.raises(DrtkError, match=r"log\.jsonl: no field accuracy; choose from loss, nDCG@10"):
-        plot_numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
-
-
+JUDGED = ["--qrels", "qrels"]
+LOG = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, "nDCG@10": 0.3}, {"step": 30, "loss": 0.5}]
+RATED = [("u", 4.5, 0.9), ("v", 4.0, 0.8), ("w", 0.5, 0.1), ("x", 5.0, 0.7)]
 PRETRAINED = [
     {"step": 0, "held_out_mlm": 9.0, "held_out_decoder": 8.0, "gain_decoder": 0.0, "uniformity": -0.5},
     {"step": 1, "loss": 16.0, "mlm": 9.0, "decoder": 7.0, "passage_stop_words": 0.4, "learning_rate": 0.1},
@@ -73,17 +35,59 @@ PRETRAINED = [
 WARM = [{"step": 1, "loss": 9.5, "mlm": 9.5}, {"step": 2, "loss": 8.5, "mlm": 8.5}, {"step": 2, "probe": 0.2}]
 
 
-@pytest.fixture
-def folder_with_logs(folder: Path) -> Path:
-    write_text(folder / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
-    write_text(folder / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
-    return folder
+@pytest.fixture(autouse=True)
+def _files(folder: Path) -> None:
+    write_text(folder / "a.run", RUN_A)
+    write_text(folder / "b.run", RUN_B)
+    write_text(folder / "qrels", "q1 0 r 1\nq2 0 r 1\nq2 0 s 1\n")
+    write_rows(folder / "log.jsonl", LOG)
+    write_rows(folder / "simlm.jsonl", PRETRAINED)
+    write_rows(folder / "warm.jsonl", WARM)
+    pairs = [{"system": "s", "sentence1": "m", "sentence2": b, "score": s, "cosine": c} for b, s, c in RATED]
+    write_rows(folder / "pairs.jsonl", pairs)
+    write_embeddings(folder / "q", [[1, 0, 0], [0, 1, 0]], ["q1", "q2"])
+    write_embeddings(folder / "p", [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]], ["r", "s", "x"])
+
+
+def plot_numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+    return json.loads(run_command(capfd, "plot", "-q", *arguments, "--format", "json"))
+
+
+def test_recall_by_depth(capfd: pytest.CaptureFixture[str]) -> None:
+    # a: q1 has r at rank 2 of 1 relevant, q2 r at 1 of 2: R@1 (0 + .5)/2, R@2 on (1 + .5)/2; hit rate .5, then 1
+    result = plot_numbers(capfd, "recall", "a.run", "b.run", *JUDGED)
+    assert result["k"][:3] == [1, 2, 3]
+    assert result["curves"]["a"][:3] == [0.25, 0.75, 0.75]
+    assert result["curves"]["b"][:3] == [0.5, 0.5, 0.5]
+    assert result["deepest"] == {"a": 2, "b": 2}
+    hits = plot_numbers(capfd, "recall", "a.run", *JUDGED, "--hit-rate")
+    assert (hits["measure"], hits["curves"]["a"][:2]) == ("Success", [0.5, 1.0])
+    assert plot_numbers(capfd, "recall", "a.run", *JUDGED, "--depth", "1")["k"] == [1]
+
+
+def test_recall_beyond_the_depth_of_a_run_is_dotted() -> None:
+    axis = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 7, marker="o")
+    draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 10, marker="o")
+    lines = [(line.get_linestyle(), list(line.get_xdata())) for line in axis.lines]
+    assert lines == [("-", [1, 2, 5]), (":", [5, 10]), ("-", [1, 2, 5, 10])]
+
+
+def test_training_plots_one_field_of_a_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = plot_numbers(capfd, "training", "one=log.jsonl")
+    assert result == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
+    result = plot_numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
+    assert result["curves"]["one"] == {"steps": [20], "values": [0.3]}
+    write_rows(folder / "warm.jsonl", WARM[:2])  # one loss term, no measurement
+    result = plot_numbers(capfd, "training", "warm.jsonl")
+    assert result == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
 
 
 def test_pretraining_logs_have_a_panel_per_term_and_measurement(
-    folder_with_logs: Path, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = {panel["field"]: panel for panel in plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")["panels"]}
+    logs = ["simlm.jsonl", "warm.jsonl"]
+    result = {panel["field"]: panel for panel in plot_numbers(capfd, "training", *logs)["panels"]}
     assert [*result] == ["loss", "mlm", "decoder", "gain_decoder", "uniformity", "probe"]
     assert result["mlm"] == {
         "field": "mlm",
@@ -92,64 +96,52 @@ def test_pretraining_logs_have_a_panel_per_term_and_measurement(
     }
     assert result["gain_decoder"]["curves"] == {"simlm": {"steps": [0, 2], "values": [0.0, 0.3]}}
     assert result["probe"]["curves"] == {"warm": {"steps": [2], "values": [0.2]}}
-    fields = ["--field", "probe", "--field", "passage_stop_words"]
-    panels = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl", *fields)["panels"]
-    assert [(panel["field"], [*panel["curves"]]) for panel in panels] == [
-        ("probe", ["warm"]),
-        ("passage_stop_words", ["simlm"]),
-    ]
-    with pytest.raises(DrtkError, match="no log has the field gain_mlm; choose from held_out_mlm, "):
-        plot_numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
-    write_text(folder_with_logs / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
-    panels = plot_numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
-    curves = {panel["field"]: [*panel["curves"]] for panel in panels}
-    assert curves == {"loss": ["warm", "loss"], "mlm": ["warm"], "probe": ["warm"]}
-    write_text(
-        folder_with_logs / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2])
-    )  # one term, no measurement
-    result = plot_numbers(capfd, "training", "warm.jsonl")
-    assert result == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
+    write_text(folder / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
+    for arguments, expected in (
+        ([*logs, "--field", "probe", "--field", "passage_stop_words"],
+         {"probe": ["warm"], "passage_stop_words": ["simlm"]}),
+        (["warm.jsonl", "loss.jsonl"], {"loss": ["warm", "loss"], "mlm": ["warm"], "probe": ["warm"]}),
+    ):  # fmt: skip
+        panels = plot_numbers(capfd, "training", *arguments)["panels"]
+        assert {panel["field"]: [*panel["curves"]] for panel in panels} == expected
 
 
 def test_smooth_averages_neighbors() -> None:
-    averages, deviations = smooth(
-        [0.0, 3.0, 0.0, 3.0, 0.0, 3.0, 0.0, 3.0]
-    )  # from 8 values on, one neighbor on either side
+    averages, deviations = smooth([0.0, 3.0, 0.0, 3.0, 0.0, 3.0, 0.0, 3.0])  # 8 values: one neighbor on either side
     assert averages.tolist() == [1.5, 1, 2, 1, 2, 1, 2, 1.5]
     assert deviations.tolist() == pytest.approx([1.5, *[2**0.5] * 6, 1.5])
     assert [part.tolist() for part in smooth([2.0, 1.0])] == [[2, 1], [0, 0]]
 
 
-def draw_training(result: dict[str, Any]) -> Any:
-    """The axes of a drawing of training logs."""
+def draw_training(data: dict[str, Any]) -> Any:
+    """Return the axes of a drawing of training logs."""
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    TrainingCurves().draw(figure, result, PlotSettings())
+    TrainingCurves().draw(figure, data, PlotSettings())
     figure.canvas.draw()
     return figure.axes
 
 
-def test_steps_start_at_0_and_held_out_values_are_dashed(
-    folder_with_logs: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_start_at_0_and_held_out_values_are_dashed(capfd: pytest.CaptureFixture[str]) -> None:
     for last, ticks in ((1, [0, 1]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])):
         curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
         (axis,) = draw_training({"field": "loss", "curves": {"a": curve}})
         low, high = axis.get_xlim()
         assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
-    result = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
-    axes = dict(zip([panel["field"] for panel in result["panels"]], draw_training(result), strict=True))
+    data = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
     styles = {
-        name: {line.get_linestyle() for line in axis.lines if len(line.get_xdata()) and line.get_color() != GRAY}
-        for name, axis in axes.items()
+        panel["field"]: {
+            line.get_linestyle() for line in axis.lines if len(line.get_xdata()) and line.get_color() != GRAY
+        }
+        for panel, axis in zip(data["panels"], draw_training(data), strict=True)
     }
     assert styles["gain_decoder"] == styles["uniformity"] == {"--"}
     assert styles["mlm"] == {"-", "--"}
     assert styles["probe"] == styles["loss"] == {"-"}
 
 
-def test_differences_query_by_query(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_differences_query_by_query(capfd: pytest.CaptureFixture[str]) -> None:
     # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
-    result = plot_numbers(capfd, "differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR")
+    result = plot_numbers(capfd, "differences", "a.run", "b.run", *JUDGED, "--measure", "RR")
     assert result == {
         "measure": "RR", "runs": ["a", "b"], "mean": 0.25, "better": 1, "equal": 0, "worse": 1,
         "queries": ["q2", "q1"], "differences": [1.0, -0.5],
@@ -157,23 +149,20 @@ def test_differences_query_by_query(folder: Path, capfd: pytest.CaptureFixture[s
 
 
 def draw_bars(values: list[float], ids: list[str]) -> tuple[Any, list[str]]:
-    """The axis of a plot of differences, and the lines of its legend."""
+    """Return the axis of a plot of differences, and the lines of its legend."""
     figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
-    counts = {"better": sum(v > 0 for v in values), "worse": sum(v < 0 for v in values)}
-    result = {"measure": "RR", "runs": ["first", "second"], "mean": sum(values) / len(values), "queries": ids}
-    result |= counts | {"equal": len(values) - sum(counts.values()), "differences": values}
-    Differences().draw(figure, result, PlotSettings())
+    better, worse = sum(v > 0 for v in values), sum(v < 0 for v in values)
+    data = {"measure": "RR", "runs": ["first", "second"], "mean": sum(values) / len(values), "queries": ids}
+    data |= {"better": better, "worse": worse, "equal": len(values) - better - worse, "differences": values}
+    Differences().draw(figure, data, PlotSettings())
     figure.canvas.draw()
     return figure.axes[0], [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_differences_name_the_most_changed_queries() -> None:
     axis, legend = draw_bars([0.5] * 7 + [0.0] * 35 + [-0.5, -0.6, -0.6], [f"q{n}" for n in range(45)])
-    assert legend == [
-        "first better: 7 (most on q0, q1, q2)",
-        "second better: 3 (most on q44, q43, q42)",
-        "mean +0.0400; 35 equal",
-    ]
+    names = ["first better: 7 (most on q0, q1, q2)", "second better: 3 (most on q44, q43, q42)"]
+    assert legend == [*names, "mean +0.0400; 35 equal"]
     assert [bar.get_height() for bar in axis.patches][6:43:36] == [0.5, -0.5]
     assert not len(axis.get_xticks())
     assert axis.get_ylim() == pytest.approx((-0.66, 0.66))
@@ -185,22 +174,16 @@ def test_differences_name_the_most_changed_queries() -> None:
 
 def test_scores_compute_auc_and_means(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # a: relevant 2 and 5, other 3 and 1: of the four pairs 2>1, 5>3, 5>1 are right: AUC 3/4; means 3.5 and 2
-    panel = plot_numbers(capfd, "scores", "a.run", "--qrels", "qrels")["panels"]["a"]
-    assert panel["auc"] == 0.75
-    assert panel["means"] == [3.5, 2.0]
+    panel = plot_numbers(capfd, "scores", "a.run", *JUDGED)["panels"]["a"]
+    assert (panel["auc"], panel["means"]) == (0.75, [3.5, 2.0])
     assert (sum(panel["good"]), sum(panel["other"]), len(panel["edges"]) - len(panel["good"])) == (2, 2, 1)
-    example = {
-        "query_id": "q",
-        "positives": ["p"],
-        "negatives": ["n", "m"],
-        "scores": {"positives": [2], "negatives": [2, 1]},
-    }
-    write_text(folder / "t.jsonl", json.dumps(example) + "\n")
+    example = {"query_id": "q", "positives": ["p"], "negatives": ["n", "m"]}
+    write_rows(folder / "t.jsonl", [example | {"scores": {"positives": [2], "negatives": [2, 1]}}])
     result = plot_numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
     assert (result["kinds"], result["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
 
 
-def test_cosines_by_rating_from_a_file_of_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cosines_by_rating_from_a_file_of_pairs(capfd: pytest.CaptureFixture[str]) -> None:
     result = plot_numbers(capfd, "cosine", "pairs.jsonl")
     assert result["bins"] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
     assert result["systems"]["s"]["cosines"] == [[0.1], [], [], [], [0.7, 0.8, 0.9]]  # 5.0 belongs to the last bin
@@ -221,27 +204,12 @@ def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest
     assert sum(map(len, drawn["cosines"])) == 12
 
 
-def write_embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
-    from drtk.data.embeddings import ShardWriter, digest_records
-    from drtk.runtime.atomic import write_json
-    from drtk.runtime.manifest import create_manifest
-
-    folder.mkdir()
-    writer = ShardWriter(folder, dimension=len(vectors[0]), dtype="float32")
-    writer.write(ids, np.array(vectors, dtype=np.float32), digest=digest_records(ids))
-    writer.close()
-    facts = {"shards": writer.entries, "dimension": len(vectors[0]), "dtype": "float32", "role": "passage"}
-    write_json(folder / "meta.json", create_manifest("embeddings", {}, program="encode") | facts)
-
-
 def test_space_of_embeddings_and_judgments(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_embeddings(folder / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
-    write_embeddings(folder / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
-    # (1, 0) (.8, .6) (0, 1): squared distances .4 2 .8
-    write_embeddings(folder / "three", ["a", "b", "c"], [[1, 0], [0.8, 0.6], [0, 1]])
+    # squared distances .4 2 .8
+    write_embeddings(folder / "three", [[1, 0], [0.8, 0.6], [0, 1]])
     result = plot_numbers(capfd, "space", "three")
     assert result["geometry"]["three"]["uniformity"] == pytest.approx(-1.499775, abs=2e-6)
-    result = plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels")
+    result = plot_numbers(capfd, "space", "queries=q", "passages=p", *JUDGED)
     # judged pairs q1 r (.4), q2 r (squared distance 2 - 2 * .6 = .8), q2 s (2): mean 3.2/3
     assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
     assert result["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
@@ -250,83 +218,74 @@ def test_space_of_embeddings_and_judgments(folder: Path, capfd: pytest.CaptureFi
     assert (sum(panel["matching"]), sum(panel["random"])) == (3, 4)
     assert (panel["matching"][0], panel["matching"][-1]) == (1, 1)
     assert (result["edges"][0], result["edges"][-1]) == pytest.approx((0, 0.8), abs=1e-6)
-    fewer = plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
+    fewer = plot_numbers(capfd, "space", "queries=q", "passages=p", *JUDGED, "--points", "2")
     assert sum(fewer["panels"]["judged pairs"]["random"]) <= 2
-    write_embeddings(folder / "same", ["q1", "q2"], [[0.6, 0.8, 0], [0, 0, 1]])  # passages with the ids of queries
+    write_embeddings(folder / "same", [[0.6, 0.8, 0], [0, 0, 1]], ["q1", "q2"])  # passages with the ids of queries
     write_text(folder / "same.qrels", "q1 0 q1 1\n")
     result = plot_numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
     assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
-    write_text(folder / "other", "q9 0 r 1\n")
-    with pytest.raises(MismatchError, match="no relevant pair has both vectors"):
-        plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
-    write_embeddings(folder / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
-    with pytest.raises(MismatchError, match=r"the dimensions differ \(3, 4\)"):
-        plot_numbers(capfd, "space", "queries=q", "wide")
 
 
-PICTURES: dict[str, list[str]] = {
-    "recall": ["recall", "a.run", "b.run", "--qrels", "qrels"],
-    "training": ["training", "log.jsonl"],
-    "differences": ["differences", "a.run", "b.run", "--qrels", "qrels"],
-    "scores": ["scores", "a.run", "--qrels", "qrels"],
-    "space": ["space", "queries=q", "passages=p", "--qrels", "qrels"],
-    "cosine": ["cosine", "pairs.jsonl"],
+PICTURES = {
+    "recall": ["a.run", "b.run", *JUDGED],
+    "training": ["log.jsonl"],
+    "differences": ["a.run", "b.run", *JUDGED],
+    "scores": ["a.run", *JUDGED],
+    "space": ["queries=q", "passages=p", *JUDGED],
+    "cosine": ["pairs.jsonl"],
 }
 
 
 def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    write_embeddings(folder / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
-    write_embeddings(folder / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
     assert [*PICTURES] == [*PLOTS]
     for kind, call in PICTURES.items():
-        run_command(capfd, "plot", "-q", *call, "-o", f"{kind}.svg")
+        run_command(capfd, "plot", "-q", kind, *call, "-o", f"{kind}.svg")
         texts = "".join(ElementTree.fromstring((folder / f"{kind}.svg").read_text()).itertext())
         assert len(texts.split()) > 5, kind  # letters are letters
-    call = ["plot", "-q", *PICTURES["cosine"]]
-    run_command(capfd, *call, "-o", "again.svg")
+    call = ["plot", "cosine", "pairs.jsonl", "-o"]
+    app([*call, "again.svg"], standalone_mode=False)
+    assert "plot: 1 in, 1 out, " in capfd.readouterr().err
     assert (folder / "cosine.svg").read_bytes() == (folder / "again.svg").read_bytes()
-    run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
-    run_command(capfd, *call, "-o", "x.pdf", "--set", "width=5", "--set", "height=4")
+    run_command(capfd, *call, "x.png", "--heading", "Mine & yours")
+    run_command(capfd, *call, "x.pdf", "--set", "width=5", "--set", "height=4")
     png = (folder / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
     assert (folder / "x.pdf").read_bytes()[:4] == b"%PDF"
     manifest = json.loads((folder / "x.png.meta.json").read_text())
     assert (manifest["kind"], manifest["counts"]) == ("picture", {"in": 1, "out": 1})
-    with pytest.raises(DrtkError, match=r"x\.png: exists already"):
-        run_command(capfd, *call, "-o", "x.png")
-
-
-def test_recall_beyond_the_depth_of_a_run_is_dotted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    axis = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 7, marker="o")
-    draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 10, marker="o")
-    lines = [(line.get_linestyle(), list(line.get_xdata())) for line in axis.lines]
-    assert lines == [("-", [1, 2, 5]), (":", [5, 10]), ("-", [1, 2, 5, 10])]
-    assert plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels")["deepest"] == {"a": 2}
 
 
 def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    judged = ["--qrels", "qrels"]
     write_text(folder / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
     write_text(folder / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
     write_text(folder / "empty.run", "")
+    write_text(folder / "other", "q9 0 r 1\n")
+    write_embeddings(folder / "wide", [[1, 0, 0, 0], [0, 1, 0, 0]])
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["recall", "a.run"], UsageError, "requires judgments"),
         (["nonsense", "a.run"], UsageError, "unknown plot 'nonsense'; choose from recall, training"),
-        (["differences", "a.run", *judged], UsageError, "requires 2 inputs, got 1"),
-        (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "must name one measure"),
-        (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
-        (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
+        (["differences", "a.run", *JUDGED], UsageError, "requires 2 inputs, got 1"),
+        (["differences", "a.run", "b.run", *JUDGED, "--measure", "RR P_5"], UsageError, "must name one measure"),
+        (["training", "log.jsonl", *JUDGED], UsageError, "`qrels` has no effect on drtk plot training"),
+        (["recall", "a.run", *JUDGED, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
+        (["training", "log.jsonl", "--field", "x"], DrtkError, r"log\.jsonl: no field x; choose from loss, nDCG@10"),
+        (
+            ["training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm"],
+            DrtkError,
+            "no log has the field gain_mlm; choose from held_out_mlm, ",
+        ),
+        (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "nowhere"], UsageError, "`pairs` is required to plot a model"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),
-        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
-        (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
-        (["scores", "x.run", *judged], DrtkError, "x: no relevant document has a score"),
-        (["recall", "empty.run", *judged], DrtkError, "the runs have no judged query"),
+        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
+        (["scores", "x.run", *JUDGED], DrtkError, "x: no relevant document has a score"),
+        (["recall", "empty.run", *JUDGED], DrtkError, "the runs have no judged query"),
+        (["space", "q", "p", "--qrels", "other"], MismatchError, "no relevant pair has both vectors"),
+        (["space", "q", "wide"], MismatchError, r"the dimensions differ \(3, 4\)"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):

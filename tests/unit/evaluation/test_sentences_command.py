@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import json
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
-from drtk.evaluation.sentence_data import read_pairs
+from drtk.evaluation.sentence_data import SPLITS, TRANSFER, read_pairs
 from drtk.evaluation.sentences import TaskResult, format_sentence_results
 from drtk.runtime.inputs import InputTracker
+from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 from tests.shared_data import find_shared_data
 from tests.tiny_models import find_minilm
 
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def on_circle(cosine: float) -> list[float]:
-    return [cosine, (1 - cosine**2) ** 0.5]
+HEADER = "sentence1\tsentence2\tscore\n"
 
 
 def write_pairs(folder: Path, path: str, pairs: list[tuple[float, float]], name: str) -> list[dict[str, Any]]:
-    """A table of pairs (cosine, rating), and the vectors that give these cosines."""
-    target = folder / path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Write a table of pairs (cosine, rating); return vectors that have these cosines."""
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{name} {n} first\t{name} {n} second\t{rating}\n" for n, (_, rating) in enumerate(pairs)]
-    write_text(target, "sentence1\tsentence2\tscore\n" + "".join(rows))
-    vectors: list[dict[str, Any]] = []
-    for n, (cosine, _) in enumerate(pairs):
-        vectors += [
-            {"text": f"{name} {n} first", "vector": [1, 0]},
-            {"text": f"{name} {n} second", "vector": on_circle(cosine)},
-        ]
-    return vectors
-
-
-def write_vectors(path: Path, vectors: list[dict[str, Any]]) -> None:
-    write_text(path, "".join(json.dumps(row) + "\n" for row in vectors))
+    write_text(folder / path, HEADER + "".join(rows))
+    first = [{"text": f"{name} {n} first", "vector": [1, 0]} for n in range(len(pairs))]
+    vectors = [[cosine, (1 - cosine**2) ** 0.5] for cosine, _ in pairs]
+    return first + [{"text": f"{name} {n} second", "vector": vector} for n, vector in enumerate(vectors)]
 
 
 def eval_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
@@ -57,7 +41,7 @@ def test_eval_sentences_computes_all_and_mean_over_subsets(folder: Path, capfd: 
     # subset A .9 .5 .1 rated 5 3 1, subset B .95 .85 .80 rated 2 1 0: each 1, their mean 1, all together .347863
     vectors = write_pairs(folder, "data/STS12/A.tsv", [(0.9, 5), (0.5, 3), (0.1, 1)], "a")
     vectors += write_pairs(folder, "data/STS12/B.tsv", [(0.95, 2), (0.85, 1), (0.80, 0)], "b")
-    write_vectors(folder / "v.jsonl", vectors)
+    write_rows(folder / "v.jsonl", vectors)
     table = folder / "data" / "STS12" / "A.tsv"
     write_text(table, table.read_text() + "a 0 first\ta 1 first\t\n")  # a pair nobody rated
     result = eval_as_json(capfd, "v.jsonl", "--data", "data")["STS12"]
@@ -65,26 +49,22 @@ def test_eval_sentences_computes_all_and_mean_over_subsets(folder: Path, capfd: 
     assert result["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
     assert result["mean of subsets"] == pytest.approx(1)
     assert result["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
-    assert eval_as_json(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]["values"][
-        "STS12"
-    ] == pytest.approx(1)
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]
+    assert result["values"]["STS12"] == pytest.approx(1)
     table = run_command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
 
 
 def test_eval_sentences_computes_alignment_and_uniformity(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # the pair rated 5 is (1, 0) (.8, .6): alignment .4. Four sentences, (1,0) (.8,.6) (0,1) (1,0) would give other pairs,
-    # so the second pair is (0, 1) with itself: squared distances .4, then 2 2 and .8 .8, and 0 between the two copies
-    task_folder = folder / "data" / "STS-B"
-    task_folder.mkdir(parents=True)
-    write_text(task_folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
+    # the pair rated 5 is (1, 0) (.8, .6): alignment .4. The other pair is (0, 1) twice: squared distances .4, then 2 2 and
+    # .8 .8, and 0 between the two copies
+    (folder / "data" / "STS-B").mkdir(parents=True)
+    write_text(folder / "data" / "STS-B" / "test.tsv", HEADER + "one\ttwo\t5\nthree\tthree\t4\n")
     texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1]}
-    write_vectors(folder / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
+    write_rows(folder / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
     result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", "alignment uniformity retrieval")
     assert result["alignment"]["values"]["alignment"] == pytest.approx(0.4)
     assert result["alignment"]["pairs"] == 1
-    from math import exp, log
-
     expected = log((exp(-0.8) + 2 * exp(-4) + 2 * exp(-1.6) + 1) / 6)
     assert result["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
     assert result["uniformity"]["sentences"] == 4
@@ -96,26 +76,22 @@ def test_eval_sentences_computes_alignment_and_uniformity(folder: Path, capfd: p
 def test_averages_need_all_seven_tasks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # one task after the other in perfect order (1), the last in the opposite one (-1): (6 - 1)/7
     vectors = []
-    names = ["STS12/x", "STS13/x", "STS14/x", "STS15/x", "STS16/x", "STS-B/test", "SICK-R/test"]
-    for number, name in enumerate(names):
-        cosines = [0.1, 0.5, 0.9] if number < 6 else [0.9, 0.5, 0.1]
-        vectors += write_pairs(folder, f"data/{name}.tsv", list(zip(cosines, [0, 3, 5], strict=True)), name)
-    write_vectors(folder / "v.jsonl", vectors)
     names = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
-    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names))
+    for name in names:
+        cosines = [0.9, 0.5, 0.1] if name == "SICK-R" else [0.1, 0.5, 0.9]
+        vectors += write_pairs(folder, f"data/{name}/test.tsv", list(zip(cosines, [0, 3, 5], strict=True)), name)
+    write_rows(folder / "v.jsonl", vectors)
+    call = ["v.jsonl", "--data", "data", "--tasks"]
+    result = eval_as_json(capfd, *call, " ".join(names))
     assert result["STS average"]["values"]["STS average"] == pytest.approx(5 / 7)
-    header = run_command(
-        capfd, "eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", " ".join(names)
-    ).splitlines()[0]
-    assert header.split() == ["system", *names, "STS", "average"]
-    assert "STS average" not in eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names[:6]))
+    table = run_command(capfd, "eval-sentences", "-q", *call, " ".join(names))
+    assert table.splitlines()[0].split() == ["system", *names, "STS", "average"]
+    assert "STS average" not in eval_as_json(capfd, *call, " ".join(names[:6]))
 
 
 def test_best_system_is_marked_also_where_lower_is_better(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    good = write_pairs(folder, "data/STS-B/test.tsv", [(0.95, 5), (0.5, 3), (0.1, 1)], "s")
-    bad = write_pairs(folder, "data/STS-B/test.tsv", [(0.2, 5), (0.5, 3), (0.9, 1)], "s")
-    write_vectors(folder / "good.jsonl", good)
-    write_vectors(folder / "bad.jsonl", bad)
+    for name, pairs in (("good", [(0.95, 5), (0.5, 3), (0.1, 1)]), ("bad", [(0.2, 5), (0.5, 3), (0.9, 1)])):
+        write_rows(folder / f"{name}.jsonl", write_pairs(folder, "data/STS-B/test.tsv", pairs, "s"))
     arguments = ["good.jsonl", "bad.jsonl", "--data", "data", "--tasks", "STS-B alignment"]
     printed = [line.split() for line in run_command(capfd, "eval-sentences", "-q", *arguments).splitlines()]
     assert printed == [["system", "STS-B", "alignment"], ["good", "1.0000*", "0.1000*"], ["bad", "-1.0000", "1.6000"]]
@@ -129,37 +105,27 @@ def test_eval_sentences_evaluates_transfer_tasks(
     monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
     monkeypatch.setattr(transfer, "PENALTIES", (1e-5,))
     vectors: list[dict[str, Any]] = []
-
-    def write_labeled(path: str, count: int, *, pairs: bool = False) -> None:
-        target = folder / "data" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lines = ["sentence1\tsentence2\tlabel\n" if pairs else "label\ttext\n"]
-        for n in range(count):
-            label = n % 2
-            first, second = f"{path} {n}", f"{path} {n} again"
-            lines.append(f"{first}\t{second}\t{label}\n" if pairs else f"{label}\t{first}\n")
-            vectors.append({"text": first, "vector": [9.0, 0.5] if pairs or label else [-9.0, 0.5]})
-            vectors.append({"text": second, "vector": [9.0, 0.5] if label else [-9.0, 0.5]})
-        write_text(target, "".join(lines))
-
-    for name in ("MR", "CR", "SUBJ", "MPQA"):
-        write_labeled(f"{name}/all.tsv", 40)
-    for split in ("train", "dev", "test"):
-        write_labeled(f"SST2/{split}.tsv", 40)
-    for split in ("train", "test"):
-        write_labeled(f"TREC/{split}.tsv", 40)
-        write_labeled(f"MRPC/{split}.tsv", 40, pairs=True)
-    write_vectors(folder / "v.jsonl", vectors)
+    for task in TRANSFER:
+        (folder / "data" / task).mkdir(parents=True)
+        is_pairs = task == "MRPC"
+        for split in SPLITS[task]:
+            lines = ["sentence1\tsentence2\tlabel\n" if is_pairs else "label\ttext\n"]
+            for n in range(40):
+                first, second, label = f"{task} {split} {n}", f"{task} {split} {n} again", n % 2
+                lines.append(f"{first}\t{second}\t{label}\n" if is_pairs else f"{label}\t{first}\n")
+                vectors.append({"text": first, "vector": [9.0, 0.5] if is_pairs or label else [-9.0, 0.5]})
+                vectors.append({"text": second, "vector": [9.0, 0.5] if label else [-9.0, 0.5]})
+            write_text(folder / "data" / task / f"{split}.tsv", "".join(lines))
+    write_rows(folder / "v.jsonl", vectors)
     result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--seed", "1111")  # starts near the optimum
-    names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    assert {name: result[name]["values"][name] for name in names} == dict.fromkeys(names, 1.0)
+    assert {name: result[name]["values"][name] for name in TRANSFER} == dict.fromkeys(TRANSFER, 1.0)
     assert result["transfer average"]["values"]["transfer average"] == 1.0
     assert result["MRPC"]["f1"] == 1.0
     assert result["SST2"]["examples"] == {"train": 40, "dev": 40, "test": 40}
 
 
 def test_rated_pairs_can_be_written_with_their_cosines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_vectors(folder / "v.jsonl", write_pairs(folder, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
+    write_rows(folder / "v.jsonl", write_pairs(folder, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
     arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
     run_command(capfd, *arguments)
     first = json.loads((folder / "p.jsonl").read_text().splitlines()[0])
@@ -173,16 +139,10 @@ def test_rated_pairs_can_be_written_with_their_cosines(folder: Path, capfd: pyte
 
 def test_average_of_transfer_dev_accuracies() -> None:
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
-    names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    result = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
+    result = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(TRANSFER, start=1)]
     header, row = format_sentence_results({"s": result}, "csv", digits=4)
     assert header == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
     assert [float(value) for value in row.split(",")[-2:]] == pytest.approx([0.9, 0.4])
-    rows = {
-        row["task"]: row["values"]
-        for row in map(orjson.loads, format_sentence_results({"s": result}, "jsonl", digits=4))
-    }
-    assert rows["transfer dev average"]["transfer dev average"] == pytest.approx(0.4)
     assert "transfer dev average" not in "".join(format_sentence_results({"s": result[1:]}, "csv", digits=4))
 
 
@@ -210,20 +170,19 @@ def test_stsb_of_minilm_equals_sentence_transformers(
 
 def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "data" / "STS-B").mkdir(parents=True)
-    texts = [{"text": t, "vector": v} for t, v in (("a", [1, 0]), ("b", [0, 1]), ("c", [1, 1]))]
-    head = "sentence1\tsentence2\tscore\n"
     tables: list[tuple[str, type[DrtkError], str]] = [
-        (head + "a\tb\thigh\n", RecordError, r"test\.tsv:2: score 'high' is not a number"),
-        (head + "a\tb\tnan\n", RecordError, r"test\.tsv:2: score 'nan' is not a number"),
-        (head + "a\tb\n", RecordError, r"test\.tsv:2: expected 3 columns, got 2"),
-        (head + "a\tb\0\t1\n", RecordError, r"test\.tsv:2: contains a NUL byte"),
+        (HEADER + "a\tb\thigh\n", RecordError, r"test\.tsv:2: score 'high' is not a number"),
+        (HEADER + "a\tb\tnan\n", RecordError, r"test\.tsv:2: score 'nan' is not a number"),
+        (HEADER + "a\tb\n", RecordError, r"test\.tsv:2: expected 3 columns, got 2"),
+        (HEADER + "a\tb\0\t1\n", RecordError, r"test\.tsv:2: contains a NUL byte"),
         ("sentence1\tsentence2\na\tb\n", RecordError, r"test\.tsv:1: the header lacks 'score'"),
-        (head + "a\tb\t\n", DrtkError, "no rated pair found"),
-        (head + "a\tb\t1\n", DrtkError, "a correlation requires two pairs, got 1"),
-        (head + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are equal"),
-        (head + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
+        (HEADER + "a\tb\t\n", DrtkError, "no rated pair found"),
+        (HEADER + "a\tb\t1\n", DrtkError, "a correlation requires two pairs, got 1"),
+        (HEADER + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are equal"),
+        (HEADER + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
     ]
-    write_vectors(folder / "v.jsonl", texts)
+    vectors = {"a": [1, 0], "b": [0, 1], "c": [1, 1]}
+    write_rows(folder / "v.jsonl", [{"text": text, "vector": vector} for text, vector in vectors.items()])
     call = ["eval-sentences", "v.jsonl", "--data", "data"]
     for content, fault, problem in tables:
         write_text(folder / "data" / "STS-B" / "test.tsv", content)
@@ -238,13 +197,11 @@ def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.Captur
     ):
         with pytest.raises(DrtkError, match=problem):
             run_command(capfd, *call, *options)
-    for vectors, problem in (
-        (
-            '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n',
-            r"v\.jsonl:2: expected a vector of 2 numbers, got 1",
-        ),
-        ('{"text": "a"}\n', r"v\.jsonl:1: 'vector' is missing"),
+    a, b = {"text": "a", "vector": [1, 0]}, {"text": "b", "vector": [1]}
+    for rows, problem in (
+        ([a, b], "2: expected a vector of 2 numbers, got 1"),
+        ([{"text": "a"}], "1: 'vector' is missing"),
     ):
-        write_text(folder / "v.jsonl", vectors)
-        with pytest.raises(RecordError, match=problem):
+        write_rows(folder / "v.jsonl", rows)
+        with pytest.raises(RecordError, match=rf"v\.jsonl:{problem}"):
             run_command(capfd, *call)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drtk.data.trec import load_hits, load_qrels
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder
 from drtk.evaluation.measures import parse_measures
 from tests.run_commands import run_command
 from tests.shared_data import find_shared_data
@@ -56,8 +56,8 @@ def evaluate(reference: Reference, folder: Path) -> Evaluation:
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
     evaluator = Evaluator(judgments, parse_measures(reference.measures, rel=reference.rel))
-    view = RankingView(depth=reference.depth)
-    rankings = {query: view(result) for query, result in hits.items()}
+    builder = RankingBuilder(depth=reference.depth)
+    rankings = {query: builder(result) for query, result in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
 
 

@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 from drtk.records import Passage
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import find_minilm, save_tiny_encoder
 
 TEXT = "The perveance beam, <the> beam."
@@ -27,13 +27,8 @@ def passage(**changes: Any) -> Passage:
 def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
     found = next(iter_weighted_passages([passage()], top=3))
     assert "".join(text for text, _ in found.text) == TEXT
-    assert [(text, weight) for text, weight in found.text if weight] == [
-        ("The", 0.1),
-        ("perveance", 0.8),
-        ("beam", 0.4),
-        ("the", 0.1),
-        ("beam", 0.2),
-    ]
+    weights = [("The", 0.1), ("perveance", 0.8), ("beam", 0.4), ("the", 0.1), ("beam", 0.2)]
+    assert [word for word in found.text if word[1]] == weights
     assert found.top == [("perveance", 0.8), ("beam", 0.4), ("the", 0.1)]
     assert found.title == [("On beams", 0.0)]
     assert found.largest == 0.8
@@ -113,49 +108,32 @@ def test_weights_that_do_not_fit_the_text_are_a_fault() -> None:
 
 
 def test_the_command_shows_passages_and_writes_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
     shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top", "1")
-    assert (
-        shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
-    )  # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
+    # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
+    assert shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     assert run_command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
     assert (tmp_path / "w.html").read_text().count("<h2>") == 2
-    for more in ([], ["-n", "1"]):
-        with pytest.raises(
-            RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with `with`"
-        ):
-            run_command(capfd, "show", "--term-weights", "w", *more)
+    with pytest.raises(RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with"):
+        run_command(capfd, "show", "--term-weights", "w")
     for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--term-weights"]):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)
-    assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3
 
 
-def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: Capture) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
     model = save_tiny_encoder(tmp_path / "model")
     text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
     write_text(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
-    options = [
-        "--method",
-        "bprop",
-        "--set",
-        "emit=attention",
-        "--set",
-        "gather=max",
-        "--set",
-        "words=pieces",
-        "--set",
-        "title=none",
-        "--model",
-    ]
-    run_command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
+    options = "--method bprop --set emit=attention --set gather=max --set words=pieces --set title=none"
+    run_command(capfd, "termweight", tmp_path / "in", *options.split(), "--model", model, "-o", tmp_path / "attended")
     shown = run_command(capfd, "show", "--term-weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
 
     tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
+from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.run_commands import open_pipe, run_command, write_text
+from tests.expansion_collection import read_rows, write_rows
+from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
 from tests.tiny_models import find_minilm, make_passages, save_tiny_encoder
 
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
@@ -23,13 +24,12 @@ HEARTS = ["the heart disease of heart", "the stock market of", "the heart of sto
 ATTENTION = [[0.02, 0.06, 0.04, 0.02, 0.02], [0.03, 0.05, 0.04, 0.01], [0.04, 0.03, 0.02, 0.01]]
 
 
-def corpus(path: Path, texts: Sequence[str], **fields: Any) -> Path:
-    rows = [{"_id": f"d{number}", "text": text, **fields} for number, text in enumerate(texts)]
-    return write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+def write_corpus(texts: Sequence[str], path: str = "c") -> Path:
+    return write_rows(Path(path), [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
 
 
-def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run_command(capfd, "termweight", *arguments).splitlines()]
+def weigh(capfd: Capture, command: str) -> list[dict[str, Any]]:
+    return run_rows(capfd, f"termweight {command}")
 
 
 @pytest.fixture(autouse=True)
@@ -43,44 +43,42 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
 
 
-class Planted:
+class PlantedAttention:
     """Attention of the worked example instead of a model's."""
 
     room = 510
 
     def __init__(self, *_: object, **__: object) -> None:
-        known = [tuple(pieces.ids) for pieces in WordPieceTokenizer(find_minilm())(HEARTS)]
-        self._known = dict(zip(known, ATTENTION, strict=True))
+        ids = [tuple(pieces.ids) for pieces in WordPieceTokenizer(find_minilm())(HEARTS)]
+        self._attention = dict(zip(ids, ATTENTION, strict=True))
 
-    def __call__(self, texts: Sequence[Sequence[int]], hidden: object = None) -> list[np.ndarray]:
-        return [np.array(self._known[tuple(text)]) for text in texts]
+    def __call__(self, texts: Sequence[Sequence[int]], masked: object = None) -> list[np.ndarray]:
+        return [np.array(self._attention[tuple(text)]) for text in texts]
 
 
 BPROP = {
-    "score": [0.432280, 0.704512, 0.907938, 0.492704, 0.704512],
-    "softmax": [0.200632, 0.263408, 0.322831, 0.213129, 0.263408],
-    "attention": [0.220588, 0.294118, 0.264706, 0.220588, 0.294118],
+    "score": [
+        [0.432280, 0.704512, 0.907938, 0.492704, 0.704512],
+        [0.509740, 0.778330, 0.951673, 0.387328],
+        [0.577080, 0.661291, 0.548120, 0.495648],
+    ],
+    "softmax": [[0.200632, 0.263408, 0.322831, 0.213129, 0.263408]],
+    "attention": [[0.220588, 0.294118, 0.264706, 0.220588, 0.294118]],
 }
 
 
-def test_bprop_weighs_the_worked_example(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bprop, "FirstTokenAttention", Planted)
-    corpus(here / "c", HEARTS)
-    call = ["c", "--method", "bprop", "--model", find_minilm()]
+def test_bprop_weighs_the_worked_example(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bprop, "FirstTokenAttention", PlantedAttention)
+    write_corpus(HEARTS)
+    call = f"c --method bprop --model {find_minilm()}"
     for emit, expected in BPROP.items():
-        short = (
-            [] if emit == "attention" else ["--set", "min_words=0"]
-        )  # attention alone weighs short passages like any
-        weighted = rows(capfd, *call, "--set", f"emit={emit}", *short)
-        assert weighted[0]["weights"] == pytest.approx(expected, abs=2e-6)
-        if emit == "score":
-            assert weighted[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
-            assert weighted[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
-    by_maximum = rows(capfd, *call, "--set", "min_words=0", "--set", "weight_norm=max")[0]["weights"]
+        short = "" if emit == "attention" else "--set min_words=0"  # plain attention also weighs short passages
+        rows = weigh(capfd, f"{call} --set emit={emit} {short}")
+        for row, weights in zip(rows, expected, strict=False):
+            assert row["weights"] == pytest.approx(weights, abs=2e-6)
+    by_maximum = weigh(capfd, f"{call} --set min_words=0 --set weight_norm=max")[0]["weights"]
     assert by_maximum == pytest.approx([0.476111, 0.775948, 1.0, 0.542662, 0.775948], abs=2e-6)
-    assert rows(capfd, *call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
+    assert weigh(capfd, call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
 
 @pytest.mark.parametrize(
@@ -90,303 +88,217 @@ def test_bprop_weighs_the_worked_example(
         ("inv-freq", [0.181818, 0.545455, 0.272727], [1 / 3 / (1 / 3 + 2), *[1 / (1 / 3 + 2)] * 4]),
     ],
 )
-def test_shares_are_among_words_and_not_among_pieces(
-    here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
+def test_weights_are_normalized_over_words_and_not_over_pieces(
+    capfd: Capture, method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
-    corpus(here / "c", CATS)
-    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--set", "weight_norm=sum")
-    assert weighted[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
-    assert weighted[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
+    write_corpus(CATS)
+    rows = weigh(capfd, f"c --method {method} --tokenizer {find_minilm()} --set weight_norm=sum")
+    assert rows[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
+    assert rows[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
 
 
-def test_bm25_weights_add_up_to_the_worked_scores(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    texts = ["a b b c", "a c", "b d d", "c d e e e"]
-    corpus(here / "c", texts)
-    call = ["c", "--tokenizer", find_minilm(), "--method"]
-    scores = []
-    for text, row in zip(texts, rows(capfd, *call, "bm25", "--set", "k1=0.82", "--set", "b=0.68"), strict=True):
-        weights = dict(zip(text.split(), row["weights"], strict=True))
-        scores.append(sum(weights.get(word, 0) for word in ("b", "d")))
-    assert scores == pytest.approx([0.478089, 0, 0.904166, 0.336647], abs=2e-6)
-    idf = rows(capfd, *call, "idf")  # b and d are in two of four passages, e in one
-    assert idf[2]["weights"] == pytest.approx([0.693147] * 3)
-    assert idf[3]["weights"][-1] == pytest.approx(1.20397, abs=1e-5)
-
-
-def arguments(method: str, model: Path) -> list[str | Path]:
-    return ["--method", method, "--model" if TERM_WEIGHTS.load(method).with_model else "--tokenizer", model]
+def options(method: str, model: Path) -> str:
+    return f"--method {method} --{'model' if TERM_WEIGHTS.load(method).with_model else 'tokenizer'} {model}"
 
 
 @pytest.mark.parametrize("method", ["bprop", "tfidf"])
-def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
-) -> None:
-    tokenizer = WordPieceTokenizer(str(tiny))
-    made = [
-        json.dumps({"_id": p.id, "title": p.title, "text": p.text, "colour": "red"}) + "\n" for p in make_passages(20)
-    ]
-    write_text(
-        here / "c",
-        "".join(made) + '{"_id": "empty", "text": ""}\n{"_id": "odd", "text": "— ’ \\u200b\\ud83d\\ude00"}\n',
-    )
-    found = rows(capfd, "c", *arguments(method, tiny))
-    assert len(found) == 22
-    for row in found:
-        pieces, of_title = tokenizer([row["text"], row.get("title", "")])
-        assert len(row["weights"]) == len(pieces.ids)
-        assert len(row.get("title_weights", [])) == len(of_title.ids)
+def test_there_is_a_weight_for_each_word_piece_of_text_and_title(tiny: Path, capfd: Capture, method: str) -> None:
+    passages = [{"_id": p.id, "title": p.title, "text": p.text, "color": "red"} for p in make_passages(20)]
+    odd = {"_id": "odd", "text": "— ’ \u200b\U0001f600"}
+    write_rows(Path("c"), [*passages, {"_id": "empty", "text": ""}, odd])
+    rows = weigh(capfd, f"c {options(method, tiny)}")
+    assert len(rows) == 22
+    for row in rows:
+        text, title = WordPieceTokenizer(str(tiny))([row["text"], row.get("title", "")])
+        assert len(row["weights"]) == len(text.ids)
+        assert len(row.get("title_weights", [])) == len(title.ids)
         assert all(weight >= 0 for weight in row["weights"])
         assert row["metadata"]["weights_tokenizer"] == str(tiny)
-    assert found[0]["colour"] == "red"
-    assert sum(sum(row["weights"]) for row in found) > 0
-    without = rows(capfd, "c", *arguments(method, tiny), "--set", "title=none")
+    assert rows[0]["color"] == "red"
+    assert sum(sum(row["weights"]) for row in rows) > 0
+    without = weigh(capfd, f"c {options(method, tiny)} --set title=none")
     assert not any("title_weights" in row for row in without)
 
 
-def test_all_pieces_of_a_word_weigh_alike_or_the_first_has_it_all(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(tiny: Path, capfd: Capture) -> None:
     text = "riverward castleous castleous planets and gardeners"
-    corpus(here / "c", [text, "other words"])
-    call = [*arguments("bprop", tiny), "--set", "words=plain"]
-    copied, first = (rows(capfd, "c", *call, "--set", f"spread={how}")[0]["weights"] for how in ("copy", "first"))
+    write_corpus([text, "other words"])
+    call = f"c {options('bprop', tiny)} --set words=plain --set spread"
+    copied, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("copy", "first"))
     pieces = WordPieceTokenizer(str(tiny))([text])[0]
     assert len(set(pieces.words)) < len(pieces.words)
-    head: dict[int, float] = {}
-    for word, one, two in zip(pieces.words, copied, first, strict=True):
-        if word in head:
-            assert (one, two) == (head[word], 0)
-        else:
-            head[word] = one
-            assert one == two
-    assert head[1] == head[2]  # the two of castleous
+    word_weights: dict[int, float] = {}
+    for word, copied_weight, first_weight in zip(pieces.words, copied, first, strict=True):
+        assert first_weight == (0 if word in word_weights else copied_weight)
+        assert word_weights.setdefault(word, copied_weight) == copied_weight
+    assert word_weights[1] == word_weights[2]  # the two of castleous
 
 
 @pytest.mark.parametrize("method", ["bprop", "bm25"])
-def test_statistics_in_parts_give_what_the_whole_gives(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
-) -> None:
-    texts = [passage.text for passage in make_passages(40)]
-    whole = corpus(here / "whole", texts)
-    lines = whole.read_text().splitlines(keepends=True)
-    write_text(here / "1", "".join(lines[:13]))
-    write_text(here / "2", "".join(lines[13:]))
-    call = arguments(method, tiny)
-    expected = rows(capfd, "whole", *call)
-    for part in ("1", "2"):
-        run_command(capfd, "termweight", part, *call, "--collect", "-o", f"s{part}")
-    assert rows(capfd, "whole", *call, "--collection", "s1", "--collection", "s2") == expected
-    write_text(here / "joined", (here / "s1").read_text() + (here / "s2").read_text())
-    assert rows(capfd, "whole", *call, "--collection", "joined") == expected
-    run_command(capfd, "termweight", *call, "--merge", "--collection", "s1", "--collection", "s2", "-o", "merged")
-    assert len((here / "merged").read_text().splitlines()) == 1
-    assert rows(capfd, "whole", *call, "--collection", "merged") == expected
-    assert rows(capfd, "1", *call, "--collection", "merged") == expected[:13]
+def test_statistics_in_parts_give_what_the_whole_gives(tiny: Path, capfd: Capture, method: str) -> None:
+    rows = read_rows(write_corpus([passage.text for passage in make_passages(40)]))
+    call = options(method, tiny)
+    expected = weigh(capfd, f"c {call}")
+    for name, part in (("1", rows[:13]), ("2", rows[13:])):
+        write_rows(Path(name), part)
+        weigh(capfd, f"{name} {call} --collect -o s{name}")
+    assert weigh(capfd, f"c {call} --collection s1 --collection s2") == expected
+    weigh(capfd, f"{call} --merge --collection s1 --collection s2 -o merged")
+    assert len(read_rows(Path("merged"))) == 1
+    assert weigh(capfd, f"1 {call} --collection merged") == expected[:13]
 
 
-def test_statistics_of_the_input_are_collected_and_reused(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    corpus(here / "c", CATS)
-    call = ["c", *arguments("tfidf", tiny)]
-    piped = rows(capfd, *call)
-    run_command(capfd, "termweight", *call, "-o", "out")
-    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == piped
-    made = (here / "out.collection.jsonl").stat().st_mtime_ns
-    run_command(capfd, "termweight", *call, "-o", "out", "--force")
-    assert (here / "out.collection.jsonl").stat().st_mtime_ns == made
-    corpus(here / "c", [*CATS, "another one"])
-    run_command(capfd, "termweight", *call, "-o", "out", "--force")
-    assert (here / "out.collection.jsonl").stat().st_mtime_ns != made
+def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: Capture) -> None:
+    write_corpus(CATS)
+    call, file = f"c {options('tfidf', tiny)}", Path("out.collection.jsonl")
+    piped = weigh(capfd, call)
+    weigh(capfd, f"{call} -o out")
+    assert read_rows(Path("out")) == piped
+    written = file.stat().st_mtime_ns
+    weigh(capfd, f"{call} -o out --force")
+    assert file.stat().st_mtime_ns == written
+    write_corpus([*CATS, "another one"])
+    weigh(capfd, f"{call} -o out --force")
+    assert file.stat().st_mtime_ns != written
 
 
-def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    source = corpus(here / "c", CATS)
-    side = write_text(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
-    expected = rows(capfd, "c", *arguments("tfidf", tiny), "--with", "s")
-    assert {row["colour"] for row in expected} == {"red"}
+def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: Capture) -> None:
+    source = write_corpus(CATS)
+    side = write_rows(Path("s"), [{"_id": f"d{number}", "color": "red"} for number in range(3)])
+    call = options("tfidf", tiny)
+    expected = weigh(capfd, f"c {call} --with s")
+    assert {row["color"] for row in expected} == {"red"}
     with open_pipe(source.read_bytes()) as one, open_pipe(side.read_bytes()) as other:
-        assert rows(capfd, one, *arguments("tfidf", tiny), "--with", other) == expected
+        assert weigh(capfd, f"{one} {call} --with {other}") == expected
     with open_pipe(side.read_bytes()) as other:
-        run_command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
-    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
+        weigh(capfd, f"c {call} --with {other} -o out")
+    assert read_rows(Path("out")) == expected
     shown = run_command(capfd, "show", "--term-weights", "out")
-    with open_pipe((here / "out").read_bytes()) as pipe:
+    with open_pipe(Path("out").read_bytes()) as pipe:
         assert run_command(capfd, "show", "--term-weights", pipe) == shown
     assert shown.startswith("d0\nthe cat sat\n")
 
 
-def test_statistics_of_other_choices_are_rejected(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    corpus(here / "c", CATS)
-    call = arguments("idf", tiny)
-    run_command(capfd, "termweight", "c", *call, "--collect", "--set", "stemmer=porter", "-o", "s")
+def test_statistics_with_other_settings_are_rejected(tiny: Path, capfd: Capture) -> None:
+    write_corpus(CATS)
+    call = options("idf", tiny)
+    weigh(capfd, f"c {call} --collect --set stemmer=porter -o s")
     with pytest.raises(MismatchError, match="s:1: collected with stemmer porter, not none"):
-        rows(capfd, "c", *call, "--collection", "s")
-    with pytest.raises(MismatchError, match=r"s:1: expected 'attention' statistics, got 'counts'"):
-        rows(capfd, "c", *arguments("bprop", tiny), "--collection", "s")
+        weigh(capfd, f"c {call} --collection s")
 
 
-def test_stems_and_stop_words(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    corpus(here / "c", ["the river and rivers", "castles"])
-    plain, stemmed, stopped = (
-        rows(capfd, "c", *arguments("idf", tiny), *more)[0]["weights"]
-        for more in ([], ["--set", "stemmer=porter"], ["--set", "stopwords=lucene"])
+def test_stems_and_stop_words(tiny: Path, capfd: Capture) -> None:
+    write_corpus(["the river and rivers", "castles"])
+    write_text(Path("stop"), "river\n")
+    plain, stemmed, lucene, own = (
+        weigh(capfd, f"c {options('idf', tiny)} {more}")[0]["weights"]
+        for more in ("", "--set stemmer=porter", "--set stopwords=lucene", "--set stopwords=stop")
     )
     assert plain[0] == pytest.approx(0.693147, abs=2e-6)  # the: in one of two
     assert 0 not in stemmed
-    assert stopped[0] == 0
-    assert sum(weight > 0 for weight in stopped) < len(stopped)
-    write_text(here / "stop", "river\n")
-    own = rows(capfd, "c", *arguments("idf", tiny), "--set", "stopwords=stop")[0]["weights"]
+    assert lucene[0] == 0
+    assert sum(weight > 0 for weight in lucene) < len(lucene)
     assert own != plain
     assert own[0] == plain[0]
 
 
-def test_attention_alone_needs_no_collection(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    corpus(here / "c", CATS)
-    call = ["c", *arguments("bprop", tiny), "--set", "emit=attention"]
-    assert rows(capfd, *call)[0]["weights"]
+def test_plain_attention_needs_no_collection(tiny: Path, capfd: Capture) -> None:
+    write_corpus(CATS)
+    call = f"c {options('bprop', tiny)} --set emit=attention"
+    assert weigh(capfd, call)[0]["weights"]
     assert "collecting statistics" not in capfd.readouterr().err
-    for more, complaint in ((["--collect"], "collect"), (["--collection", "c"], "collection")):
-        with pytest.raises(UsageError, match=f"`{complaint}` has no effect, because the method uses no"):
-            rows(capfd, *call, *more)
+    for more, name in (("--collect", "collect"), ("--collection c", "collection")):
+        with pytest.raises(UsageError, match=f"`{name}` has no effect, because the method uses no"):
+            weigh(capfd, f"{call} {more}")
 
 
-def test_hidden_continuations_change_attention_but_not_its_place(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    corpus(here / "c", ["riverward castleous planets and gardeners winterish violinal market"])
-    call = ["c", *arguments("bprop", tiny), "--set", "emit=attention", "--set", "words=plain"]
-    added, first = (rows(capfd, *call, "--set", f"sub2word={how}")[0]["weights"] for how in ("sum", "first"))
-    assert added != first
-    assert len(added) == len(first)
-    assert 0 not in first  # a word has its first piece's
+def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(tiny: Path, capfd: Capture) -> None:
+    write_corpus(["riverward castleous planets and gardeners winterish violinal market"])
+    call = f"c {options('bprop', tiny)} --set emit=attention --set words=plain --set sub2word"
+    summed, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("sum", "first"))
+    assert summed != first
+    assert len(summed) == len(first)
+    assert 0 not in first
 
 
-def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = "rivers castles planets gardens markets winters violins engines coppers sailors"
-    corpus(here / "c", [words, "other words"])
-    call = ["c", *arguments("bprop", tiny), "--set", "max_length=5"]
-    run_command(capfd, "termweight", *call, "--collect", "-o", "s")
-    scores = ["--collection", "s", "--set"]
+def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: Capture) -> None:
+    write_corpus(["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"])
+    call = f"c {options('bprop', tiny)} --set max_length=5"
+    weigh(capfd, f"{call} --collect -o s")
+    scores = "--collection s --set"
     for more in (
-        ["--set", "emit=attention"],
-        [*scores, "min_words=0"],
-        [*scores, "min_words=0", "--set", "emit=softmax"],
-        [*scores, "min_words=99"],
+        "--set emit=attention",
+        f"{scores} min_words=0",
+        f"{scores} min_words=0 --set emit=softmax",
+        f"{scores} min_words=99",
     ):
-        weights = rows(capfd, *call, *more)[0]["weights"]
+        weights = weigh(capfd, f"{call} {more}")[0]["weights"]
         assert weights[0] > 0
         assert weights[-1] == 0
 
 
-def test_a_report_counts_stop_words_among_masked_pieces(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
-    corpus(here / "c", texts)
-    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--stopword-share", "-o", "out")
-    counts = json.loads((here / "out.meta.json").read_text())["counts"]["report"]
+def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: Capture) -> None:
+    write_corpus([f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "x")])
+    weigh(capfd, f"c {options('idf', tiny)} --stopword-share -o out")
+    counts = read_json(Path("out.meta.json"))["counts"]["report"]
     assert counts["passages"] == 4
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
-    pieces = sum(len(json.loads(line)["weights"]) for line in (here / "out").read_text().splitlines())
-    assert counts["pieces"] == pieces
-
-
-class Terminal(io.StringIO):
-    """A stdout that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+    assert counts["pieces"] == sum(len(row["weights"]) for row in read_rows(Path("out")))
 
 
 def test_a_report_is_not_mixed_with_passages_on_a_terminal(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus(here / "c", CATS)
-    call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
-    assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
-    monkeypatch.setattr("sys.stdout", seen := Terminal())
+    write_corpus(CATS)
+    call = f"c {options('idf', tiny)} --stopword-share"
+    assert len(weigh(capfd, call)) == 3  # a pipe takes the passages
+    monkeypatch.setattr("sys.stdout", terminal := io.StringIO())
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     with pytest.raises(UsageError, match=r"--stopword-share requires --output"):
-        app(list(map(str, call)), standalone_mode=False)
-    assert seen.getvalue() == ""
-
-
-OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop", "--model", "{tiny}"]
+        app(["termweight", *call.split()], standalone_mode=False)
+    assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize(
-    ("more", "complaint"),
+    ("call", "message"),
     [
-        (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
-        (["--method", "tfidf"], "`method=tfidf` requires `tokenizer`"),
-        (["--method", "bprop"], "`method=bprop` requires `model`"),
-        ([*OF_IDF, "--collect", "--merge"], "--collect and --merge cannot be combined"),
+        ("tfidf", "`method=tfidf` requires `tokenizer`"),
+        ("bprop", "`method=bprop` requires `model`"),
+        ("idf {model} --collect --merge", "--collect and --merge cannot be combined"),
+        ("idf {model} --merge", "INPUT is only valid for computing weights; --merge joins the files"),
+        ("idf {model} --set learning_rate=1", "`learning_rate` requires --train"),
+        ("idf {model} --set saturation=sqrt", "--set saturation requires --method bprop"),
+        ("idf {model} --set k1=1.2", "--set k1 requires --method bm25"),
+        ("idf {model} --set max_length=9", "--set max_length requires --method bprop or deepct or deepimpact"),
+        ("deepct {model} --set stemmer=porter", "--set stemmer requires --method bprop or tfidf"),
         (
-            ["--method", "idf", "--tokenizer", "{tiny}", "--merge"],
-            "INPUT is only valid for computing weights; --merge joins the files",
-        ),
-        ([*OF_IDF, "--set", "learning_rate=1"], "`learning_rate` requires --train"),
-        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` requires --train"),
-        ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation requires --method bprop"),
-        ([*OF_IDF, "--set", "k1=1.2"], "--set k1 requires --method bm25"),
-        ([*OF_IDF, "--set", "max_length=9"], "--set max_length requires --method bprop or deepct or deepimpact"),
-        ([*OF_IDF, "--set", "expand=queries"], "--set expand requires --method deepimpact"),
-        (
-            ["--method", "deepct", "--model", "{tiny}", "--set", "stemmer=porter"],
-            "--set stemmer requires --method bprop or tfidf",
-        ),
-        (
-            [*OF_BPROP, "--set", "emit=attention", "--set", "contrast=difference"],
+            "bprop {model} --set emit=attention --set contrast=difference",
             "--set contrast has no effect with `emit=attention`",
         ),
-        (
-            [*OF_BPROP, "--set", "emit=attention", "--set", "min_words=2"],
-            "--set min_words has no effect with `emit=attention`",
-        ),
-        ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature requires `emit=softmax`"),
-        (
-            [*OF_IDF, "--collect", "--stopword-share"],
-            "`stopword_share` is only valid for computing weights; --collect writes statistics",
-        ),
-        (
-            [*OF_IDF, "--collect", "--set", "weight_norm=sum"],
-            "`weight_norm` is only valid for computing weights; --collect writes statistics",
-        ),
-        ([*OF_IDF, "--collect", "--bare"], "`bare` is only valid for computing weights; --collect writes statistics"),
-        (
-            [*OF_IDF, "--collect", "--collection", "c"],
-            "`collection` is only valid for computing weights; --collect writes statistics",
-        ),
+        ("bprop {model} --set softmax_temperature=2", "--set softmax_temperature requires `emit=softmax`"),
+        ("idf {model} --collect --stopword-share", "`stopword_share` is only valid for computing weights; --collect"),
+        ("idf {model} --collect --set weight_norm=sum", "`weight_norm` is only valid for computing weights; --collect"),
+        ("idf {model} --collect --bare", "`bare` is only valid for computing weights; --collect writes statistics"),
+        ("idf {model} --collect --collection c", "`collection` is only valid for computing weights; --collect"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], more: list[str], complaint: str
-) -> None:
-    corpus(here / "c", CATS)
-    with pytest.raises(UsageError, match=complaint):
-        rows(capfd, "c", *(word.replace("{tiny}", str(tiny)) for word in more))
+def test_contradictory_options_are_rejected(tiny: Path, capfd: Capture, call: str, message: str) -> None:
+    write_corpus(CATS)
+    with pytest.raises(UsageError, match=message):
+        weigh(capfd, f"c --method {call.format(model=f'--model {tiny}')}")
 
 
-def test_the_options_of_counting_may_be_given_to_all_kinds_of_work(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    corpus(here / "c", CATS)
-    call = [*arguments("bprop", tiny), "--set", "saturation=sqrt", "--set", "stemmer=porter"]
-    run_command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
-    run_command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
-    assert len(rows(capfd, "c", *call, "--collection", "m", "--set", "emit=softmax")) == 3
+def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(tiny: Path, capfd: Capture) -> None:
+    write_corpus(CATS)
+    call = f"{options('bprop', tiny)} --set saturation=sqrt --set stemmer=porter"
+    weigh(capfd, f"c {call} --collect -o s")
+    weigh(capfd, f"{call} --merge --collection s -o m")
+    assert len(weigh(capfd, f"c {call} --collection m --set emit=softmax")) == 3
     with pytest.raises(UsageError, match="`merge` requires the files to merge as `collection`"):
-        run_command(capfd, "termweight", *arguments("idf", tiny), "--merge")
+        weigh(capfd, f"{options('idf', tiny)} --merge")
 
 
-def test_a_tokenizer_other_than_the_models_is_rejected(
-    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    corpus(here / "c", CATS)
+def test_a_tokenizer_other_than_the_models_is_rejected(tiny: Path, capfd: Capture) -> None:
+    write_corpus(CATS)
     with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
-        rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", find_minilm())
-    with pytest.raises(DrtkError, match="no such folder"):
-        rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")
+        weigh(capfd, f"c --method bprop --model {tiny} --tokenizer {find_minilm()}")

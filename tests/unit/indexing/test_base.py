@@ -22,9 +22,8 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
     assert table.find_rows(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
     assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
-    assert (
-        str(table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))) == "[('b', 0.0), ('10', 0.0)]"
-    )  # without -0.0
+    ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))
+    assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
 
 
 def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
@@ -37,17 +36,14 @@ def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
         RankedIds(tmp_path)
 
 
-def test_ids_are_returned_by_number(tmp_path):
-    write_ids(tmp_path / "ids.txt", ["a", "déjà", "日本", "x" * 500])
-    table = IdTable(tmp_path / "ids.txt")
+def test_ids_are_returned_by_row_and_damaged_tables_rejected(tmp_path):
+    path = tmp_path / "ids.txt"
+    write_ids(path, ["a", "déjà", "日本", "x" * 500])
+    table = IdTable(path)
     assert len(table) == 4
     assert table.take([3, 0, 2, 0, 1]) == ["x" * 500, "a", "日本", "a", "déjà"]
     assert table.take([]) == []
-
-
-@pytest.mark.parametrize("content", [None, b"", b"a\nb"])
-def test_a_missing_empty_or_truncated_table_is_rejected(tmp_path, content):
-    if content is not None:
-        (tmp_path / "ids.txt").write_bytes(content)
-    with pytest.raises(MismatchError, match=r"ids\.txt"):
-        IdTable(tmp_path / "ids.txt")
+    for content in (b"a\nb", b"", None):
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(MismatchError, match=r"ids\.txt"):
+            IdTable(path)

@@ -6,14 +6,12 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
-from drtk.text.words import LUCENE_STOPWORDS, split_words
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages
 
 
@@ -34,28 +32,11 @@ def test_scores_of_the_known_collection(tmp_path: Path) -> None:
     ranking, once, twice, *nothing = opened(built(tmp_path, EXAMPLE_TEXTS)).search(["b d", "b", "b b", *queries], 10)
     assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
-    assert [score for _, score in twice] == pytest.approx(
-        [2 * score for _, score in once]
-    )  # a repeated word counts twice
+    assert dict(twice) == pytest.approx({id: 2 * score for id, score in once})  # a repeated word counts twice
     assert nothing == [[]] * 5
     (other,) = opened(tmp_path, k1=0.82, b=0.68).search(["b d"], 10)
     assert dict(other) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
     assert opened(tmp_path).search(["b d"], 10) == [ranking]  # the index itself is unchanged
-
-
-def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
-    import bm25s
-
-    rng = np.random.default_rng(7)
-    texts = {f"p{n}": " ".join(f"w{word}" for word in rng.zipf(1.3, size=rng.integers(1, 60)) % 97) for n in range(200)}
-    folder = built(tmp_path, texts)
-    library = bm25s.BM25(k1=1.6, b=0.9, method="lucene")
-    library.index([split_words(text) for text in texts.values()], show_progress=False)
-    index = opened(folder, k1=1.6, b=0.9)
-    for query in ("w1 w2 w40", "w5 w5 w96"):
-        (ranking,) = index.search([query], len(texts))
-        expected = dict(zip(texts, library.get_scores(split_words(query)).tolist(), strict=True))
-        assert dict(ranking) == pytest.approx({id: score for id, score in expected.items() if score > 0}, rel=1e-5)
 
 
 def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> None:
@@ -79,18 +60,10 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "settings", "expected"),
     [
+        ({"p": "Häuser", "q": "Большие дома"}, {"language": "any"}, {"häuser": ["p"], "дома_на": ["q"]}),
+        ({"p": "Häuser", "q": "Baum"}, {"language": "de", "stemmer": "snowball"}, {"Haus Häusern": ["p"]}),
         (
-            {"de": "Die Häuser am Fluß", "ru": "Большие дома"},
-            {"language": "any"},
-            {"häuser": ["de"], "дома_на": ["ru"]},
-        ),
-        (
-            {"p": "Die Häuser am Fluss", "q": "Der Baum"},
-            {"language": "de", "stemmer": "snowball"},
-            {"Haus Häusern": ["p"]},
-        ),
-        (
-            {"p": "the running of ponies", "q": "the"},
+            {"p": "running ponies", "q": "the"},
             {"stemmer": "porter", "stopwords": "lucene"},
             {"run pony": ["p"], "the": []},
         ),
@@ -104,36 +77,32 @@ def test_words_are_split_stemmed_and_stopped(
 
 
 def test_titles_are_indexed_and_stop_words_of_a_file_are_stored(tmp_path: Path) -> None:
-    listed, folder = tmp_path / "stop.txt", tmp_path / "index"
-    listed.write_text("Alpha\n\n beta \n")
+    words, folder = tmp_path / "stop.txt", tmp_path / "index"
+    words.write_text("Alpha\n\n beta \n")
     folder.mkdir()
-    Bm25sIndex.build([Passage("p", "alpha beta gamma", "Über Title")], folder, BM25IndexSettings(stopwords=str(listed)))
-    listed.unlink()
-    found = opened(folder).search(["alpha", "beta", "gamma", "TITLE"], 10)
-    assert [len(ranking) for ranking in found] == [0, 0, 1, 1]
+    Bm25sIndex.build([Passage("p", "alpha beta gamma", "Über Title")], folder, BM25IndexSettings(stopwords=str(words)))
+    words.unlink()
+    rankings = opened(folder).search(["alpha", "beta", "gamma", "TITLE"], 10)
+    assert [len(ranking) for ranking in rankings] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("lost", ["words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"])
-def test_an_index_with_a_missing_part_is_rejected(tmp_path: Path, lost: str) -> None:
-    folder = built(tmp_path, EXAMPLE_TEXTS)
-    (folder / lost).unlink()
-    with pytest.raises(DrtkError, match=re.escape(str(folder))):
-        opened(folder)
-
-
-def test_parts_of_two_indexes_do_not_mix(tmp_path: Path) -> None:
+def test_an_index_with_a_missing_or_other_file_is_rejected(tmp_path: Path) -> None:
     folder, other = built(tmp_path / "a", EXAMPLE_TEXTS), built(tmp_path / "b", {"p": "b d"})
-    for part in ("ids.txt", "ranks.npy"):
-        shutil.copy(other / part, folder / part)
+    for name in ("words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"):
+        (folder / name).rename(tmp_path / "moved")
+        with pytest.raises(DrtkError, match=re.escape(str(folder))):
+            opened(folder)
+        (tmp_path / "moved").rename(folder / name)
+    for name in ("ids.txt", "ranks.npy"):
+        shutil.copy(other / name, folder / name)
     with pytest.raises(MismatchError, match="damaged"):
         opened(folder)
 
 
-def test_porter_and_stop_words_are_those_of_lucene() -> None:
+def test_porter_is_that_of_lucene() -> None:
     # NLTK's own variant gives "sky" and "news" for the last two.
     stem = load_stemmer("porter", "en")
     assert [stem(word) for word in ("ponies", "relational", "skies", "news")] == ["poni", "relat", "ski", "new"]
-    assert len(LUCENE_STOPWORDS) == 33
 
 
 @pytest.mark.parametrize(

@@ -78,28 +78,29 @@ def test_queries_and_vectors_with_infinite_scores_are_errors(tmp_path, kind):
             index.search(np.full((1, 16), -1, np.float32), len(vectors))
 
 
-def test_a_query_of_zeros_is_no_error_where_faiss_returns_nothing(tmp_path):
-    index, _ = build(tmp_path, VECTORS, "PQ4x4fs", rescore=0)
-    index.search(np.zeros((1, 16), np.float32), 5)
-
-
-def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
+def test_k_above_the_number_of_vectors_and_a_query_of_zeros_are_no_errors(tmp_path):
     for kind in ("flat", "hnsw"):
         index, _ = build(tmp_path, [[1.0, 0], [2.0, 0]], kind)
         assert index.search(np.float32([[1, 0]]), 1000) == [[("v1", 2.0), ("v0", 1.0)]]
+    index, _ = build(tmp_path, VECTORS, "PQ4x4fs", rescore=0)
+    index.search(np.zeros((1, 16), np.float32), 5)  # faiss returns nothing
 
 
 def test_names_become_factory_strings():
-    default, half = DenseIndexSettings(), DenseIndexSettings(vector_dtype="float16", hnsw_m=48)
-    assert make_factory_string("flat", default, 10) == "Flat"
-    assert make_factory_string("flat", half, 10) == "SQfp16"
-    assert make_factory_string("hnsw", half, 10) == "HNSW48,SQfp16"
-    assert make_factory_string("hnsw16", default, 10) == "HNSW16,Flat"
-    assert make_factory_string("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
-    assert make_factory_string("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
-    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, vector_dtype="int8"), 390) == "IVF7,SQ8"
-    assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
-    assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
+    half = DenseIndexSettings(vector_dtype="float16", hnsw_m=48)
+    clusters = DenseIndexSettings(nlist=7, vector_dtype="int8")
+    for kind, settings, count, factory in (
+        ("flat", None, 10, "Flat"),
+        ("flat", half, 10, "SQfp16"),
+        ("hnsw", half, 10, "HNSW48,SQfp16"),
+        ("hnsw16", None, 10, "HNSW16,Flat"),
+        ("ivf", None, 1_000_000, "IVF4000,Flat"),  # 4 * sqrt(1,000,000)
+        ("ivf", None, 390, "IVF10,Flat"),  # 39 vectors for each of 10
+        ("ivf", clusters, 390, "IVF7,SQ8"),
+        ("ivf64", None, 390, "IVF64,Flat"),
+        ("OPQ16,IVF64,PQ16", None, 390, "OPQ16,IVF64,PQ16"),
+    ):
+        assert make_factory_string(kind, settings or DenseIndexSettings(), count) == factory
     with pytest.raises(UsageError, match="cannot be combined with factory string"):
         make_factory_string("IVF64,PQ16", half, 390)
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.indexing.bm25s import Bm25sIndex
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.records import Passage
-from drtk.text.words import LUCENE_STOPWORDS
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages, skip_without_lucene
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
@@ -50,9 +48,7 @@ def test_scores_of_the_known_collection(known: Path) -> None:
     ranking, once, twice, *nothing = opened(known).search(["b d", "b", "b b", *queries], 10)
     assert ids_of(ranking) == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
-    assert [score for _, score in twice] == pytest.approx(
-        [2 * score for _, score in once]
-    )  # a repeated word counts twice
+    assert dict(twice) == pytest.approx({id: 2 * score for id, score in once})  # a repeated word counts twice
     assert nothing == [[]] * 7
     assert (opened(known).search([], 10), opened(known).search(["b"], 0)) == ([], [[]])
     (ranking,) = opened(known, k1=0.82, b=0.68).search(["b d"], 10)
@@ -70,38 +66,6 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, thre
     assert ids_of(index.search(["same"], 1000)[0]) == [f"p{number:03}" for number in reversed(range(300))]
 
 
-def test_the_first_k_of_all_results_are_the_results_of_k(tmp_path: Path) -> None:
-    draw = random.Random(11)
-    texts = {
-        f"p{n}": " ".join(draw.choices(["ant", "bee", "cow", "dog", "elk"], k=draw.randint(1, 4))) for n in range(150)
-    }
-    index = opened(built(tmp_path, texts))
-    queries = ["ant", "ant bee", "cow dog elk elk"]
-    everything = index.search(queries, 1000)
-    for k in (1, 2, 7, 40, 149):
-        for query, whole, cut in zip(queries, everything, index.search(queries, k), strict=True):
-            assert cut == whole[:k], (query, k)
-    assert all(ranking == sorted(ranking, key=lambda hit: (hit[1], hit[0]), reverse=True) for ranking in everything)
-
-
-def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path) -> None:
-    # Passages of at most 39 words, whose lengths Lucene keeps exactly; words that both tokenizers cut alike.
-    draw = random.Random(5)
-    words = "running runs ponies relational the of conditional hopping sky agreed plastered a2 happiness skies"
-    texts = {f"p{n:03}": " ".join(draw.choices(words.split(), k=draw.randint(1, 39))) for n in range(120)}
-    lucene = opened(built(tmp_path / "lucene", texts), k1=1.2, b=0.75)
-    (tmp_path / "bm25s").mkdir()
-    settings = BM25IndexSettings(stemmer="porter", stopwords="lucene")
-    empty = {id for id, text in texts.items() if not set(text.split()) - LUCENE_STOPWORDS}
-    kept = {id: text for id, text in texts.items() if id not in empty}  # without a word Lucene does not count them
-    Bm25sIndex.build(make_passages(kept), tmp_path / "bm25s", settings)
-    other = Bm25sIndex.open(tmp_path / "bm25s", BM25SearchSettings(k1=1.2, b=0.75))
-    queries = ["run pony", "the relation of conditions", "happy sky sky", "a2"]
-    for mine, theirs in zip(lucene.search(queries, 200), other.search(queries, 200), strict=True):
-        assert len(mine) > 20
-        assert dict(mine) == pytest.approx(dict(theirs), rel=1e-5)
-
-
 def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
     # docs/methods/ear.md: Lucene stops at 1,024 distinct words unless told otherwise
     texts = {f"p{number}": f"word{number}" for number in range(3000)}
@@ -110,14 +74,8 @@ def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
 
 
 def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
-    texts = {
-        "p/1?#": "plain",
-        "é-ß": "café naïve",
-        "日本": "東京タワー",
-        '"quoted\\': "emoji 😀 face",
-        "x" * 300: "long",
-        "\ufeffbom": "mark",
-    }
+    texts = {"p/1?#": "plain", "é-ß": "café naïve", "日本": "東京タワー", '"quoted\\': "emoji 😀 face"}
+    texts |= {"x" * 300: "long", "\ufeffbom": "mark"}
     index = opened(built(tmp_path / "größe 索引", texts))
     found = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
     assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
@@ -236,9 +194,8 @@ def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: o
 def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    impacts = {
-        "d1": {"wing": 255, "bird": 3},
-        "d2": {"wing": 40, "craft": 200, "the": 90},
+    impacts = {"d1": {"wing": 255, "bird": 3}, "d2": {"wing": 40, "craft": 200, "the": 90}}
+    impacts |= {
         "d3": {"bird": 120, "cafe": 1, "東": 7},
         "d4": {"sea": 5000},
         "d5": {"sea": 5000},
@@ -248,15 +205,13 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     index = impact_index(tmp_path, impacts)
     assert (len(index), "2 empty passages" in caplog.text) == (5, True)
     found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
-    assert found == [
+    assert found[:4] == [
         [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` is a stop word
         [("d1", 255.0), ("d2", 40.0)],  # a repeated word counts once; `crafts` is another word than `craft`
         [("d3", 8.0)],  # 1 + 7
         [("d5", 5000.0), ("d4", 5000.0)],
-        [],
-        [],
-        [],
     ]
+    assert found[4:] == [[], [], []]
 
 
 def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:

@@ -59,68 +59,62 @@ def filtered(
 RUN = {"bm25": [("a", 9.0), ("p", 8.0), ("b", 7.5), ("c", 6.0), ("d", 1.0)]}
 
 
-def test_first_ranks_can_be_excluded_and_positives_count_as_ranks() -> None:
-    left, pool = filtered(RUN, "p", from_rank=4)  # ranks: a 1, p 2, b 3, c 4, d 5
-    assert left == {"bm25": ["c", "d"]}
-    assert [(rejection.candidate.rank, rejection.filter, rejection.limit) for rejection in pool.rejected.values()] == [
-        (1, "rank", 4),
-        (3, "rank", 4),
-    ]
+BOTH = {"bm25": [("a", 9.0), ("b", 7.0), ("p", 6.0)], "dense": [("p", 0.9), ("b", 0.8), ("a", 0.2), ("c", 0.1)]}
+ALL = ["a", "p", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("rankings", "positives", "options", "left"),
+    [
+        # A score at the limit is kept.
+        (RUN, "p", {"margin": ("0.5",)}, {"bm25": ["b", "c", "d"]}),  # 8 - .5 = 7.5, the score of b
+        (RUN, "p", {"max_score": ("7.5",)}, {"bm25": ["b", "c", "d"]}),
+        (RUN, "p", {"min_score": ("6",)}, {"bm25": ["a", "b", "c"]}),
+        (RUN, "pc", {"margin": ("0.5",)}, {"bm25": ["d"]}),  # the lowest positive counts: 6 - .5 = 5.5
+        (RUN, "p", {"max_share": ("0.95",)}, {"bm25": ["b", "c", "d"]}),  # .95 of 8 is 7.6
+        (RUN, ["elsewhere"], {"margin": ("1",), "unretrieved": "keep"}, {"bm25": ALL}),
+        # dense: .9 - .05 = .85 drops nothing; bm25: 6 - .05 = 5.95 drops a and b, which dense would keep
+        (BOTH, "p", {"margin": ("0.05",)}, {"bm25": [], "dense": ["c"]}),
+        (BOTH, "p", {"margin": ("dense=0.05",)}, {"bm25": ["a", "b"], "dense": ["b", "a", "c"]}),
+        (BOTH, "p", {"margin": ("bm25=-2", "dense=0.2")}, {"bm25": [], "dense": ["c"]}),  # 6 + 2 < 9; .7 < .8
+    ],
+)
+def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, left: dict[str, list[str]]) -> None:
+    assert filtered(rankings, *positives, **options)[0] == left
+
+
+@pytest.mark.parametrize(
+    ("rankings", "options", "left", "rejected"),
+    [
+        # The positive counts as a rank.
+        (RUN, {"from_rank": 4}, {"bm25": ["c", "d"]}, {"a": ("rank", 1, 4), "b": ("rank", 3, 4)}),
+        # A passage below the limit of one source is kept by the other; c is in dense alone.
+        (BOTH, {"min_score": ("dense=0.5",)}, {"bm25": ["a", "b"], "dense": ["b"]}, {"c": ("min-score", 0.1, 0.5)}),
+    ],
+)
+def test_rejections_record_value_and_limit(rankings: Any, options: Any, left: Any, rejected: dict[str, Any]) -> None:
+    assert filtered(rankings, "p", **options)[0] == left
+    pool = filtered(rankings, "p", **options)[1]
+    assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
 
 
 def test_a_margin_is_taken_from_the_positives_score() -> None:
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
     left, pool = filtered(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
-    assert {id: (rejection.value, rejection.limit) for id, rejection in pool.rejected.items()} == {
-        "a": (9.0, 7.0),
-        "b": (7.5, 7.0),
+    assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == {
+        "a": ("margin", 9.0, 7.0),
+        "b": ("margin", 7.5, 7.0),
     }
-
-
-def test_scores_at_the_limit_are_kept() -> None:
-    assert filtered(RUN, "p", margin=("0.5",))[0] == {"bm25": ["b", "c", "d"]}  # 8 - .5 = 7.5, the score of b
-    assert filtered(RUN, "p", max_score=("7.5",))[0] == {"bm25": ["b", "c", "d"]}
-    assert filtered(RUN, "p", min_score=("6",))[0] == {"bm25": ["a", "b", "c"]}
-
-
-def test_of_several_positives_the_lowest_counts() -> None:
-    # p 8 and c 6: 6 - .5 = 5.5, and b (7.5) lies above
-    assert filtered(RUN, "p", "c", margin=("0.5",))[0] == {"bm25": ["d"]}
-
-
-def test_a_share_of_the_positives_score() -> None:
-    # .95 of 8 is 7.6: a goes, b (7.5) stays
-    assert filtered(RUN, "p", max_share=("0.95",))[0] == {"bm25": ["b", "c", "d"]}
+    left, pool = filtered(RUN, "elsewhere", margin=("1",))
+    assert left == {"bm25": []}
+    assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
 
 
 def test_shares_of_negative_scores_are_below_them() -> None:
     assert compute_share_limit(8.0, 0.95) == pytest.approx(7.6)
     assert compute_share_limit(-2.0, 0.95) == pytest.approx(-2.1)  # -2 - .05 * 2, where .95 * -2 = -1.9 would lie above
     assert compute_margin_limit(-2.0, 0.5) == -2.5
-
-
-def test_sources_without_the_positive_lose_all_candidates() -> None:
-    left, pool = filtered(RUN, "elsewhere", margin=("1",))
-    assert left == {"bm25": []}
-    assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
-    assert filtered(RUN, "elsewhere", margin=("1",), unretrieved="keep")[0] == {"bm25": ["a", "p", "b", "c", "d"]}
-
-
-BOTH = {"bm25": [("a", 9.0), ("b", 7.0), ("p", 6.0)], "dense": [("p", 0.9), ("b", 0.8), ("a", 0.2), ("c", 0.1)]}
-
-
-def test_limits_apply_per_source_and_reject_from_all_sources() -> None:
-    # dense: .9 - .05 = .85 drops nothing; bm25: 6 - .05 = 5.95 drops a and b, which dense would keep
-    assert filtered(BOTH, "p", margin=("0.05",))[0] == {"bm25": [], "dense": ["c"]}
-    assert filtered(BOTH, "p", margin=("dense=0.05",))[0] == {"bm25": ["a", "b"], "dense": ["b", "a", "c"]}
-    assert filtered(BOTH, "p", margin=("bm25=-2", "dense=0.2"))[0] == {"bm25": [], "dense": ["c"]}  # 6 + 2 < 9; .7 < .8
-
-
-def test_a_low_score_drops_a_passage_from_its_source_only() -> None:
-    left, pool = filtered(BOTH, "p", min_score=("dense=0.5",))
-    assert left == {"bm25": ["a", "b"], "dense": ["b"]}  # a stays by bm25; c has dense alone
-    assert {id: rejection.filter for id, rejection in pool.rejected.items()} == {"c": "min-score"}
 
 
 def test_limits_by_source_and_rejected_limits() -> None:
@@ -157,21 +151,18 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     assert [check.is_beyond(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
 
 
-def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
+def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
     found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
-    np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
-    assert found.take(["c"]).shape == (1, 2)
-    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
-        found.take(["c", "b", "a"])
-
-
-def test_missing_vectors_are_counted(tmp_path: Path) -> None:
-    found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
     with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
+    found = VectorsById(str(tmp_path / "v"))
+    np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
+    assert found.take(["c"]).shape == (1, 2)
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
+        found.take(["c", "b", "a"])
 
 
 class Judge:

@@ -45,17 +45,6 @@ def test_the_shuffle_favors_no_rank() -> None:
     assert all(150 < kept.count(f"d{at}") < 250 for at in range(20))
 
 
-def test_random_ids_are_sampled_one_by_one_if_enough_are_free() -> None:
-    ids, rng = [f"d{at}" for at in range(600)], Random(3)
-    expected: list[str] = []
-    while len(expected) < 5:
-        id = ids[rng.randrange(600)]
-        if int(id[1:]) >= 300 and id not in (*expected, "d301"):
-            expected.append(id)
-    sampled = sample_random_ids(ids, 5, Random(3), excluded={"d301"}, is_allowed=lambda one: int(one[1:]) >= 300)
-    assert sampled == expected
-
-
 @pytest.mark.parametrize("number", [15, 60])
 def test_random_ids_of_a_small_part_of_the_corpus(number: int) -> None:
     # 20 of 6,020 ids are allowed, one of them is excluded: 19 are free

@@ -24,17 +24,19 @@ def test_quantiles_of_many_numbers_are_those_of_a_fair_sample() -> None:
 
 
 def test_integers_get_bins_of_equally_many_values() -> None:
-    # ranks 2 to 20 in up to 40 bins: one bin a rank, none of them empty
+    # ranks 2 to 20 in up to 40 bins: one bin per rank
     shares, edges = distribution_of([float(rank) for rank in range(2, 21)]).compute_histogram(40)
     assert shares == pytest.approx([1 / 19] * 19)
     assert edges[:2] == [1.5, 2.5]
-    # 1 to 100 in up to 40: three ranks a bin, the last bin has rank 100 alone
+    # ranks 1 to 100: three per bin, and rank 100 alone in the last
     shares, _ = distribution_of([float(rank) for rank in range(1, 101)]).compute_histogram(40)
     assert shares == pytest.approx([0.03] * 33 + [0.01])
     assert distribution_of([0.0, 0.1, 0.9, 1.0]).compute_histogram(2) == ([0.5, 0.5], [0.0, 0.5, 1.0])
 
 
-def test_pictures_of_more_than_one_number() -> None:
+def test_an_empty_report_and_histograms_of_more_than_one_number() -> None:
+    ((title, _, rows),) = build_sections(summarize([]))
+    assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
     summary = Summary(rank=distribution_of([1.0, 2.0]), values={"gap": distribution_of([0.1, 0.7])})
     summary.values["ce"] = distribution_of([1.0])
     page = "\n".join(format_page(summary))
@@ -42,22 +44,15 @@ def test_pictures_of_more_than_one_number() -> None:
     assert "rank in its source; 1 to 2, mean 1.5" in page
 
 
-def test_a_report_of_no_queries() -> None:
-    ((title, _, rows),) = build_sections(summarize([]))
-    assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
-
-
 def test_the_most_suspicious_queries_are_shown_first() -> None:
     rows = []
     for number in range(50):
-        kept = [
-            {"id": "d", "source": "s", "rank": 1 + number} | ({"suspicious": ["above"]} if number in (7, 9) else {})
-        ]
-        rows.append({"query_id": f"q{number}", "positives": [], "kept": kept, "dropped": [], "not_drawn": 0})
+        kept = {"id": "d", "source": "s", "rank": 1 + number}
+        if number in (7, 9):
+            kept["suspicious"] = ["above"]
+        rows.append({"query_id": f"q{number}", "positives": [], "kept": [kept], "dropped": [], "not_drawn": 0})
     summary = summarize(rows, num_queries=6)
-    assert [row["query_id"] for row in summary.shown[:2]] == [
-        "q7",
-        "q9",
-    ]  # a suspicious rank 8 weighs more than a rank 10
+    # A suspicious negative of rank 8 weighs more than one of rank 10.
+    assert [row["query_id"] for row in summary.shown[:2]] == ["q7", "q9"]
     assert len({row["query_id"] for row in summary.shown}) == 6
     assert (summary.suspects, summary.num_negatives) == (2, 50)

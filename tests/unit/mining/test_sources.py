@@ -111,23 +111,18 @@ def test_only_judged_queries_are_searched_and_others_counted(
     assert (counts["in"], counts["not_in_queries"]) == (30, 10)
 
 
-def test_an_index_and_a_run_are_mixed_in_the_order_they_are_named(
-    world: Path, capfd: pytest.CaptureFixture[str]
+def test_an_index_and_a_run_are_mixed_in_any_order_of_their_lines(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     by_index = mined(capfd, "b=bm25.run", "e=exact", "--queries", "queries.jsonl")
     assert by_index == mined(capfd, "b=bm25.run", "e=exact.run")
     assert by_index != mined(capfd, "e=exact.run", "b=bm25.run")
     sources = {source for line in by_index.splitlines() for source in json.loads(line)["sources"]["negatives"]}
     assert sources == {"b", "e"}
-
-
-def test_the_order_of_a_second_run_does_not_matter(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
     lines = (world / "exact.run").read_text().splitlines(keepends=True)
-    shuffled = [line for start in range(39 * 12, -1, -12) for line in lines[start : start + 12]]
-    write_text(tmp_path / "exact.run", "".join(shuffled))
-    assert mined(capfd, "bm25.run", str(tmp_path / "exact.run")) == mined(capfd, "bm25.run", "exact.run")
+    reversed_blocks = [line for start in range(39 * 12, -1, -12) for line in lines[start : start + 12]]
+    other = write_text(tmp_path / "exact.run", "".join(reversed_blocks))
+    assert mined(capfd, "b=bm25.run", f"e={other}") == by_index
 
 
 def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -> None:
@@ -234,13 +229,10 @@ def test_with_a_run_score_limits_apply_to_the_run_only(
     assert told.count("--set from_rank, --margin: applied to runs and indexes only, not to training examples") == 1
     kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
     assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
-
-
-def test_lists_of_sentence_transformers_have_ranks(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}
-    hard = write_text(tmp_path / "hard.jsonl", json.dumps(row) + "\n")
-    mined = run_command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--set", "from_rank=2")
-    assert sorted(json.loads(mined)["negatives"]) == ["d3", "d5"]
+    row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}  # these lists are ranked
+    write_text(old, json.dumps(row) + "\n")
+    printed = run_command(capfd, "mine-negatives", "-q", old, "--policy", "tevatron", "--set", "from_rank=2")
+    assert sorted(json.loads(printed)["negatives"]) == ["d3", "d5"]
 
 
 # Examples with several lines per query.
@@ -274,10 +266,9 @@ def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_text(tmp_path / "union.jsonl", UNION)
     # Every passage has the word of both queries: each query finds all eight.
     ids = ["doc#0", "x#1", "x#3", "x#4", "y#0", "y#2", "y#3", "y#4"]
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "apple"}) + "\n" for id in ids))
-    write_text(
-        tmp_path / "queries.jsonl", "".join(json.dumps({"_id": q, "text": "apple"}) + "\n" for q in ("q1", "q2"))
-    )
+    for name, names in (("corpus", ids), ("queries", ["q1", "q2"])):
+        rows = (json.dumps({"_id": id, "text": "apple"}) + "\n" for id in names)
+        write_text(tmp_path / f"{name}.jsonl", "".join(rows))
     return tmp_path
 
 
@@ -285,22 +276,14 @@ def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negat
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
-    assert list(found) == ["q1", "q2"]  # where the first line of each stands
+    assert list(found) == ["q1", "q2"]  # in the order of their first lines
     assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
-
-
-def test_examples_of_several_lines_merge_with_a_run_in_any_order(
-    union: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
     write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
         found = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
         assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
         assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
-
-
-def test_examples_of_several_lines_merge_with_an_index(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
@@ -311,7 +294,11 @@ def test_examples_of_several_lines_merge_with_an_index(union: Path, capfd: pytes
     assert sides(found["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
 
 
-def test_a_stream_is_read_as_a_file_is(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_one_input_and_a_stream_is_read_alike(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tracker = InputTracker()
+    stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
+    assert [query.query_id for query in stream] == ["q1", "q2"]
+    assert [entry["bytes"] for entry in tracker.inputs] == [len(UNION)]  # though it is read three times
     whole = run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--set", "source_name=u")
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
         with open_pipe(content) as source:
@@ -334,15 +321,6 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pyt
         assert row["scores"]["positives"] == [9.0, 8.0]  # not the 5 that r had as a negative
         negatives = zip(row["negatives"], row["sources"]["negatives"], row["scores"]["negatives"], strict=True)
         assert sorted(negatives) == [("a", "bm25", 1.0), ("b", "dense", 3.0), ("s", "random", 2.0)]
-
-
-def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
-    tracker = InputTracker()
-    stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
-    assert [query.query_id for query in stream] == ["q1", "q2"]
-    (entry,) = tracker.inputs
-    assert entry["bytes"] == len(UNION)
-    assert entry["digest"]
 
 
 def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(

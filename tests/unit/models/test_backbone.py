@@ -41,10 +41,8 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
     assert adapter.hidden_size == states[0].shape[-1]
     # copies of the last layers compute the same, and share nothing
     copies = adapter.create_layers(2, "copy")
-    torch.testing.assert_close(
-        adapter.apply_final_norm(adapter.run_layers(copies, states[-3], adapter.build_attention_mask(seen))[-1]),
-        states[-1],
-    )
+    last = adapter.run_layers(copies, states[-3], adapter.build_attention_mask(seen))[-1]
+    torch.testing.assert_close(adapter.apply_final_norm(last), states[-1])
     assert not {*map(id, backbone.parameters())} & {*map(id, copies.parameters())}
 
 
@@ -56,10 +54,8 @@ def test_a_mask_per_row(family: str, attention: str) -> None:
     ids, seen = create_padded_batch(adapter.backbone)
     rows = seen.unsqueeze(1).expand(-1, ids.shape[1], -1).bool()  # equal to a mask of columns
     whole = adapter.encode(ids, seen)[-1]
-    masked = adapter.apply_final_norm(
-        adapter.run_layers(adapter.layers, adapter.embed(ids), adapter.build_attention_mask(rows))[-1]
-    )
-    torch.testing.assert_close(masked[seen.bool()], whole[seen.bool()])
+    masked = adapter.run_layers(adapter.layers, adapter.embed(ids), adapter.build_attention_mask(rows))[-1]
+    torch.testing.assert_close(adapter.apply_final_norm(masked)[seen.bool()], whole[seen.bool()])
     # One layer; row 5 does not attend to column 2, row 4 does. Another token 2 changes row 4 only.
     ids, _ = create_padded_batch(adapter.backbone, lengths=(7,))
     rows = torch.ones(1, 7, 7, dtype=torch.bool)
@@ -99,7 +95,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     from transformers import MPNetConfig, MPNetModel
 
     other = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(MismatchError, match="type mpnet; supported: bert, roberta"):
+    with pytest.raises(MismatchError, match="type mpnet; use one of type bert, roberta"):
         BackboneAdapter(other)
     bert, roberta, modern = (
         BackboneAdapter(get_base_model(create_masked_lm(name))) for name in ("bert", "roberta", "modernbert")

@@ -151,9 +151,8 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     shutil.copytree(encoder, tmp_path / "encoder")
     save_tiny_generator(tmp_path / "writer", "t5")
     shutil.copytree(encoder, tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
-    change_config(
-        tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}
-    )
+    labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    change_config(tmp_path / "plain" / "config.json", architectures=None, **labels)
     shutil.copytree(folder, tmp_path / "damaged")
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"not weights")
     for name, error, message in (
@@ -207,9 +206,8 @@ def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     for role in ("query", "passage"):  # of untied encoders, that of passages
         save_tiny_encoder(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
-    mine, theirs = (
-        start_training(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage")
-    )
+    paths = (tmp_path / "pair", tmp_path / "pair" / "passage")
+    mine, theirs = (start_training(path).model.state_dict() for path in paths)
     assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
 
 

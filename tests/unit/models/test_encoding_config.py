@@ -24,9 +24,7 @@ def save_with_encoding(folder: Path, **changes: object) -> Path:
 
 
 def test_a_recipe_survives_its_plain_form():
-    encoding = EncodingConfig(
-        pooling=("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8
-    )
+    encoding = EncodingConfig(("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8)
     assert EncodingConfig.from_dict(encoding.to_dict() | {"of a later version": 1}) == encoding
 
 
@@ -87,7 +85,5 @@ def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path
 
 
 def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path):
-    first, copy, other = (
-        save_tiny_encoder(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
+    first, copy, other = (save_tiny_encoder(tmp_path / f"{at}", seed=seed) for at, seed in enumerate((1, 1, 2)))
     assert digest_weights(first) == digest_weights(copy) != digest_weights(other)

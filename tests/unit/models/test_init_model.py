@@ -37,9 +37,6 @@ def test_words_become_pieces_between_special_tokens():
     assert tokenizer.decode(tokenizer("low lowest")["input_ids"], skip_special_tokens=True) == "low lowest"
     pair = tokenizer("low", "lower")
     assert pair["token_type_ids"] == [0, 0, 0] + [1] * (len(pair["input_ids"]) - 3)
-
-
-def test_case_can_be_kept():
     cased = train_tokenizer(["Low low Löw"] * 5, InitModelSettings(**SMALL, vocab_size=60, lowercase=False))
     assert {"Low", "low", "Löw"} <= set(cased.get_vocab())
 

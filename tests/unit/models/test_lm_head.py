@@ -87,13 +87,9 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     head.dense.weight.mul_(1.5)  # as training would change it
     head.bias.add_(0.25)
     save_encoder(text_encoder, tmp_path / "e")
-    before, digest = sorted((tmp_path / "e").rglob("*")), digest_weights(tmp_path / "e")
+    digest = digest_weights(tmp_path / "e")
     save_lm_head(head, tmp_path / "e")
-    assert sorted((tmp_path / "e").rglob("*")) == sorted(
-        [*before, tmp_path / "e/heads", get_head_path(tmp_path / "e", "lm_head")]
-    )
     assert digest_weights(tmp_path / "e") == digest
-
     backbone, again, _ = load_masked_lm(tmp_path / "e")
     ids, seen = create_padded_batch(model)
     expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
@@ -105,10 +101,8 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     torch.testing.assert_close(whole.eval()(input_ids=ids, attention_mask=seen).logits, expected)
-    assert (
-        AutoTokenizer.from_pretrained(tmp_path / "out")("rivers")["input_ids"]
-        == text_encoder.tokenizer("rivers")["input_ids"]
-    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("rivers")["input_ids"] == text_encoder.tokenizer("rivers")["input_ids"]
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == family
 
 

@@ -50,9 +50,12 @@ def make_module(name: str, *given: Any, **named: Any) -> Any:
     return getattr(modules, name)(*given, **named)
 
 
-@pytest.mark.parametrize("mode", ["weightedmean", "lasttoken", "mean_sqrt_len_tokens"])  # the others are below
-def test_every_pooling(plain: Path, tmp_path: Path, mode: str):
-    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, mode))
+@pytest.mark.parametrize(  # other poolings are below
+    ("mode", "options"),
+    [("weightedmean", {}), ("lasttoken", {}), ("mean_sqrt_len_tokens", {}), ("mean", {"length": 9, "lower": True})],
+)
+def test_poolings_length_and_lowercasing(plain: Path, tmp_path: Path, mode: str, options: dict[str, Any]):
+    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, mode), **options)
     ours = Embedder(str(tmp_path / "m"), role="passage")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
@@ -78,22 +81,13 @@ def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path
 
 @pytest.mark.parametrize(("include", "name"), [(False, "document"), (True, "passage")])
 def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name: str):
-    theirs = save_and_load(
-        plain,
-        tmp_path / "m",
-        make_module("Pooling", 32, "mean", include_prompt=include),
-        prompts={"query": "rivers engine: ", name: "castled "},
-    )
+    prompts = {"query": "rivers engine: ", name: "castled "}
+    pooling = make_module("Pooling", 32, "mean", include_prompt=include)
+    theirs = save_and_load(plain, tmp_path / "m", pooling, prompts=prompts)
     for role, prompt in (("query", "query"), ("passage", name)):
         ours = Embedder(str(tmp_path / "m"), role=role)
         np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS, prompt_name=prompt), atol=1e-5)
         assert np.abs(ours(TEXTS) - theirs.encode(TEXTS, prompt="")).max() > 1e-3  # the prompt does something
-
-
-def test_length_and_lower_case(plain: Path, tmp_path: Path):
-    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "mean"), length=9, lower=True)
-    ours = Embedder(str(tmp_path / "m"), role="passage")
-    np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
 def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
@@ -108,9 +102,8 @@ def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
 
 
 def test_truncated_vectors_and_similarity(plain: Path, tmp_path: Path):
-    theirs = save_and_load(
-        plain, tmp_path / "m", make_module("Pooling", 32, "cls"), truncate_dim=5, similarity_fn_name="dot"
-    )
+    pooling = make_module("Pooling", 32, "cls")
+    theirs = save_and_load(plain, tmp_path / "m", pooling, truncate_dim=5, similarity_fn_name="dot")
     ours = Embedder(str(tmp_path / "m"), role="query")
     assert (ours.dimension, ours.similarity) == (5, "dot")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
@@ -165,13 +158,10 @@ def test_real_weights_give_equal_vectors():
     np.testing.assert_allclose(titled, theirs.encode(["Paris It lies on the Seine.", "No title."]), atol=1e-5)
 
 
-def test_modules_that_drtk_cannot_run_are_named(plain: Path, tmp_path: Path):
-    save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "cls"), make_module("LayerNorm", 32))
+def test_damaged_and_foreign_folders_are_rejected_in_one_line(plain: Path, tmp_path: Path):
+    save_and_load(plain, tmp_path / "norm", make_module("Pooling", 32, "cls"), make_module("LayerNorm", 32))
     with pytest.raises(MismatchError, match=r"LayerNorm is not supported"):
-        Embedder(str(tmp_path / "m"), role="query")
-
-
-def test_damaged_and_foreign_folders_are_refused_in_one_line(plain: Path, tmp_path: Path):
+        Embedder(str(tmp_path / "norm"), role="query")
     with pytest.raises(MismatchError, match="not a model folder"):
         load_encoder(tmp_path)
     folder = save_tiny_encoder(tmp_path / "m")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import MismatchError
 from drtk.query_expansion.candidates import select_distinct
 from drtk.query_expansion.rerank import SELECTIONS, concatenate, sort_by_estimate, sort_by_label
 from drtk.records import Expansion
@@ -37,22 +36,6 @@ def test_the_lowest_estimate_is_the_best_and_ties_keep_their_order() -> None:
 
 def test_the_oracle_takes_the_lowest_label_and_ties_keep_their_order() -> None:
     assert ids(sort_by_label(candidates(101, 7, 101, 7))) == ["e1", "e3", "e0", "e2"]
-    with pytest.raises(MismatchError, match="'e1' has no rank; run `drtk rerank-queries label`"):
-        sort_by_label(candidates(1, None))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_no_choice_is_better_than_the_oracles(seed: int) -> None:
-    draw = random.Random(seed)
-    made = [(draw.choice((1, 2, 15, 101)), draw.choice((-1.0, 0.5, 3.0))) for _ in range(draw.randint(1, 20))]
-    expansions = candidates(*(rank for rank, _ in made))
-    best = sort_by_label(expansions)[0].rank
-    assert best is not None
-    others = [expansions[0], sort_by_estimate(expansions, np.array([score for _, score in made]))[0]]
-    others.append(sort_by_label(select_distinct(expansions, draw.randint(1, 20)))[0])
-    assert all(best <= (other.rank or 0) for other in others)
-    # and estimates that are the labels choose as the oracle does
-    assert sort_by_estimate(expansions, np.array([rank for rank, _ in made], dtype=float)) == sort_by_label(expansions)
 
 
 def test_texts_that_differ_in_white_space_alone_are_one_candidate() -> None:
@@ -69,18 +52,7 @@ def test_all_candidates_make_one_query_cut_where_it_has_too_many_words() -> None
 
 
 KINDS = ("answer", "sentence", "title")
-TEXTS = [
-    "Nile",
-    "nile",
-    "Lake Victoria",
-    "the river",
-    "Beyonc\u00e9",
-    "Beyonce\u0301",
-    "1858",
-    "\u65e5\u672c",
-    "a b c",
-    "U.S.",
-]
+TEXTS = [*"Nile|nile|Lake Victoria|the river|Beyonc\u00e9|Beyonce\u0301|1858|\u65e5\u672c|a b c|U.S.".split("|")]
 
 
 def drawn(draw: random.Random, count: int) -> list[Candidate]:
@@ -109,52 +81,39 @@ def test_selections_equal_those_of_the_reference(seed: int) -> None:
     assert (query, cut) == (slow.expanded("who?", slow.joined(made)), False)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_query_files_equal_those_of_the_reference(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
+def test_query_files_equal_those_of_the_reference(tmp_path: Path) -> None:
+    draw = random.Random(0)
     questions = [{"_id": f"q{n}", "text": draw.choice(["who?", " which of them ", "what??"])} for n in range(12)]
-    groups: dict[tuple[str, str], list[Candidate]] = {}
+    candidates: dict[tuple[str, str], list[Candidate]] = {}
     rows: list[dict[str, Any]] = []
     for question in questions:
         for kind in KINDS:
-            groups[question["_id"], kind] = drawn(draw, draw.randint(1, 9))
-            for at, each in enumerate(groups[question["_id"], kind]):
+            candidates[question["_id"], kind] = drawn(draw, draw.randint(1, 9))
+            for at, candidate in enumerate(candidates[question["_id"], kind]):
                 row = {"_id": f"{question['_id']}#{kind}#{at}", "query_id": question["_id"], "kind": kind}
-                # GAR's greedy text is the first of its samples
-                rows.append(row | {"text": each.text, "rank": each.rank} | ({"decode": "greedy"} if at == 0 else {}))
-    asked, source = write_rows(tmp_path / "q", questions), write_rows(tmp_path / "e", rows)
-    call = ["rerank-queries", "apply", source, "--queries", asked, "-q"]
-    for select, top, most in [
-        ("oracle", 1, None),
-        ("oracle", 3, 4),
-        ("first", 2, 1),
-        ("greedy", 1, None),
-        ("concat", 1, None),
-    ]:
-        output = tmp_path / f"{select}{top}{most}"
-        more = [
-            "--select",
-            select,
-            "--n-best",
-            top,
-            *([] if most is None else ["--set", f"max_candidates={most}"]),
-            "-o",
-            output,
-        ]
-        app([str(each) for each in (*call, *more)], standalone_mode=False)
+                greedy = {"decode": "greedy"} if at == 0 else {}  # GAR's greedy text is the first
+                rows.append(row | {"text": candidate.text, "rank": candidate.rank} | greedy)
+    files = f"{write_rows(tmp_path / 'e', rows)} --queries {write_rows(tmp_path / 'q', questions)}"
+    for select, top, most in (
+        ("oracle", 1, None), ("oracle", 3, 4), ("first", 2, 1), ("greedy", 1, None), ("concat", 1, None),
+    ):  # fmt: skip
+        output = tmp_path / f"{select}{top}"
+        limit = "" if most is None else f"--set max_candidates={most}"
+        call = f"rerank-queries apply {files} -q --select {select} --n-best {top} {limit} -o {output}"
+        app(call.split(), standalone_mode=False)
         for kind in KINDS:
             for place in range(top):
-                file = output / (f"{kind}.jsonl" if top == 1 else f"{kind}.{place + 1}.jsonl")
-                wanted = {}
+                expected = {}
                 for question in questions:
-                    own = groups[question["_id"], kind]
+                    own = candidates[question["_id"], kind]
                     if select == "concat":
-                        wanted[question["_id"]] = slow.expanded(question["text"], slow.joined(own))
+                        expected[question["_id"]] = slow.expanded(question["text"], slow.joined(own))
                         continue
                     best = slow.chosen(own, select, max_candidates=most, top=top)  # type: ignore[arg-type]
                     if place < len(best):
-                        wanted[question["_id"]] = slow.expanded(question["text"], best[place].text)
-                assert {row["_id"]: row["text"] for row in read_rows(file)} == wanted, (select, top, most)
+                        expected[question["_id"]] = slow.expanded(question["text"], best[place].text)
+                file = output / (f"{kind}.jsonl" if top == 1 else f"{kind}.{place + 1}.jsonl")
+                assert {row["_id"]: row["text"] for row in read_rows(file)} == expected, (select, top, most)
 
 
 def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
@@ -167,36 +126,30 @@ def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
     answers = [["Speke"], ["beyonce\u0301"], ["nowhere"], ["US", "stone bridge", ""], ["U.S."], ["Beyonce"]]
     questions = [{"_id": f"q{n}", "text": f"{words[n]} town?", "answers": found} for n, found in enumerate(answers)]
     rows = [
-        {
-            "_id": f"q{n}#{at}",
-            "query_id": f"q{n}",
-            "kind": "answer",
-            "text": " ".join(draw.choices([*words, "unheard"], k=2)),
-        }
+        {"_id": f"q{n}#{at}", "query_id": f"q{n}", "kind": "answer"}
+        | {"text": " ".join(draw.choices([*words, "unheard"], k=2))}
         for n in range(len(answers))
         for at in range(5)
     ]
-    paths = {
-        name: write_rows(tmp_path / name, found) for name, found in (("c.jsonl", corpus), ("q", questions), ("e", rows))
-    }
+    for name, content in (("c.jsonl", corpus), ("q", questions), ("e", rows)):
+        write_rows(tmp_path / name, content)
     index = tmp_path / "index"
-    app(["index", str(paths["c.jsonl"]), "--type", "bm25s", "-o", str(index), "-q"], standalone_mode=False)
-    texts = PassageSearcher(str(index))
-    asked = {row["_id"]: row for row in questions}
-    seen = set()
+    app(f"index {tmp_path}/c.jsonl --type bm25s -o {index} -q".split(), standalone_mode=False)
+    searcher = PassageSearcher(str(index))
+    question_of = {row["_id"]: row for row in questions}
+    ranks = set()
     for depth, max_rank in ((100, 101), (3, 250), (1, 2)):
-        output = tmp_path / f"{depth}"
-        call = ["rerank-queries", "label", paths["e"], "--queries", paths["q"], "--index", index, "-o", output, "-q"]
-        app([str(each) for each in (*call, "--depth", depth, "--set", f"max_rank={max_rank}")], standalone_mode=False)
-        for row in read_rows(output):
-            question = asked[row["query_id"]]
-            (ranking,) = texts.search([slow.expanded(question["text"], row["text"])], 100)
-            found = [
+        call = f"rerank-queries label {tmp_path}/e --queries {tmp_path}/q --index {index} -o {tmp_path}/{depth} -q"
+        app(f"{call} --depth {depth} --set max_rank={max_rank}".split(), standalone_mode=False)
+        for row in read_rows(tmp_path / str(depth)):
+            question = question_of[row["query_id"]]
+            (ranking,) = searcher.search([slow.expanded(question["text"], row["text"])], 100)
+            hits = [
                 Found(passage.id, passage.text, passage.title)
-                for passage in (texts.get_passage(id) for id, _ in ranking)
+                for passage in (searcher.get_passage(id) for id, _ in ranking)
             ]
-            wanted = slow.rank_label(found, question["answers"], max_rank=max_rank, depth=depth)
-            assert row["rank"] == wanted, json.dumps(row)
-            assert row["top1"] == {"title": found[0].title, "text": found[0].text}
-            seen.add(wanted)
-    assert {1, 2, 3, 101, 250} <= seen
+            expected = slow.rank_label(hits, question["answers"], max_rank=max_rank, depth=depth)
+            assert row["rank"] == expected, json.dumps(row)
+            assert row["top1"] == {"title": hits[0].title, "text": hits[0].text}
+            ranks.add(expected)
+    assert {1, 2, 3, 101, 250} <= ranks

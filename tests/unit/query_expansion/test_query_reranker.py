@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -30,8 +28,7 @@ from drtk.query_expansion.train_reranker import (
 )
 from drtk.records import Query
 from drtk.training.fit import ProgressCallback
-from drtk.training.sampling import EpochDataset
-from tests.expansion_collection import label_expansions, write_collection
+from tests.expansion_collection import label_expansions, read_rows, write_collection
 from tests.reference import queries as slow
 from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
 from tests.unit.query_expansion.test_labeled import candidates
@@ -54,7 +51,7 @@ def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> N
 
 
 class Planted(torch.nn.Module):
-    """Gives the scores it was made with, whatever it reads."""
+    """Model that returns fixed scores."""
 
     def __init__(self, scores: list[float]) -> None:
         super().__init__()
@@ -108,21 +105,18 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
     assert batch["present"].tolist() == [[True, True, False], [True, True, True]]
 
 
-def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
-    groups = LabeledCandidates([candidates(n, 1, 2) for n in range(9)], depth=100, max_rank=101)
-    steps = EpochDataset(groups, batch=4, steps=4, seed=3)
-    seen = [steps[at].candidates[0].question for at in range(len(steps))]
-    assert len(seen) == 16
-    assert len(set(seen[:8])) == len(set(seen[8:])) == 8
-    assert seen[:8] != seen[8:]
-    again = EpochDataset(groups, batch=4, steps=4, seed=3)
-    assert [again[at].candidates[0].question for at in (15, 0, 9)] == [seen[15], seen[0], seen[9]]
-    assert np.array_equal(steps[0].ranks, [1, 2])
+def train(folder: Path, more: str) -> Path:
+    """Train a query reranker on a small collection in `folder`, and return its folder."""
+    write_collection(folder, 8)
+    save_tiny_encoder(folder / "model")
+    call = f"rerank-queries train {label_expansions(folder)} --queries {folder}/queries.jsonl --model {folder}/model"
+    app(f"{call} --device cpu --max-length 24 --batch-size 4 -o {folder}/m -q {more}".split(), standalone_mode=False)
+    return folder / "m"
 
 
-@pytest.mark.parametrize(("options", "clipped"), [([], False), (["--set", "trainer=max_grad_norm=1.0"], True)])
+@pytest.mark.parametrize(("options", "clipped"), [("", False), ("--set trainer=max_grad_norm=1.0", True)])
 def test_large_gradients_are_not_clipped(
-    options: list[str], clipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: str, clipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     norms: list[float] = []
 
@@ -136,30 +130,7 @@ def test_large_gradients_are_not_clipped(
 
     monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
     monkeypatch.setattr("drtk.query_expansion.train_reranker.make_objective", magnified)
-    write_collection(tmp_path, 8)
-    call = [
-        "rerank-queries",
-        "train",
-        label_expansions(tmp_path),
-        "--queries",
-        tmp_path / "queries.jsonl",
-        "-q",
-        *options,
-    ]
-    call += [
-        "--model",
-        save_tiny_encoder(tmp_path / "model"),
-        "--device",
-        "cpu",
-        "--max-length",
-        "24",
-        "--batch-size",
-        "4",
-    ]
-    app(
-        [str(each) for each in (*call, "--max-steps", 2, "--set", "warmup=1", "-o", tmp_path / "m")],
-        standalone_mode=False,
-    )
+    train(tmp_path, f"--max-steps 2 --set warmup=1 {options}")
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
@@ -192,37 +163,10 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, s
         assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
-def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
-    # Adam's first step is the rate, whatever the gradient: a step counted from 0 would stand still, or go twice as far.
-    write_collection(tmp_path)
-    model = save_tiny_encoder(tmp_path / "model")
-    call = [
-        "rerank-queries",
-        "train",
-        label_expansions(tmp_path),
-        "--queries",
-        tmp_path / "queries.jsonl",
-        "--model",
-        model,
-    ]
-    call += [
-        "--device",
-        "cpu",
-        "--max-length",
-        "24",
-        "--batch-size",
-        "4",
-        "--set",
-        "max_lr=2e-3",
-        "--set",
-        "warmup=4",
-        "-q",
-    ]
-    app(
-        [str(each) for each in (*call, "--max-steps", 1, "--set", "log_steps=1", "-o", tmp_path / "m")],
-        standalone_mode=False,
-    )
-    before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
+def test_the_first_step_is_made_with_the_first_learning_rate(tmp_path: Path) -> None:
+    # Adam's first step is the learning rate, for any gradient.
+    output = train(tmp_path, "--max-steps 1 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
+    before, after = load_file(tmp_path / "model" / "model.safetensors"), load_file(output / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
     assert rate == pytest.approx(2.5e-4)
     compared = 0
@@ -233,12 +177,12 @@ def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
             assert float(moved.max()) == pytest.approx(rate, rel=0.05), name
             compared += 1
     assert compared > 15
-    log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
+    log = read_rows(output / "log.jsonl")
     assert [entry["learning_rate"] for entry in log if "learning_rate" in entry] == [pytest.approx(rate)]
 
 
 class Summing(nn.Module):
-    """Scores that are easy to compute from the input, with many ties."""
+    """Model whose scores are easy to compute from the input, with many ties."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +193,7 @@ class Summing(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed: int) -> None:
+def test_the_mean_rank_equals_that_of_the_reference(tokenizer: object, seed: int) -> None:
     draw = random.Random(seed)
     lists, wanted = [], []
     reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))

@@ -50,6 +50,10 @@ def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.M
     records = make_passages(40)
     assert embedder(model)([]).shape == (0, 32)
     alone = np.concatenate([embedder(model)([record]) for record in records])
+    texts = [f"{record.title} {record.text}" for record in records[:5]]
+    np.testing.assert_array_equal(embedder(model)(records[:5]), embedder(model)(texts))
+    queries = Embedder(model, role="query")
+    np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
     monkeypatch.setattr("drtk.retrieval.encode.WINDOW", 7)
     for tokens in (1, 10_000):
         np.testing.assert_allclose(embedder(model, batch_tokens=tokens)(records), alone, atol=1e-5)
@@ -58,28 +62,15 @@ def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.M
     np.testing.assert_allclose(together, alone[shuffled], atol=1e-5)
 
 
-def test_records_and_their_texts_give_the_same(model: str):
-    texts = [f"{record.title} {record.text}" for record in make_passages(5)]
-    np.testing.assert_array_equal(embedder(model)(make_passages(5)), embedder(model)(texts))
-    queries = Embedder(model, role="query")
-    np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
-
-
-def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
-    records = make_passages(40)
-    writer = encode(model, tmp_path / "v", records)
-    assert [entry["rows"] for entry in writer.entries] == [16, 16, 8]
-    found = rows(tmp_path / "v")
-    assert list(found) == [record.id for record in records]
-    np.testing.assert_allclose(np.stack(list(found.values())), embedder(model)(records), atol=1e-5)
-
-
-def test_parts_hold_every_record_once(model: str, tmp_path: Path):
+def test_shards_and_parts_hold_every_record_once(model: str, tmp_path: Path):
     records = make_passages(70)
-    encode(model, tmp_path / "whole", records)
+    writer = encode(model, tmp_path / "whole", records)
+    assert [entry["rows"] for entry in writer.entries] == [16, 16, 16, 16, 6]
     whole = rows(tmp_path / "whole")
+    assert list(whole) == [record.id for record in records]
+    np.testing.assert_allclose(np.stack(list(whole.values())), embedder(model)(records), atol=1e-5)
     rows_of_parts = [encode(model, tmp_path / f"{n}", records, part=(n, 3)).rows for n in (1, 2, 3)]
-    assert rows_of_parts == [32, 22, 16]  # windows 0 3, 1 4 and 2: 16 + 16, 16 + 6, 16
+    assert rows_of_parts == [32, 22, 16]  # shards 0 and 3, 1 and 4, and 2
     parts = [rows(tmp_path / f"{n}") for n in (1, 2, 3)]
     merged = parts[0] | parts[1] | parts[2]
     assert sum(map(len, parts)) == len(merged) == 70

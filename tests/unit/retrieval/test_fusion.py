@@ -57,6 +57,13 @@ def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     assert found == pytest.approx({"a": 1.0, "b": -1.0})
 
 
+def test_an_ensemble_is_the_sum_of_z_normalized_scores() -> None:
+    # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
+    one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
+    sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
+    assert dict(fused([one, two], method="zscore")) == pytest.approx(sums, abs=2e-6)
+
+
 @pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
 def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
@@ -83,36 +90,18 @@ def test_round_robin_visits_the_lists_in_their_order() -> None:
     found = fused([sentence, answer, title], method="round-robin", top=6)
     assert [id for id, _ in found] == ["p1", "p2", "p7", "p5", "p3", "p8"]
     assert [score for _, score in found] == pytest.approx([1 / rank for rank in range(1, 7)])
-    found = fused([answer, sentence, title], method="round-robin", top=6)
-    assert [id for id, _ in found] == ["p2", "p1", "p7", "p5", "p3", "p8"]
-
-
-def test_round_robin_of_disjoint_lists_shares_the_places() -> None:
     lists = [listed(" ".join(f"{letter}{rank}" for rank in range(1, 101))) for letter in "sat"]
-    found = [id for id, _ in fused(lists, method="round-robin", top=100)]
-    assert [sum(id[0] == letter for id in found) for letter in "sat"] == [34, 33, 33]
-    assert found[-1] == "s34"
-
-
-def test_ties_are_ordered_by_descending_id_and_undone() -> None:
-    # p and q have 1/61 + 1/62 each
-    found = fused([listed("p q"), listed("q p")], method="rrf")
-    assert [id for id, _ in found] == ["q", "p"]
-    single = array("f", [score for _, score in found])
-    assert single[0] > single[1]
+    ids = [id for id, _ in fused(lists, method="round-robin", top=100)]
+    assert [sum(id[0] == letter for id in ids) for letter in "sat"] == [34, 33, 33]
 
 
 @pytest.mark.parametrize("score", [1.0, 0.0, -1.0, 1e-40, 3e38])
-def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
+def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precision(score: float) -> None:
     found = break_ties([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
     single = array("f", [value for _, value in found])
-    assert all(a > b for a, b in itertools.pairwise(single))
+    assert all(before > after for before, after in itertools.pairwise(single))
     assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
-
-
-def test_depth_cuts_the_inputs_and_top_the_output() -> None:
-    assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
-    assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
+    assert [id for id, _ in fused([listed("p q"), listed("q p")], method="rrf")] == ["q", "p"]  # 1/61 + 1/62 each
 
 
 def test_every_method_keeps_the_order_of_a_single_list() -> None:
@@ -120,6 +109,8 @@ def test_every_method_keeps_the_order_of_a_single_list() -> None:
         assert fused([[], []], method=method) == []
         for lists in ([BM25], [[], BM25]):
             assert [id for id, _ in fused(lists, method=method)] == ["p1", "p2", "p3"]
+    assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
+    assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
 
 
 def test_weights_are_checked() -> None:
@@ -132,21 +123,11 @@ def test_weights_are_checked() -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "bm25.run").write_bytes(b"".join(format_run_lines("q", BM25)) + b"".join(format_run_lines("b", BM25)))
-    (tmp_path / "dense.run").write_bytes(
-        b"".join(format_run_lines("d", DENSE)) + b"".join(format_run_lines("q", DENSE))
-    )
+    for name, ranking, queries in (("bm25.run", BM25, "qb"), ("dense.run", DENSE, "dq")):
+        (tmp_path / name).write_bytes(b"".join(line for query in queries for line in format_run_lines(query, ranking)))
     (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--set", "tag=both")
-    assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
-    first = printed.splitlines()[0].split()
-    assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
-    assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
 
 
 def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -179,9 +160,13 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], 
         run_command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
 
 
-def test_runs_without_a_query_are_reported(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--set", "tag=both")
+    assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
+    first = printed.splitlines()[0].split()
+    assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
+    assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
     (runs / "empty.run").write_text("")
-    app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
-    assert capfd.readouterr() == ("", "drtk: fuse: there are no queries to fuse\n")
-    app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
-    assert capfd.readouterr().err == ""
+    for second, message in (("empty.run", "drtk: fuse: there are no queries to fuse\n"), ("bm25.run", "")):
+        app(["fuse", "empty.run", second, "-q"], standalone_mode=False)
+        assert capfd.readouterr().err == message

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.encode import Embedder
@@ -24,14 +25,16 @@ def place(tmp_path_factory):
     save_tiny_encoder(folder / "model")
     save_tiny_encoder(folder / "other", seed=2)
     write_collection(folder, 40)
+    for call in (
+        f"encode {folder}/corpus.jsonl --model {folder}/model -o {folder}/vectors",
+        f"index {folder}/vectors --type exact -o {folder}/dense",
+    ):
+        app(call.split(), standalone_mode=False)
     return folder
 
 
 @pytest.fixture
-def index(place, capfd):
-    if not (place / "dense").exists():
-        run_command(capfd, "encode", place / "corpus.jsonl", "--model", place / "model", "-o", place / "vectors")
-        run_command(capfd, "index", place / "vectors", "--type", "exact", "-o", place / "dense")
+def index(place):
     return place / "dense"
 
 

@@ -35,35 +35,29 @@ def words(folder, texts):
 
 
 def opened(*folders, **settings):
-    return IndexGroup(list(folders), SearchSettings(**settings))
+    return IndexGroup(list(map(str, folders)), SearchSettings(**settings))
 
 
-def test_a_document_scores_as_its_best_passage(tmp_path):
+def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_enough_documents(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
     found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
     assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
-
-
-def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
-    folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
+    folder = dense(tmp_path / "deep", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
     found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
     assert found == [[("a", 100.0), ("b", 2.0)]]
 
 
 def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
-    # k = 2 of four documents of equal score: d and c, though the index gives their passages x… in another order.
+    # k = 2 of four documents of equal score, whatever the order of their passages in the index
     ids = ["a#9", "b#8", "c#7", "d#6"]
-    folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
-    backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
-    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id)) == [
-        [("d", 1.0), ("c", 1.0)]
-    ]
-    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, backwards)) == [
-        [("z3", 1.0), ("z2", 1.0)]
-    ]
+    index = opened(dense(tmp_path / "i", np.ones((4, 1)), ids))
+    other_documents = dict(zip(ids, ["z1", "z2", "z3", "a"], strict=True)).__getitem__
+    for by, expected in ((parse_document_id, ["d", "c"]), (other_documents, ["z3", "z2"])):
+        (ranking,) = search(index, ["q"], np.float32([[1]]), RankingOptions(2, by))
+        assert ranking == [(id, 1.0) for id in expected]
 
 
 def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
@@ -145,20 +139,16 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
         search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
-def test_a_non_finite_vector_in_an_index_is_reported(tmp_path):
-    folder = dense(tmp_path / "i", [[1.0, 0], [0, 1], [2, 2]], ["a", "b", "c"])
+def test_non_finite_scores_of_passages_are_reported(tmp_path):
+    for kind in ("exact", "flat"):
+        folder = dense(tmp_path / kind, [[1e30, 0], [0, 1]], ["a", "b"], kind=kind)
+        with pytest.raises(DrtkError, match=rf"{kind}: the score of 'a' is NaN or infinite"):
+            opened(folder).search(np.float32([[1e30, 1]]), 1)  # overflows
     for bad in (np.nan, np.inf):
-        np.save(tmp_path / "i" / "vectors.npy", np.float32([[1, 0], [0, bad], [2, 2]]))
-        rewrite_manifest(tmp_path / "i")
-        with pytest.raises(DrtkError, match=r"i: the score of 'b' is NaN or infinite"):
-            opened(folder).search(np.float32([[1, 1]]), 1)
-
-
-@pytest.mark.parametrize("kind", ["exact", "flat"])
-def test_scores_that_overflow_are_an_error(tmp_path, kind):
-    folder = dense(tmp_path / "i", [[1e30, 0], [0, 1]], ["a", "b"], kind=kind)
-    with pytest.raises(DrtkError, match=r"i: the score of 'a' is NaN or infinite"):
-        opened(folder).search(np.float32([[1e30, 1]]), 1)
+        np.save(tmp_path / "exact" / "vectors.npy", np.float32([[1, 0], [0, bad]]))
+        rewrite_manifest(tmp_path / "exact")
+        with pytest.raises(DrtkError, match=r"exact: the score of 'b' is NaN or infinite"):
+            opened(tmp_path / "exact").search(np.float32([[1, 1]]), 1)
 
 
 def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
@@ -170,15 +160,15 @@ def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):
     one = write_embeddings(tmp_path / "one", [[1.0]], ["a"], part=(1, 2))
-    again = write_embeddings(tmp_path / "again", [[1.0]], ["b"], part=(1, 2))
-    other = write_embeddings(tmp_path / "other", [[1.0]], ["c"], encoder=ENCODER | {"digest": "2" * 32})
-    queries = write_embeddings(tmp_path / "q", [[1.0]], role="query")
-    with pytest.raises(MismatchError, match="is part 1 of 2, like"):
-        open_embeddings([one, again])
-    with pytest.raises(MismatchError, match="model or settings differ"):
-        open_embeddings([one, other])
-    with pytest.raises(MismatchError, match="contains vectors of queries; give passage embeddings"):
-        open_embeddings([queries])
+    for number, (more, problem) in enumerate(
+        [
+            ({"part": (1, 2)}, "is part 1 of 2, like"),
+            ({"encoder": ENCODER | {"digest": "2" * 32}}, "model or settings differ"),
+            ({"role": "query"}, "contains vectors of queries; give passage embeddings"),
+        ]
+    ):
+        with pytest.raises(MismatchError, match=problem):
+            open_embeddings([one, write_embeddings(tmp_path / f"{number}", [[1.0]], ["b"], **more)])
     vectors, facts = open_embeddings([one, write_embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
     assert list(vectors.iter_ids()) == ["a", "d"]
     assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)
@@ -190,9 +180,8 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     (tmp_path / "queries.jsonl").write_text("")
     file = str(tmp_path / "queries.jsonl")
     assert sort_paths([index]) == ([index], None)
-    assert sort_paths([file, index]) == ([index], file)
-    assert sort_paths([index, "-"]) == ([index], "-")
-    assert sort_paths([index, vectors]) == ([index], vectors)
+    for queries in (file, "-", vectors):
+        assert sort_paths([queries, index]) == ([index], queries)
     (tmp_path / "empty").mkdir()
     begun = FolderJob("index", "index", str(tmp_path / "begun")).begin()
     model = FolderJob("train-retriever", "model", str(tmp_path / "model"))

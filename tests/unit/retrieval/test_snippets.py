@@ -8,12 +8,9 @@ def starred(word):
     return f"*{word}*"
 
 
-def test_words_that_carry_meaning_are_matched_by_their_stems():
+def test_stems_are_matched_and_a_short_text_is_shown_whole_on_one_line():
     assert stem_query_words("How do I open the files?") == {"open", "file"}
-    assert stem_query_words("what is it") == {"what", "is", "it"}  # nothing else to go by
-
-
-def test_a_short_text_is_shown_whole_on_one_line():
+    assert stem_query_words("what is it") == {"what", "is", "it"}  # stop words only
     text = "Opening a file\n  returns a stream."
     assert extract_snippet(text, stem_query_words("open files"), mark=starred) == "*Opening* a *file* returns a stream."
 
@@ -28,34 +25,26 @@ def test_a_snippet_contains_the_densest_matches():
     assert len(found.replace("…", "").split()) == 20
 
 
-def test_a_snippet_begins_with_the_sentence_of_its_first_match_where_that_is_near():
+def test_a_snippet_begins_with_the_sentence_of_its_first_match_or_with_the_text():
     text = " ".join(f"w{n}" for n in range(60)) + ". The small door opens at noon. " + "x " * 60
     assert extract_snippet(text, stem_query_words("opens"), words=20).startswith("… The small door opens at noon.")
-
-
-def test_without_a_match_the_beginning_is_shown():
-    text = " ".join(f"w{n}" for n in range(60))
     assert extract_snippet(text, stem_query_words("zebra"), words=5) == "w0 w1 w2 w3 w4 …"
     assert extract_snippet("", stem_query_words("zebra")) == ""
 
 
-def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():
-    passage = Passage(
-        "d7#2", "The engine was started by hand " * 6, title="A title that is much too long for this line"
-    )
+def test_snippets_are_wrapped_to_the_width_and_marks_do_not_count():
+    passage = Passage("d7#2", "The engine was started by hand " * 6, "A title that is much too long for this line")
     bold = "\x1b[1m{}\x1b[0m".format
-    lines = list(
-        format_passages("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, highlight=bold)
-    )
+    ranking = [("d7#2", 12.34567), ("gone", 1.0)]
+    lines = list(format_passages("engine", ranking, [passage, None], width=40, highlight=bold))
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
-    assert plain[0] == " 1  12.3457   A title that is much too …"
-    assert plain[1] == "    d7#2"
-    assert plain[2] == "    The engine was started by hand The"
+    assert plain[:3] == [
+        " 1  12.3457   A title that is much too …",
+        "    d7#2",
+        "    The engine was started by hand The",
+    ]
     assert max(map(len, plain)) <= 40
     assert lines[2] == "    The \x1b[1mengine\x1b[0m was started by hand The"
     assert plain[-1] == " 2  1.0000    gone"
-
-
-def test_a_passage_without_title_is_headed_by_its_id():
     lines = list(format_passages("x", [("d1", 2.0)], [Passage("d1", "some text")], width=60))
     assert lines == [" 1  2.0000    d1", "    some text", ""]

@@ -76,6 +76,9 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     journal = Journal.load(Path(f"{output}.part.json"))
     assert (journal.records if journal else 0) == finished  # the unfinished window is dropped
     assert Path(f"{output}.part").exists() == (finished > 0)
+    if finished:
+        with open(f"{output}.part", "ab") as part:
+            part.write(b"torn" * 1000)  # a crash between the flush of a window and its entry in the journal
     worked: list[int] = []
     run(output, lambda window: (worked.append(len(window)), *copied(window))[1:], resume=True)
     assert content(output) == WHOLE
@@ -106,32 +109,23 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
     assert read_json(tmp_path / "out.meta.json")["seconds"] == 2 * 35
 
 
-def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    with open(tmp_path / "out.part", "ab") as part:
-        part.write(b"torn" * 1000)  # a crash between the flush of a window and its entry in the journal
-    run(tmp_path / "out", resume=True)
-    assert content(tmp_path / "out") == WHOLE
-
-
-@pytest.mark.parametrize("change", ["part", "setting", "file"])
-def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    "problem", ["is shorter than its journal records", r"settings or files \(depth\)", r"files \(.*qrels\.tsv\)"]
+)
+def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts_over(
+    tmp_path: Path, problem: str
+) -> None:
     qrels = tmp_path / "qrels.tsv"
     qrels.write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(qrels)}
     interrupted(tmp_path / "out", settings=settings)
-    if change == "part":
+    if problem == "is shorter than its journal records":
         os.truncate(tmp_path / "out.part", 3)
-    elif change == "setting":
+    elif "depth" in problem:
         settings["depth"] = 4
     else:
         qrels.write_bytes(b"22")
-    problem = {
-        "part": "is shorter than its journal records",
-        "setting": r"settings or files \(depth\)",
-        "file": r"\(.*qrels\.tsv\)",
-    }
-    with pytest.raises(MismatchError, match=rf"out\.part: .*{problem[change]}; use `force` to start over"):
+    with pytest.raises(MismatchError, match=rf"out\.part: .*{problem}; use `force` to start over"):
         run(tmp_path / "out", resume=True, settings=settings)
     run(tmp_path / "out", resume=True, force=True, settings=settings)
     assert content(tmp_path / "out") == WHOLE
@@ -139,9 +133,7 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(
-        DrtkError, match=r"contains 20 finished records .* use `resume` to continue it or `force` to start over"
-    ):
+    with pytest.raises(DrtkError, match=r"contains 20 finished records .* use `resume` .* or `force` to start over"):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == WHOLE
@@ -233,14 +225,6 @@ def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp
     assert content(tmp_path / "out") == old
     run(tmp_path / "out", resume=True, force=True)
     assert content(tmp_path / "out") == WHOLE
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_no_records_give_an_empty_output_with_a_manifest(tmp_path: Path, suffix: str) -> None:
-    output = tmp_path / f"out{suffix}"
-    run(output, records=[])
-    assert content(output) == b""
-    assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 0, "out": 0}
 
 
 def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Path) -> None:

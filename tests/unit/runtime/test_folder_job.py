@@ -11,127 +11,123 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime import folder_job as folders
+from drtk.runtime import folder_job
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_done, read_manifest
 from tests.run_commands import make_torchrun_variables, open_pipe
 
 
-def job(path: Path, **given: Any) -> FolderJob:
-    return FolderJob("index", "index", str(path), given.pop("settings", {"depth": 3}), **given)
+def check(path: Path, **options: Any) -> FolderJob:
+    """Return a job after its check."""
+    job = FolderJob("index", "index", str(path), options.pop("settings", {"depth": 3}), **options)
+    job.check()
+    return job
 
 
-def make(path: Path, *, names: tuple[str, ...] = ("ids.txt", "parts/0.bin"), **given: Any) -> None:
-    made = job(path, **given)
-    made.check()
-    folder = made.begin()
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"x")
-    made.counts["passages"] = len(names)
-    made.finish(type="flat")
+def begin(path: Path, **options: Any) -> FolderJob:
+    """Begin a folder and write a file to it."""
+    job = check(path, **options)
+    (job.begin() / "half.bin").write_bytes(b"x")
+    return job
 
 
-def begin(path: Path, **given: Any) -> FolderJob:
-    """Begin a folder and write a file into it, unless the run resumes."""
-    made = job(path, **given)
-    made.check()
-    (made.begin() / "half.bin").write_bytes(b"x")
-    return made
+def make(path: Path, **options: Any) -> None:
+    job = check(path, **options)
+    (job.begin() / "parts").mkdir()
+    for name in ("ids.txt", "parts/0.bin"):
+        (job.path / name).write_bytes(b"x")
+    job.counts["passages"] = 2
+    job.finish(type="flat")
 
 
-def leave_unfinished(path: Path, **given: Any) -> None:
-    begin(path, **given).release()
+def leave_unfinished(path: Path, **options: Any) -> None:
+    begin(path, **options).release()
 
 
-def begin_again(path: Path, **given: Any) -> None:
-    """Check that a run begins again, with an empty folder."""
-    made = job(path, **given)
-    made.check()
-    assert not made.is_resuming
-    assert files(made.begin()) == ["meta.json.part"]
-    made.release()
+def check_starts_over(path: Path, **options: Any) -> None:
+    job = check(path, **options)
+    assert not job.is_resuming
+    assert list_files(job.begin()) == ["meta.json.part"]
+    job.release()
 
 
-def files(path: Path) -> list[str]:
+def list_files(path: Path) -> list[str]:
     return sorted(str(item.relative_to(path)) for item in path.rglob("*") if item.is_file())
 
 
-def test_a_finished_folder_has_a_manifest_of_its_files(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    manifest = read_manifest(tmp_path / "out", kind="index")
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_a_finished_folder_has_a_manifest_and_is_replaced_only_with_force(tmp_path: Path, out: Path) -> None:
+    make(out)
+    manifest = read_manifest(out, kind="index")
     assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
     entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
-    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in ("ids.txt", "parts/0.bin")}
+    times = {name: (out / name).stat().st_mtime_ns for name in ("ids.txt", "parts/0.bin")}
     assert manifest["files"] == {name: entry | {"mtime_ns": time} for name, time in times.items()}
-    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
-    assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
-
-
-def test_a_finished_folder_is_replaced_only_with_force_and_by_a_finished_one(tmp_path: Path) -> None:
-    make(tmp_path / "out")
+    assert is_done(str(out), {"depth": 3}, program="index")
     with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        make(tmp_path / "out")
-    made = begin(tmp_path / "out", force=True)
-    assert read_manifest(tmp_path / "out")["counts"] == {"passages": 2}
-    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
-    made.finish()
-    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
+        make(out)
+    job = begin(out, force=True)
+    assert read_manifest(out)["counts"] == {"passages": 2}
+    assert list_files(out) == ["ids.txt", "meta.json", "parts/0.bin"]
+    job.finish()
+    assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
-def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    with pytest.raises(DrtkError, match="interrupted run; use `force` to start over"):
-        job(tmp_path / "out").check()
-    with pytest.raises(DrtkError, match="use `resume` to continue it or `force` to start over"):
-        job(tmp_path / "out", resumable=True).check()
-    resumed = job(tmp_path / "out", resume=True)
-    resumed.check()
+def test_an_unfinished_folder_is_resumed_or_started_over_only_on_request(out: Path) -> None:
+    leave_unfinished(out)
+    for resumable, advice in (
+        (False, "`force` to start over"),
+        (True, "`resume` to continue it or `force` to start over"),
+    ):
+        with pytest.raises(DrtkError, match=f"interrupted run; use {advice}"):
+            check(out, resumable=resumable)
+    resumed = check(out, resume=True)
     assert resumed.is_resuming
-    assert files(resumed.begin()) == ["half.bin", "meta.json.part"]
+    assert list_files(resumed.begin()) == ["half.bin", "meta.json.part"]
     resumed.release()
-    begin_again(tmp_path / "out", force=True)
+    check_starts_over(out, force=True)
 
 
-def test_resuming_with_other_settings_or_files_is_rejected_and_force_begins_again(tmp_path: Path) -> None:
+def test_resuming_with_other_settings_or_files_is_rejected_and_force_starts_over(tmp_path: Path, out: Path) -> None:
     (tmp_path / "qrels.tsv").write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(tmp_path / "qrels.tsv")}
-    leave_unfinished(tmp_path / "out", settings=settings)
+    leave_unfinished(out, settings=settings)
     with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        job(tmp_path / "out", resume=True, settings=settings | {"depth": 4}).check()
+        check(out, resume=True, settings=settings | {"depth": 4})
     (tmp_path / "qrels.tsv").write_bytes(b"22")
     with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
-        job(tmp_path / "out", resume=True, settings=settings).check()
-    begin_again(tmp_path / "out", resume=True, force=True, settings=settings)
+        check(out, resume=True, settings=settings)
+    check_starts_over(out, resume=True, force=True, settings=settings)
 
 
-def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(tmp_path: Path) -> None:
+def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(out: Path) -> None:
     begun = {"depth": 3, "rate": 0.3, "micro": None, "log": True}
     free = ("rate", "micro", "log")
-    leave_unfinished(tmp_path / "out", settings=begun)
+    leave_unfinished(out, settings=begun)
     with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "rate": 0.1}, may_differ=free).check()
+        check(out, resume=True, settings=begun | {"depth": 4, "rate": 0.1}, may_differ=free)
     for _ in range(2):
-        leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"rate": 0.1, "micro": 2}, may_differ=free)
-    begin(tmp_path / "out", resume=True, settings=begun | {"rate": 0.1, "micro": 1}, may_differ=free).finish()
-    manifest = read_manifest(tmp_path / "out")
-    assert [change["settings"] for change in manifest["changes"]] == [
-        {"rate": [0.3, 0.1], "micro": [None, 2]},
-        {"micro": [2, 1]},
-    ]
+        leave_unfinished(out, resume=True, settings=begun | {"rate": 0.1, "micro": 2}, may_differ=free)
+    begin(out, resume=True, settings=begun | {"rate": 0.1, "micro": 1}, may_differ=free).finish()
+    manifest = read_manifest(out)
+    changes = [{"rate": [0.3, 0.1], "micro": [None, 2]}, {"micro": [2, 1]}]
+    assert [change["settings"] for change in manifest["changes"]] == changes
     assert (manifest["settings"]["rate"], manifest["settings"]["micro"]) == (0.1, 1)
 
 
-def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_path: Path) -> None:
-    def read(content: bytes, **given: Any) -> FolderJob:
-        made = job(tmp_path / "out", **given)
-        made.check()
+def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out: Path) -> None:
+    def read(content: bytes, **options: Any) -> FolderJob:
+        job = check(out, **options)
         with open_pipe(content) as name:
-            assert [line for _, line in made.tracker.iter_lines(name)]
-        for entry in made.tracker.inputs:
+            assert [line for _, line in job.tracker.iter_lines(name)]
+        for entry in job.tracker.inputs:
             entry["path"] = "/dev/fd/63"  # the number that a shell gives its first pipe each time
-        return made
+        return job
 
     first = read(b"a\nb\n")
     (first.begin() / "half.bin").write_bytes(b"x")
@@ -143,20 +139,18 @@ def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_pat
     same = read(b"a\nb\n", resume=True)
     assert (same.begin() / "half.bin").exists()
     same.release()
-    anew = read(b"a\nc\n", resume=True, force=True)
-    assert not anew.is_resuming
-    assert not (anew.begin() / "half.bin").exists()
+    forced = read(b"a\nc\n", resume=True, force=True)
+    assert not forced.is_resuming
+    assert not (forced.begin() / "half.bin").exists()
 
 
-def test_a_changed_source_may_be_resumed_unless_force_is_set(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b"torn")
+def test_a_run_with_a_changed_source_is_resumed_unless_force_is_set(tmp_path: Path, out: Path) -> None:
     settings = {"source": str(tmp_path / "corpus.jsonl")}
-    leave_unfinished(tmp_path / "out", settings=settings)
+    (tmp_path / "corpus.jsonl").write_bytes(b"torn")
+    leave_unfinished(out, settings=settings)
     (tmp_path / "corpus.jsonl").write_bytes(b"repaired")
     for force in (False, True):
-        again = job(tmp_path / "out", resume=True, force=force, settings=settings)
-        again.check()
-        assert again.is_resuming is not force
+        assert check(out, resume=True, force=force, settings=settings).is_resuming is not force
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b'{"settings": {}, "command": "make all"}'])
@@ -169,80 +163,73 @@ def test_a_folder_with_another_programs_manifest_is_not_replaced(tmp_path: Path,
     (tmp_path / place).write_bytes(content)
     (folder / "thesis.tex").write_bytes(b"precious")
     with pytest.raises(DrtkError, match=r"was not written by drtk|was not made by drtk"):
-        job(tmp_path / "out", force=True, resume=True).check()
-    assert files(folder) == [Path(place).name, "thesis.tex"]
+        check(tmp_path / "out", force=True, resume=True)
+    assert list_files(folder) == [Path(place).name, "thesis.tex"]
 
 
-def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path) -> None:
-    make(tmp_path / "out")
+def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path, out: Path) -> None:
+    make(out)
     leave_unfinished(tmp_path / "other")
-    for damaged in (tmp_path / "out" / "meta.json", tmp_path / "other.part" / "meta.json.part"):
+    for damaged in (out / "meta.json", tmp_path / "other.part" / "meta.json.part"):
         damaged.write_bytes(b"{")
         with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*; remove the folder, or choose another$"):
-            job(tmp_path / damaged.parent.stem, force=True).check()
+            check(tmp_path / damaged.parent.stem, force=True)
 
 
-def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    for source in (tmp_path / "out", tmp_path / "out" / "ids.txt"):
+def test_inputs_of_the_run_and_targets_of_links_are_not_deleted(tmp_path: Path, out: Path) -> None:
+    make(out)
+    for source in (out, out / "ids.txt"):
         with pytest.raises(UsageError, match="would delete the input"):
-            job(tmp_path / "out", force=True, settings={"source": str(source)}).check()
-    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
-
-
-def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> None:
+            check(out, force=True, settings={"source": str(source)})
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "precious").write_bytes(b"x")
-    made = job(tmp_path / "out")
-    made.check()
-    (made.begin() / "link").symlink_to(tmp_path / "elsewhere")
-    made.finish()
-    make(tmp_path / "out", force=True)
-    assert files(tmp_path / "elsewhere") == ["precious"]
-    assert not (tmp_path / "out" / "link").exists()
+    job = check(out, force=True)
+    (job.begin() / "link").symlink_to(tmp_path / "elsewhere")
+    job.finish()
+    make(out, force=True)
+    assert list_files(tmp_path) == ["elsewhere/precious", "out/ids.txt", "out/meta.json", "out/parts/0.bin"]
 
 
-def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_being_emptied_is_not_resumed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(_: Path) -> None:
         raise KeyboardInterrupt
 
-    leave_unfinished(tmp_path / "out")
-    anew = job(tmp_path / "out", force=True, settings={"depth": 4})
-    anew.check()
-    monkeypatch.setattr(folders, "_delete", kill)
+    leave_unfinished(out)
+    job = check(out, force=True, settings={"depth": 4})
+    monkeypatch.setattr(folder_job, "_delete_item", kill)
     with pytest.raises(KeyboardInterrupt):
-        anew.begin()
-    anew.release()
+        job.begin()
     monkeypatch.undo()
-    begin_again(tmp_path / "out", resume=True, settings={"depth": 4})
+    job.release()
+    check_starts_over(out, resume=True, settings={"depth": 4})
 
 
-def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(tmp_path: Path) -> None:
-    made = begin(tmp_path / "out")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
+def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(
+    tmp_path: Path, out: Path
+) -> None:
+    job = begin(out)
+    out.mkdir()
+    (out / "thesis.tex").write_bytes(b"precious")
     with pytest.raises(DrtkError, match=r"was not made by drtk; .*; the finished folder is kept as .*out\.part"):
-        made.finish()
-    made.discard()
-    made.release()
+        job.finish()
+    job.discard()
+    job.release()
     with pytest.raises(DrtkError, match="was not made by drtk"):
-        job(tmp_path / "out", force=True).check()
-    (tmp_path / "out" / "thesis.tex").unlink()
-    assert job(tmp_path / "out").recover()
-    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
+        check(out, force=True)
+    (out / "thesis.tex").unlink()
+    assert FolderJob("index", "index", str(out)).recover()
+    assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (".", tmp_path):
+    for name in (Path("."), tmp_path):
         with pytest.raises(DrtkError, match="is the current folder"):
-            job(Path(name)).check()
+            check(name)
 
 
-def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
-    first = begin(tmp_path / "out")
-    second = job(tmp_path / "out", force=True)
-    second.check()
+def test_two_runs_do_not_write_one_folder(out: Path) -> None:
+    first, second = begin(out), check(out, force=True)
     with pytest.raises(DrtkError, match="out: another run is writing it"):
         second.begin()
     first.finish()
@@ -251,40 +238,37 @@ def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
 
 
 def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = begin(tmp_path / "out")
+    first = begin(out)
     for name, value in make_torchrun_variables(rank=1, processes=2).items():
         monkeypatch.setenv(name, value)
-    other = job(tmp_path / "out")
-    other.check()
-    assert other.begin() == tmp_path / "out.part"
+    other = check(out)
+    assert other.begin() == out.with_name("out.part")
     other.finish()
-    assert files(tmp_path / "out.part") == ["half.bin", "meta.json.part"]
+    assert list_files(other.path) == ["half.bin", "meta.json.part"]
     first.finish()
-    assert files(tmp_path / "out") == ["half.bin", "meta.json"]
+    assert list_files(out) == ["half.bin", "meta.json"]
 
 
-def test_the_durations_of_all_starts_of_a_folder_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two starts were killed: the first wrote its last file 500 s after it began, the second 70 s after.
+def test_the_durations_of_all_sessions_of_a_run_are_added(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two sessions were killed: the first wrote its last file 500 s after it began, the second 70 s after.
     now = 1_000_000.0
-    monkeypatch.setattr(folders.time, "time", lambda: now)
+    monkeypatch.setattr(folder_job.time, "time", lambda: now)
     for name, seconds in (("half.bin", 500), ("more/deeper.bin", 70)):
-        made = job(tmp_path / "out", resume=True)
-        made.check()
-        folder = made.begin()
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"x")
-        made.release()
-        for item in folder.rglob("*"):
+        job = check(out, resume=True)
+        file = job.begin() / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"x")
+        job.release()
+        for item in job.path.rglob("*"):
             os.utime(item, (now, now))
-        os.utime(folder / name, (now + seconds, now + seconds))
+        os.utime(file, (now + seconds, now + seconds))
         now += 9000  # no run in this time
-    made = job(tmp_path / "out", resume=True)
-    made.check()
-    made.begin()
-    made.finish()
-    manifest = read_manifest(tmp_path / "out")
+    job = check(out, resume=True)
+    job.begin()
+    job.finish()
+    manifest = read_manifest(out)
     assert 570 <= manifest["seconds"] < 600
     assert "stretch" not in manifest
 
@@ -294,11 +278,11 @@ def test_the_durations_of_all_starts_of_a_folder_are_added(tmp_path: Path, monke
     [{"inputs": ["x"]}, {"inputs": [{"path": 3}]}, {"streams": []}, {"stretch": {}}, {"stretch": [1]},
      {"stretch": {"began": "x", "before": 0}}, {"started": None}, {"changes": {}}, {"settings": []}],
 )  # fmt: skip
-def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(tmp_path: Path, damage: dict[str, Any]) -> None:
-    leave_unfinished(tmp_path / "out", resumable=True)
-    place = tmp_path / "out.part" / "meta.json.part"
-    place.write_bytes(orjson.dumps(read_json(place) | damage))
-    again = job(tmp_path / "out", resumable=True, resume=True)
-    for act in (again.check, again.begin):
+def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(out: Path, damage: dict[str, Any]) -> None:
+    leave_unfinished(out, resumable=True)
+    manifest = out.with_name("out.part") / "meta.json.part"
+    manifest.write_bytes(orjson.dumps(read_json(manifest) | damage))
+    job = FolderJob("index", "index", str(out), {"depth": 3}, resumable=True, resume=True)
+    for act in (job.check, job.begin):
         with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
             act()

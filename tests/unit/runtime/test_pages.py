@@ -22,7 +22,12 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
         pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL, unit=EVIL),
         pages.render_figures([pages.render_histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
         pages.render_details(
-            EVIL, [pages.render_passage_item(EVIL, EVIL, EVIL, f"a {pages.MARK[0]}{EVIL}{pages.MARK[1]} b")]
+            EVIL,
+            [
+                pages.render_passage_item(
+                    EVIL, EVIL, EVIL, f"a {pages.HIGHLIGHT_MARKS[0]}{EVIL}{pages.HIGHLIGHT_MARKS[1]} b"
+                )
+            ],
         ),
         pages.render_paragraph(pages.render_shaded_words([(EVIL, 2.0), (" ", 0.0)], 2.0), kind="words"),
         pages.render_bar_table([(EVIL, EVIL, 0.5)]),
@@ -65,7 +70,7 @@ def test_histogram_bars_are_placed_above_their_values(shares: Sequence[float], e
     assert [y + height for _, y, _, height in drawn] == pytest.approx([bottom] * len(drawn), abs=0.02)
     if "1" in places:  # whole numbers are in the middle of their bins
         assert drawn[0][0] + drawn[0][2] / 2 == pytest.approx(places["1"][0], abs=0.02)
-    width, height = pages.HISTOGRAM
+    width, height = pages.HISTOGRAM_SIZE
     assert all(0 <= x <= width and 0 <= y <= height for x, y in places.values())
 
 

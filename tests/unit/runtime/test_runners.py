@@ -40,10 +40,8 @@ class Squares(BatchFunction):
             if number == self._deadly and not self._marker.exists():
                 self._marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return WindowResult(
-            [f"{number} {square}\n".encode() for number, square in prepared],
-            {"even": sum(n % 2 == 0 for n, _ in prepared)},
-        )
+        lines = [f"{number} {square}\n".encode() for number, square in prepared]
+        return WindowResult(lines, {"even": sum(number % 2 == 0 for number, _ in prepared)})
 
 
 def run(

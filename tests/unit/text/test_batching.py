@@ -17,18 +17,16 @@ from tests.tiny_models import save_tiny_encoder
 TOKENS = TokenizedTexts.from_lists([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
 
 
-def test_padding_on_the_right():
-    batch = TOKENS.pad([0, 1], pad=1)
-    assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 0]]
-
-
-def test_padding_on_the_left_and_rows_in_any_order():
-    batch = TOKENS.pad([2, 0], pad=1, left=True)
-    assert batch["input_ids"].tolist() == [[1, 9, 4], [5, 6, 7]]
-    assert batch["attention_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 1]]
+@pytest.mark.parametrize(
+    ("rows", "left", "ids", "mask", "types"),
+    [
+        ([0, 1], False, [[5, 6, 7], [8, 1, 1]], [[1, 1, 1], [1, 0, 0]], [[0, 0, 1], [0, 0, 0]]),
+        ([2, 0], True, [[1, 9, 4], [5, 6, 7]], [[0, 1, 1], [1, 1, 1]], [[0, 0, 1], [0, 0, 1]]),
+    ],
+)
+def test_padding(rows, left, ids, mask, types):
+    batch = TOKENS.pad(rows, pad=1, left=left)
+    assert [batch[name].tolist() for name in ("input_ids", "attention_mask", "token_type_ids")] == [ids, mask, types]
 
 
 @given(lengths=st.lists(st.integers(0, 300), max_size=60), budget=st.integers(1, 2000), most=st.integers(1, 10))
@@ -63,10 +61,12 @@ def test_titles_are_joined_paired_or_dropped(tokenizer):
     [pair] = pieces(tokenizer, [PASSAGE], title="segment")
     assert pair.count("[SEP]") == 2
     assert pair.index("[SEP]") > pair.index("river")
+    for title in ("join", "sep", "segment"):  # a blank title is dropped
+        assert pieces(tokenizer, [Passage("c", "rivers", " \t")], title=title) == pieces(tokenizer, ["rivers"])
 
 
 def test_sep_puts_a_separator_token_between_title_and_text(tokenizer):
-    title, text = (pieces(tokenizer, [each])[0].split()[1:-1] for each in ("riverish", "rivers riverer"))
+    title, text = (pieces(tokenizer, [part])[0].split()[1:-1] for part in ("riverish", "rivers riverer"))
     [found] = pieces(tokenizer, [PASSAGE], title="sep")
     assert found.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
     tokens = TextTokenizer(tokenizer, prompt="", max_length=64, title="sep", with_types=True)([PASSAGE])
@@ -74,11 +74,6 @@ def test_sep_puts_a_separator_token_between_title_and_text(tokenizer):
     assert set(tokens.types.tolist()) == {0}
     assert pieces(tokenizer, [Passage("c", "", "riverish")], title="sep") == pieces(tokenizer, ["riverish"])
     assert pieces(tokenizer, [Passage("c", "rivers")], title="sep") == pieces(tokenizer, ["rivers"])
-
-
-@pytest.mark.parametrize("title", ["join", "sep", "segment"])
-def test_a_blank_title_is_dropped(tokenizer, title):
-    assert pieces(tokenizer, [Passage("c", "rivers", " \t")], title=title) == pieces(tokenizer, ["rivers"])
 
 
 def test_pairs_and_single_texts_keep_their_order(tokenizer):
@@ -104,21 +99,8 @@ def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
     assert len(cut.split()) == 7
     assert cut.startswith("[CLS]")
     assert cut.endswith("[SEP]")
-
-
-def test_an_empty_list_gives_no_tokens(tokenizer):
     tokens = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
-    assert len(tokens) == 0
     assert tokens.pad([], pad=0)["input_ids"].shape == (0, 0)
-
-
-def test_group_by_length_splits_where_padding_costs_more_than_a_group():
-    # lengths 10 10 9 2 2: one group costs 5 * 10 = 50; parted before the 2s 3 * 10 + 2 * 2 = 34 and another group
-    lengths = np.array([2, 10, 9, 2, 10])
-    assert [rows.tolist() for rows in group_by_length(lengths, overhead=15)] == [[1, 4, 2], [0, 3]]
-    assert [rows.tolist() for rows in group_by_length(lengths, overhead=17)] == [[1, 4, 2, 0, 3]]
-    assert [rows.tolist() for rows in group_by_length(lengths, overhead=0.5)] == [[1, 4], [2], [0, 3]]
-    assert group_by_length(np.array([], dtype=np.int64), overhead=1) == []
 
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))
@@ -126,6 +108,7 @@ def test_group_by_length_has_the_least_cost(lengths: list[int], overhead: int):
     def cost(groups: list[list[int]]) -> int:
         return sum(max(group) * len(group) + overhead for group in groups)
 
+    assert group_by_length(np.array([], dtype=np.int64), overhead=overhead) == []
     found = group_by_length(np.array(lengths), overhead=overhead)
     assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
     ordered = sorted(lengths, reverse=True)

@@ -8,19 +8,9 @@ from drtk.text.rng import sample_integer, sample_uniform
 
 
 def test_random_numbers_depend_only_on_their_key():
-    assert sample_uniform(7, "doc", 3) == sample_uniform(7, "doc", 3)
-    assert (
-        len(
-            {
-                sample_uniform(7, "doc", 3),
-                sample_uniform(8, "doc", 3),
-                sample_uniform(7, "dob", 3),
-                sample_uniform(7, "doc", 4),
-            }
-        )
-        == 4
-    )
-    assert sample_uniform("ab", "c") != sample_uniform("a", "bc")
+    keys = [(7, "doc", 3), (8, "doc", 3), (7, "dob", 3), (7, "doc", 4), ("ab", "c"), ("a", "bc")]
+    assert sample_uniform(*keys[0]) == sample_uniform(*keys[0])
+    assert len({sample_uniform(*key) for key in keys}) == len(keys)
 
 
 def test_random_numbers_are_uniform():

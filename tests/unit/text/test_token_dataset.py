@@ -19,7 +19,6 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime.inputs import InputTracker
 from drtk.text import token_dataset
 from drtk.text.token_dataset import TokenCorpus
-from drtk.text.token_writer import group_documents
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.unit.text import small_tokenizers
 
@@ -130,8 +129,8 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
     assert [*words.values()] == expected
     assert len(pieces) > len(words) + 6
     # The space before a sentence belongs to its first piece.
-    (begin, end), (other, last) = corpus.get_sentence_spans(0)
-    assert (begin, end, last) == (0, other, len(pieces))
+    (begin, end), (start, last) = corpus.get_sentence_spans(0)
+    assert (begin, end, last) == (0, start, len(pieces))
     assert "".join(pieces[:end]) == "theĠcat,Ġ(theĠmat)."
 
 
@@ -143,29 +142,20 @@ def test_a_special_token_in_a_text_belongs_to_no_word(opened):
     assert corpus.get_text(1).words.tolist() == [0, 1, 2]
 
 
-def test_short_passages_are_excluded_with_their_fields(opened, pieces):
-    corpus = opened(
-        passage("p1", "a b", queries=["b c", "c"], title="x"),
-        passage("p2", "a b c", queries=["d", "e", "", "word"]),
-        passage("p3", "", queries=["f"]),
-        passage("p4", "a b c d", queries=[]),
-        fields={"queries"},
-    )
-    assert [corpus.get_id(row) for row in range(len(corpus))] == ["p2", "p4"]
-    assert corpus.counts == {"passages": 2, "short": 2, "tokens": 7, "queries": 3}
-    assert [tokens(pieces, query) for query in corpus.get_queries(0)] == ["d", "e", "word"]
-    assert corpus.get_queries(1) == []
-
-
-def test_queries_and_continuations_keep_order_and_repeats(opened, pieces):
+def test_queries_and_continuations_keep_order_and_repeats_and_short_passages_are_excluded(opened, pieces):
     corpus = opened(
         passage("p1", "abc", title="ab", queries=["ab", "a", "ab"], continuations=["c wording"]),
-        passage("p2", queries=["d"], continuations=["e", "f"]),
+        passage("short", "a b", queries=["b c", "c"], continuations=["d"], title="x"),
+        passage("p2", queries=["d", ""], continuations=["e", "f"]),
+        passage("p3", queries=[], continuations=[]),
         fields={"queries", "continuations"},
     )
-    assert [tokens(pieces, query) for query in corpus.get_queries(0)] == ["a ##b", "a", "a ##b"]
-    assert [tokens(pieces, text) for text in corpus.get_continuations(0)] == ["c word ##ing"]
-    assert [tokens(pieces, text) for text in corpus.get_continuations(1)] == ["e", "f"]
+    assert [corpus.get_id(row) for row in range(len(corpus))] == ["p1", "p2", "p3"]
+    assert corpus.counts == {"passages": 3, "short": 1, "tokens": 11, "queries": 4, "continuations": 3}
+    queries = [[tokens(pieces, query) for query in corpus.get_queries(row)] for row in range(3)]
+    assert queries == [["a ##b", "a", "a ##b"], ["d"], []]
+    continuations = [[tokens(pieces, text) for text in corpus.get_continuations(row)] for row in range(2)]
+    assert continuations == [["c word ##ing"], ["e", "f"]]
     texts = [corpus.get_text(0), corpus.get_title(0), *corpus.get_queries(0)]  # each begins a word
     assert [text.words.tolist() for text in texts] == [[0, 0, 0], [0, 0], [0, 0], [0], [0, 0]]
 
@@ -178,11 +168,8 @@ def test_sentences_in_pieces(opened):
         passage("p3", text),
         fields={"sentences"},
     )
-    assert [corpus.get_sentence_spans(row) for row in range(3)] == [
-        [(0, 3), (3, 7), (7, 9)],
-        [(0, 3), (3, 9)],
-        [(0, 9)],
-    ]
+    spans = [corpus.get_sentence_spans(row) for row in range(3)]
+    assert spans == [[(0, 3), (3, 7), (7, 9)], [(0, 3), (3, 9)], [(0, 9)]]
 
 
 def test_passages_of_documents_in_reading_order(opened):
@@ -196,11 +183,8 @@ def test_passages_of_documents_in_reading_order(opened):
         fields={"documents"},
     )
     assert [corpus.get_document(row) for row in range(6)] == [0, 1, 0, 1, 0, 2]
-    assert [corpus.get_document_passages(document).tolist() for document in range(corpus.num_documents)] == [
-        [2, 4, 0],
-        [3, 1],
-        [5],
-    ]
+    passages = [corpus.get_document_passages(document).tolist() for document in range(corpus.num_documents)]
+    assert passages == [[2, 4, 0], [3, 1], [5]]
     assert [corpus.get_next_passage(row) for row in range(6)] == [None, None, 4, 1, 0, None]
     assert corpus.multi_passage_documents.tolist() == [0, 1]
     # Without positions, the order of the file.
@@ -212,23 +196,8 @@ def test_passages_of_documents_in_reading_order(opened):
     corpus = opened(*rows, fields={"documents"})
     assert [corpus.get_id(row) for row in corpus.get_document_passages(0)] == ["A#0", "A#1", "A#3", "A#4", "A#6"]
     assert [corpus.get_next_passage(row) for row in range(5)] == [1, None, 3, None, None]
-    runs = [
-        (corpus.get_consecutive_passages(row)[0].tolist(), corpus.get_consecutive_passages(row)[1]) for row in range(5)
-    ]
+    runs = [(rows.tolist(), at) for rows, at in map(corpus.get_consecutive_passages, range(5))]
     assert runs == [([0, 1], 0), ([0, 1], 1), ([2, 3], 0), ([2, 3], 1), ([4], 0)]
-
-
-def test_documents_are_grouped_as_by_a_loop():
-    rng = np.random.default_rng(3)
-    keys = rng.integers(0, 40, 300).astype(np.uint64)
-    positions = np.where(keys % 5 == 0, -1, rng.permutation(300)).astype(np.int32)
-    arrays = group_documents(keys, positions)
-    order = list(dict.fromkeys(keys.tolist()))
-    assert arrays["document"].tolist() == [order.index(key) for key in keys.tolist()]
-    for number, key in enumerate(order):
-        rows = [row for row in range(300) if keys[row] == key]
-        expected = rows if key % 5 == 0 else sorted(rows, key=lambda row: positions[row])
-        assert arrays["members"][arrays["spans"][number] : arrays["spans"][number + 1]].tolist() == expected
 
 
 def test_weights_of_texts_and_titles(opened):
@@ -262,19 +231,15 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
 @pytest.mark.parametrize(
     ("fields", "row", "problem"),
     [
-        (["queries"], passage("p2"), "2: passage 'p2' has no 'queries'; drtk doc2query adds them"),
-        (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; drtk continue-text adds them"),
-        (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; drtk termweight adds them"),
-        (
-            ["weights", "title_weights"],
-            passage("p2", title="t", weights=[1] * 4),
-            "2: passage 'p2' has no 'title_weights'; drtk termweight",
-        ),
+        (["queries"], passage("p2"), "2: passage 'p2' has no 'queries'; add them with `drtk doc2query`"),
+        (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; add them with `drtk continue-"),
+        (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; add them with `drtk termweight`"),
+        (["weights", "title_weights"], passage("p2", title="t", weights=[1] * 4), "2: passage 'p2' has no 'title_"),
         (["weights"], passage("p2", weights=[1, 2]), "has 2 weights for the 4 word pieces .* makes of its text"),
         (
             ["weights"],
             passage("p2", weights=[1] * 4, title="ab", title_weights=[1]),
-            "has 1 weights for the 2 word pieces .* its title",
+            "has 1 weights for the 2 .* title",
         ),
     ],
 )
@@ -289,9 +254,7 @@ def test_weights_of_another_tokenizer(tmp_path, folders, opened):
 
     same = small_tokenizers.word_pieces(tmp_path / "same")
     assert len(opened(row(same), fields={"weights"})) == 1
-    with pytest.raises(
-        MismatchError, match=r"c.jsonl:1: the weights are for the word pieces of .*sentences, which differ"
-    ):
+    with pytest.raises(MismatchError, match=r"c.jsonl:1: the weights are for the word pieces of .*sentences, which"):
         opened(row(folders["sentences"]), fields={"weights"})
     with pytest.raises(MismatchError, match=r"c.jsonl:1: .* \./no/gone, which cannot be compared .*no such folder"):
         opened(row("./no/gone"), fields={"weights"})
@@ -329,10 +292,10 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
 @pytest.mark.parametrize(
     ("rows", "fields", "problem"),
     [
-        ([passage("p1"), passage("p2")], "documents", "no document has two passages, .*; drtk chunk"),
-        ([passage("p1"), passage("p2")], "sentences", "no passage has two sentences; drtk chunk"),
-        ([passage("p1", queries=[])], "queries", "'queries' is empty in every passage; drtk doc2query adds them"),
-        ([passage("p1", continuations=[""])], "continuations", "'continuations' is empty in every .*; drtk continue-"),
+        ([passage("p1"), passage("p2")], "documents", "no document has two passages, .*; split the documents with"),
+        ([passage("p1"), passage("p2")], "sentences", "no passage has two sentences; split the documents with"),
+        ([passage("p1", queries=[])], "queries", "'queries' is empty in every passage; add them with `drtk doc2query`"),
+        ([passage("p1", continuations=[""])], "continuations", "'continuations' is empty in every .*; add them with"),
         ([], None, "has no passage of 3 word pieces or more"),
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],

@@ -58,24 +58,19 @@ def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, capl
     assert make_arguments(tmp_path, warmup=7.0).warmup_steps == 7
     assert not caplog.text
     make_arguments(tmp_path, warmup=200.0)
-    assert (
-        "the warm-up of 200 steps is not shorter than the training of 50, which ends at learning rate 2.5e-05"
-        in caplog.text
-    )
+    warning = "the warm-up of 200 steps is not shorter than the training of 50, which ends at learning rate 2.5e-05"
+    assert warning in caplog.text
 
 
 def test_schedules(monkeypatch: pytest.MonkeyPatch):
     config = RetrieverConfig(batch_size=16, epochs=2.5)
     assert plan_schedule(70, config) == Schedule(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
     assert plan_schedule(70, TrainingConfig(batch_size=16, max_steps=7)).steps == 7
+    uneven = RerankerConfig(batch_size=4, micro_batch_size=3)
     for count, other, message in (
         (15, config, "15 examples do not fill one batch of 16; use `batch_size` 15 or less"),
         (0, config, "training data: there are no examples to train on"),
-        (
-            9,
-            RerankerConfig(batch_size=4, micro_batch_size=3),
-            "`micro_batch_size` 3: must divide the batch of a device, 4",
-        ),
+        (9, uneven, "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)

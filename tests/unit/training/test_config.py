@@ -47,11 +47,8 @@ NO_DECAY = {f"simlm-{where}{stage}-official" for where in ("", "nq-") for stage 
 NO_DECAY |= {"dpr-nq", "dpr-nq-roberta-shared", *(f"master-official-{stage}" for stage in ("r1", "r2", "distill"))}
 # what else they say; all that is named nowhere is the default of the command
 DISTILLED = {"contrastive": "simlm-full", "contrastive_weight": 0.2}
-DPR = {
-    "negative_sampling": "shuffle",
-    "positive_sampling": "first",
-    "trainer": ("max_grad_norm=2.0",),
-}  # 6.6: a new order, gold passage, clip 2
+# 6.6: a new order, gold passage, clip 2
+DPR = {"negative_sampling": "shuffle", "positive_sampling": "first", "trainer": ("max_grad_norm=2.0",)}
 MASTER = {"untied": True, "negative_sampling": "shuffle", "trainer": ("max_grad_norm=2.0",)}  # by lot; clip 2
 BESIDES: dict[str, dict[str, Any]] = {
     "simlm-distill": DISTILLED,
@@ -92,17 +89,8 @@ RERANKERS_BESIDES: dict[str, dict[str, Any]] = {
     "simlm-reranker-official": {"r_drop": True, "backward": 16},  # 6.7: the positive and the 15 highest negatives
     "simlm-nq-reranker-official": {"r_drop": True, "backward": 16, "first_positive": True},
     "master-official-reranker": {"trainer": ("max_grad_norm=2.0",)},
-    "hlatr": {
-        "kind": "hlatr",
-        "depth": 100,
-        "layers": 4,
-        "hidden": 128,
-        "heads": 2,
-        "feedforward": 768,
-        "dropout": 0.1,
-        "dev_depth": 100,
-        "dev_measure": "RR@10",
-    },
+    "hlatr": {"kind": "hlatr", "depth": 100, "layers": 4, "hidden": 128, "heads": 2, "feedforward": 768, "dropout": 0.1}
+    | {"dev_depth": 100, "dev_measure": "RR@10"},
 }
 
 
@@ -136,17 +124,7 @@ def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
 
 def test_defaults_are_table_12s() -> None:
     usual, pairs = RetrieverConfig(), RerankerConfig()
-    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == (
-        2e-5,
-        64,
-        3.0,
-        15,
-        0.01,
-    )
-    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == (
-        3e-5,
-        64,
-        3.0,
-        0.01,
-        100,
-    )
+    expected = (2e-5, 64, 3.0, 15, 0.01)
+    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == expected
+    expected = (3e-5, 64, 3.0, 0.01, 100)
+    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == expected

@@ -41,23 +41,17 @@ def test_a_question_asked_under_two_ids_is_in_one_fold() -> None:
 
 
 def test_digests_leave_out_case_white_space_and_the_last_question_mark() -> None:
-    assert (
-        digest_question("Who wrote  Hamlet?")
-        == digest_question(" who wrote hamlet ?")
-        == digest_question("who wrote hamlet")
-    )
-    assert digest_question("who wrote hamlet") != digest_question("who wrote macbeth")
+    first, *others = map(digest_question, ("Who wrote  Hamlet?", " who wrote hamlet ?", "who wrote hamlet"))
+    assert others == [first] * 2
+    assert first != digest_question("who wrote macbeth")
 
 
 def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: Path) -> None:
     folds = assign_folds(QUESTIONS_READ, 4, seed=42)
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, folds)
     for query in QUESTIONS_READ:
-        assert seen.choose_fold(query, allow_unknown=False) == folds[query.id]
-        assert (
-            seen.choose_fold(Query("other-" + query.id, query.text.removesuffix("?")), allow_unknown=False)
-            == folds[query.id]
-        )
+        other = Query("other-" + query.id, query.text.removesuffix("?"))
+        assert [seen.choose_fold(each, allow_unknown=False) for each in (query, other)] == [folds[query.id]] * 2
 
 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
@@ -84,7 +78,7 @@ def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
         ({"_id": "q9", "question": "ab", "fold": 4}, "fold 4 is invalid"),
         ({"_id": "q9", "question": "ab"}, "fold None is invalid"),
         ({"_id": "q9", "question": digest_question("a"), "fold": 1}, "the same question is in two folds"),
-        ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be a whole number from 0"),
+        ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be an integer of at least 0"),
     ):
         write_question_record(tmp_path, [Query("a", "a")], {"a": 0})
         with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:

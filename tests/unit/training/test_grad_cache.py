@@ -118,9 +118,8 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
         stage = TrainingSetup.create(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
-            kept[batch, chunk] = measure_saved_bytes(
-                stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs
-            )
+            trainer = stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk)
+            kept[batch, chunk] = measure_saved_bytes(stage, trainer, inputs)
     assert kept[32, None] > 4 * kept[4, None]
     # a chunk of eight may be of longer texts in a larger batch; the vectors themselves are 32 wide
     assert kept[32, 8] < 1.5 * kept[4, 8]

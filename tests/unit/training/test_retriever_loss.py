@@ -37,10 +37,8 @@ def test_presets_of_inner_products_divide_by_nothing(preset: str):
     # q (2, 0): 3 2 .4 -1 -> log(e^3 + e^2 + e^.4 + e^-1) - 3 = .378757; the other .495182
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
-    assert compute_terms(load_settings(preset), queries, found) == {
-        "contrastive": close(0.436970),
-        "loss": close(0.436970),
-    }
+    expected = {"contrastive": close(0.436970), "loss": close(0.436970)}
+    assert compute_terms(load_settings(preset), queries, found) == expected
 
 
 def test_the_quickstart_divides_by_its_own_temperature():
@@ -61,21 +59,16 @@ def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
     }
-    assert compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)["loss"] == close(
-        0.253851
-    )
-    assert compute_terms(load_settings(preset, contrastive_weight=0.0), *ONE, teacher=TEACHER) == {
-        "distillation": close(0.236832),
-        "loss": close(0.236832),
-    }
+    weighted = compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)
+    assert weighted["loss"] == close(0.253851)
+    alone = compute_terms(load_settings(preset, contrastive_weight=0.0), *ONE, teacher=TEACHER)
+    assert alone == {"distillation": close(0.236832), "loss": close(0.236832)}
 
 
 def test_masters_distillation_compares_inner_products():
     # vectors of length sqrt(50) and more have products 40, 35, 37.5 at temperature 1: SimLM's answer again
-    queries, found = ONE[0] * 50, ONE[1]
-    assert compute_terms(load_settings("master-official-distill"), queries, found, teacher=TEACHER)["loss"] == close(
-        0.253851
-    )
+    terms = compute_terms(load_settings("master-official-distill"), ONE[0] * 50, ONE[1], teacher=TEACHER)
+    assert terms["loss"] == close(0.253851)
 
 
 @pytest.mark.parametrize(
@@ -109,14 +102,12 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
     assert compute_terms(load_settings(similarity="dot"), queries, found)["loss"] == close(0.436970)
     assert compute_terms(load_settings(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
-    assert RetrieverLoss.from_config(load_settings(), similarity="dot").temperature == 1.0  # as the start model says
-    assert (
-        RetrieverLoss.from_config(load_settings(similarity="dot", temperature=0.02), similarity="dot").temperature
-        == 0.02
-    )
-    assert (
-        RetrieverLoss.from_config(load_settings("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
-    )  # the preset's own
+    for settings, temperature in (
+        (load_settings(), 1.0),  # as the start model says
+        (load_settings(similarity="dot", temperature=0.02), 0.02),
+        (load_settings("simlm-r1", similarity="dot"), 0.02),  # the preset's own
+    ):
+        assert RetrieverLoss.from_config(settings, similarity="dot").temperature == temperature
 
 
 def test_margin_mse_stands_alone_unless_alpha_is_given():
@@ -134,9 +125,8 @@ def test_answers_are_masked_wider_than_duplicates():
     given = {"loss": "infonce", "temperature": 0.5}
     found = compute_terms(load_settings("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
     assert found["loss"] == close((first + 0.807592) / 2)
-    assert compute_terms(load_settings("simlm-r1", **given, mask_duplicate_positives=True), Q, P)["loss"] == close(
-        0.771081
-    )
+    found = compute_terms(load_settings("simlm-r1", **given, mask_duplicate_positives=True), Q, P)
+    assert found["loss"] == close(0.771081)
 
 
 def test_matryoshka_adds_the_loss_of_the_first_numbers():

@@ -54,9 +54,8 @@ def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
 
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_all_negatives_have_their_turn(length: int, count: int, seed: int):
-    seen = [
-        item for epoch in range(length) for item in select_negative_window(range(length), count, epoch=epoch, seed=seed)
-    ]
+    windows = [select_negative_window(range(length), count, epoch=epoch, seed=seed) for epoch in range(length)]
+    seen = [item for window in windows for item in window]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
 

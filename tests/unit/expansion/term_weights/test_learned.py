@@ -20,7 +20,8 @@ from drtk.records import Passage
 from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions
 from tests.bm25_data import skip_without_lucene
-from tests.run_commands import run_command, write_text
+from tests.expansion_collection import read_rows, write_rows
+from tests.run_commands import Capture, run_command, run_rows, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
@@ -39,39 +40,34 @@ def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_
     assert compute_impacts(places, np.array([0.5, 9.0, 8.0, 7.0])) == {"wing": 0.5}
 
 
-def planted(folder: Path, count: int = 48) -> None:
-    """train.jsonl, corpus.jsonl, queries.jsonl. A question has a word that is asked for, which its passage has, and one that
-    never is, which the negative has; that one has a word to be asked for by others, so that no passage is better as a whole.
-    """
-    draw = random.Random(3)
-    passages, queries, examples = [], [], []
-    for number in range(count):
-        topic, other = draw.sample(TOPICS, 2)
-        asked, (never, more, last) = draw.choice(ASKED), draw.sample(NEVER, 3)
-        words = [topic + asked, topic + more, other + last]
-        draw.shuffle(words)
-        passages.append({"_id": f"p{number}", "title": "", "text": " ".join(words)})
-        wrong = [other + draw.choice(ASKED), topic + never, topic + last]
-        draw.shuffle(wrong)
-        passages.append({"_id": f"n{number}", "title": "", "text": " ".join(wrong)})
-        queries.append({"_id": f"q{number}", "text": f"what of the {topic + asked}"})
-        queries.append({"_id": f"r{number}", "text": f"{topic + asked} {topic + never}"})
-        examples += [
-            {"query_id": f"{kind}{number}", "positives": [f"p{number}"], "negatives": [f"n{number}"]} for kind in "r"
-        ]
-    lines = {"corpus": passages, "queries": queries, "train": examples}
-    for name, rows in lines.items():
-        write_text(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder, corpus.jsonl, queries.jsonl, train.jsonl (for DeepImpact) and recall.jsonl (for DeepCT).
+
+    Questions contain words with endings in ASKED. A positive and its negative each have one such word and two others, so
+    only the words of the question distinguish them.
+    """
     folder = tmp_path_factory.mktemp("weights")
     save_tiny_encoder(folder / "model")
-    planted(folder)
-    recalled = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
-    asked = [row | {"query_id": row["query_id"].replace("r", "q")} for row in recalled]
-    write_text(folder / "recall.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
+    draw = random.Random(3)
+    passages, queries = [], []
+    for number in range(48):
+        topic, other = draw.sample(TOPICS, 2)
+        asked, (never, more, last) = draw.choice(ASKED), draw.sample(NEVER, 3)
+        positive = [topic + asked, topic + more, other + last]
+        draw.shuffle(positive)
+        negative = [other + draw.choice(ASKED), topic + never, topic + last]
+        draw.shuffle(negative)
+        for kind, words in (("p", positive), ("n", negative)):
+            passages.append({"_id": f"{kind}{number}", "title": "", "text": " ".join(words)})
+        queries.append({"_id": f"q{number}", "text": f"what of the {topic + asked}"})
+        queries.append({"_id": f"r{number}", "text": f"{topic + asked} {topic + never}"})
+    examples = {
+        name: [{"query_id": f"{kind}{n}", "positives": [f"p{n}"], "negatives": [f"n{n}"]} for n in range(48)]
+        for name, kind in (("train", "r"), ("recall", "q"))
+    }
+    for name, rows in ({"corpus": passages, "queries": queries} | examples).items():
+        write_rows(folder / f"{name}.jsonl", rows)
     return folder
 
 
@@ -89,8 +85,8 @@ def models(place: Path) -> dict[str, Path]:
     return {method: place / method for method in ("deepct", "deepimpact")}
 
 
-def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run_command(capfd, "termweight", *arguments).splitlines()]
+def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = "") -> list[dict[str, Any]]:
+    return run_rows(capfd, f"termweight {source} --method {method} --model {model} {more}")
 
 
 def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
@@ -102,28 +98,28 @@ def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], l
     return found
 
 
-def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd) -> None:
-    unseen = write_text(
-        place / "unseen.jsonl", '{"_id":"u","title":"","text":"sailors castleing copperal violinish wintering"}\n'
-    )
-    (row,) = rows(capfd, unseen, "--method", "deepct", "--model", models["deepct"])
+def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd: Capture) -> None:
+    unseen = write_rows(place / "unseen", [{"_id": "u", "text": "sailors castleing copperal violinish wintering"}])
+    (row,) = weigh(capfd, unseen, "deepct", models["deepct"])
     (pieces,) = WordPieceTokenizer(str(models["deepct"]))([row["text"]])
     assert len(row["weights"]) == len(pieces.ids)
     words = dict(zip((row["text"].split()[word] for word in pieces.words), row["weights"], strict=True))
     asked, never = by_ending([("u", words)])
     assert min(asked) > max(never) + 0.2
-    losses = [json.loads(line)["loss"] for line in (models["deepct"] / "log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in read_rows(models["deepct"] / "log.jsonl")]
     assert losses[-1] < losses[0] / 4
     assert read_json(models["deepct"] / "meta.json")["term_weights"]["method"] == "deepct"
 
 
-def test_deepimpact_learns_the_words_that_distinguish_positives(place: Path, models: dict[str, Path], capfd) -> None:
-    found = rows(capfd, place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"])
-    asked, never = by_ending([(row["_id"], row["impacts"]) for row in found])
+def test_deepimpact_learns_the_words_that_distinguish_positives(
+    place: Path, models: dict[str, Path], capfd: Capture
+) -> None:
+    rows = weigh(capfd, place / "corpus.jsonl", "deepimpact", models["deepimpact"])
+    asked, never = by_ending([(row["_id"], row["impacts"]) for row in rows])
     assert np.mean(asked) > np.mean(never) + 50
-    assert all(type(impact) is int and 1 <= impact <= 255 for row in found for impact in row["impacts"].values())
-    assert max(asked) == 255  # the largest of the training passages becomes 256, and fits a byte
-    assert {max(row["weights"]) for row in found} <= {0.0, 1.0}  # shares of the largest; 0 where no word has an impact
+    assert all(type(impact) is int and 1 <= impact <= 255 for row in rows for impact in row["impacts"].values())
+    assert max(asked) == 255  # the largest of the training passages becomes 256, which is limited to a byte
+    assert {max(row["weights"]) for row in rows} <= {0.0, 1.0}  # shares of the largest; 0 where no word has an impact
 
 
 def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models: dict[str, Path]) -> None:
@@ -135,21 +131,19 @@ def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models: 
         assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".jsonl", ".safetensors"}
 
 
-def test_batches_and_windows_do_not_change_weights(place: Path, models: dict[str, Path], capfd) -> None:
-    arguments = (place / "corpus.jsonl", "--method", "deepct", "--model", models["deepct"])
-    for one, other in zip(rows(capfd, *arguments), rows(capfd, *arguments, "--set", "batch_tokens=1"), strict=True):
+def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(
+    place: Path, models: dict[str, Path], capfd: Capture
+) -> None:
+    batches = [weigh(capfd, place / "corpus.jsonl", "deepct", models["deepct"], more)
+               for more in ("", "--set batch_tokens=1")]  # fmt: skip
+    for one, other in zip(*batches, strict=True):
         assert one["weights"] == pytest.approx(other["weights"], abs=5e-5)
-
-
-def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[str, Path], capfd) -> None:
-    source = write_text(place / "long.jsonl", json.dumps({"_id": "l", "text": "rivers " * 10}) + "\n")
-    (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--set", "max_length=6")
+    source = write_rows(place / "long.jsonl", [{"_id": "l", "text": "rivers " * 10}])
+    (row,) = weigh(capfd, source, "deepct", models["deepct"], "--set max_length=6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
     with pytest.raises(MismatchError, match="cannot read 100 tokens; use at most 64"):
-        run_command(
-            capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--set", "max_length=100"
-        )
+        weigh(capfd, source, "deepct", models["deepct"], "--set max_length=100")
 
 
 @pytest.fixture
@@ -177,14 +171,14 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
 
 
 @pytest.mark.slow
-def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd) -> None:
+def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd: Capture) -> None:
     skip_without_lucene()
     out = place / "impacts.jsonl"
     call = ["termweight", place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"]]
     run_command(capfd, *call, "-o", out)
     run_command(capfd, "index", out, "--type", "impact", "-o", place / "impact-index")
-    impacts = {row["_id"]: row["impacts"] for row in map(json.loads, out.read_text().splitlines())}
-    asked = write_text(place / "ask.jsonl", '{"_id":"q","text":"Rivers riverish!"}\n')
+    impacts = {row["_id"]: row["impacts"] for row in read_rows(out)}
+    asked = write_rows(place / "ask.jsonl", [{"_id": "q", "text": "Rivers riverish!"}])
     run = run_command(capfd, "search", place / "impact-index", asked, "-k", "200")
     scores = {line.split()[2]: float(line.split()[4]) for line in run.splitlines()}
     sums = {id: sum(of.get(word, 0) for word in ("rivers", "riverish")) for id, of in impacts.items()}
@@ -227,116 +221,83 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     assert facts[0] == facts[1]
 
 
-def without(arguments: list[str], flag: str) -> list[str]:
-    at = arguments.index(flag)
-    return arguments[:at] + arguments[at + 2 :]
-
-
 @pytest.mark.parametrize(
-    ("method", "more", "complaint"),
+    ("method", "more", "message"),
     [
-        ("deepct", ["--shard", "1/2"], "--train writes a model; omit --shard"),
-        (
-            "deepct",
-            ["--stopword-share"],
-            "`stopword_share` is only valid for computing weights; --train trains a model",
-        ),
-        ("deepct", ["--collection", "x"], "`collection` is only valid for computing weights; --train trains a model"),
-        (
-            "deepct",
-            ["--set", "ray_workers=2"],
-            "`ray_workers` is only valid for computing weights; --train trains a model",
-        ),
-        (
-            "deepct",
-            ["--set", "weight_norm=max"],
-            "`weight_norm` is only valid for computing weights; --train trains a model",
-        ),
-        (
-            "deepct",
-            ["--set", "stemmer=porter"],
-            "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25",
-        ),
-        ("deepct", ["--set", "expand=queries"], "--set expand requires --method deepimpact"),
-        (
-            "deepimpact",
-            ["--set", "impact_max=3"],
-            "`impact_max` is only valid for computing weights; --train trains a model",
-        ),
+        ("deepct", "--shard 1/2", "--train writes a model; omit --shard"),
+        ("deepct", "--collection x", "`collection` is only valid for computing weights; --train trains a model"),
+        ("deepct", "--set ray_workers=2", "`ray_workers` is only valid for computing weights; --train trains a model"),
+        ("deepct", "--set stemmer=porter", "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25"),
+        ("deepct", "--set expand=queries", "--set expand requires --method deepimpact"),
+        ("deepimpact", "--set impact_max=3", "`impact_max` is only valid for computing weights; --train trains a"),
     ],
 )
 def test_contradictory_options_are_rejected(
-    place: Path, tmp_path: Path, method: str, more: list[str], complaint: str, capfd
+    place: Path, tmp_path: Path, method: str, more: str, message: str, capfd: Capture
 ) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        run_command(capfd, *train(place, method, tmp_path / "m", *more))
+    with pytest.raises(UsageError, match=message):
+        run_command(capfd, *train(place, method, tmp_path / "m", *more.split()))
 
 
-def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
+def test_missing_files_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
     arguments = train(place, "deepct", tmp_path / "m")
-    for flag in ("--corpus", "--queries", "--model"):
-        with pytest.raises(UsageError, match="--train requires --corpus, --queries and --model"):
-            run_command(capfd, *without(arguments, flag))
+    for flag, message in (
+        ("--corpus", "--train requires --corpus, --queries and --model"),
+        ("--model", "--train requires --corpus, --queries and --model"),
+        ("-o", "--output must name a folder"),
+    ):
+        at = arguments.index(flag)
+        with pytest.raises(UsageError, match=message):
+            run_command(capfd, *arguments[:at], *arguments[at + 2 :])
     with pytest.raises(UsageError, match="--corpus and --queries require --train"):
-        run_command(
-            capfd,
-            *without(
-                without(without(without(arguments, "--train"), "-o"), "--set"),
-                "--set",
-            ),
-        )
-    with pytest.raises(UsageError, match="--output must name a folder"):
-        run_command(capfd, *without(arguments, "-o"))
+        weigh(capfd, place / "corpus.jsonl", "deepct", place / "model", "--corpus x --queries y")
     assert not (tmp_path / "m").exists()
 
 
-def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
-    bad = write_text(place / "bad.jsonl", '{"query_id":"q1","positives":["p1"],"negatives":[]}\n' * 8)
-    with pytest.raises(DrtkError, match=r"bad\.jsonl:1: 'q1' has no negatives"):
-        run_command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
-    write_text(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
-    with pytest.raises(MismatchError, match=r"bad\.jsonl:1: the corpus has no 'p99'"):
-        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--set", "batch_size=1", examples=bad.name))
-    write_text(bad, '{"query_id":"q1","positives":["p1"],"negatives":[]}\n')
-    with pytest.raises(DrtkError, match="1 passages do not fill one batch"):
-        run_command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
+def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
+    row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
+    for method, more, rows, message in (
+        ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: 'q1' has no negatives"),
+        ("deepct", ("--set", "batch_size=1"), [row | {"positives": ["p99"]}], r"bad\.jsonl:1: the corpus has no 'p99'"),
+        ("deepct", (), [row], "1 passages do not fill one batch"),
+    ):
+        write_rows(place / "bad.jsonl", rows)
+        with pytest.raises(DrtkError, match=message):
+            run_command(capfd, *train(place, method, tmp_path / "m", *more, examples="bad.jsonl"))
 
 
 def test_titles_are_read_as_the_model_was_trained_to(
-    place: Path, models: dict[str, Path], tmp_path: Path, capfd
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
 ) -> None:
-    titled = write_text(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
-    run_command(
-        capfd,
-        *train(place, "deepct", tmp_path / "bare", "--set", "title=none", "--max-steps", "1", examples="recall.jsonl"),
-    )
-    call = [titled, "--method", "deepct", "--model"]
-    assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
-    assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
+    titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
+    bare = tmp_path / "bare"
+    more = ("--set", "title=none", "--max-steps", "1")
+    run_command(capfd, *train(place, "deepct", bare, *more, examples="recall.jsonl"))
+    assert "title_weights" in weigh(capfd, titled, "deepct", models["deepct"])[0]
+    assert "title_weights" not in weigh(capfd, titled, "deepct", bare)[0]
     with pytest.raises(MismatchError, match="was trained with `title=none`, got `title=join`"):
-        rows(capfd, *call, tmp_path / "bare", "--set", "title=join")
+        weigh(capfd, titled, "deepct", bare, "--set title=join")
 
 
-def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models: dict[str, Path], capfd) -> None:
-    call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
+def test_models_that_were_not_trained_to_weigh_are_rejected(
+    place: Path, models: dict[str, Path], capfd: Capture
+) -> None:
     with pytest.raises(MismatchError, match="not a term weighting model"):
-        run_command(capfd, *call, place / "model")
+        weigh(capfd, place / "corpus.jsonl", "deepct", place / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact; deepct contradicts it"):
-        run_command(capfd, *call, models["deepimpact"])
+        weigh(capfd, place / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
-def test_added_texts_of_a_wrong_type_are_named(place: Path, models: dict[str, Path], capfd) -> None:
-    bad = write_text(
-        place / "added.jsonl",
-        '{"_id":"p8","text":"rivers","queries":["q"]}\n{"_id":"p9","text":"rivers","queries":7}\n',
-    )
-    call = [bad, "--method", "deepimpact", "--model", models["deepimpact"], "--set", "expand=queries"]
+def test_added_texts_of_a_wrong_type_are_named(
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
+) -> None:
+    rows = [{"_id": f"p{n}", "text": "rivers", "queries": queries} for n, queries in ((8, ["q"]), (9, 7))]
+    bad = write_rows(place / "added.jsonl", rows)
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
-        run_command(capfd, "termweight", *call)
-    assert [row["_id"] for row in rows(capfd, *call, "--skip-bad", "1")] == ["p8"]
-
-
-def test_added_texts_of_a_wrong_type_stop_training_before_it_begins(place: Path, tmp_path: Path, capfd) -> None:
+        weigh(capfd, bad, "deepimpact", models["deepimpact"], "--set expand=queries")
+    rows = weigh(capfd, bad, "deepimpact", models["deepimpact"], "--set expand=queries --skip-bad 1")
+    assert [row["_id"] for row in rows] == ["p8"]
+    # In training, they are an error before the first step.
     lines = (place / "corpus.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | {"queries": {}})
     bad = write_text(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
