@@ -130,8 +130,8 @@ def merge_settings(
     for name, item in declared.items():
         if (other := item.metadata.get("replaces")) is not None:
             pair = {name, other}
-            for place, held in (("", chosen), (f"{preset_name}: ", preset)):
-                if pair <= held.keys():
+            for place, names in (("", chosen), (f"{preset_name}: ", preset)):
+                if pair <= names.keys():
                     raise UsageError(
                         f"{place}{flag_of(item)} and {flag_of(declared[other])} cannot be combined; give one"
                     )
@@ -157,7 +157,7 @@ def check_effects(settings: Any, names: Iterable[str] | None = None, others: Map
     """
     declared = {item.name: item for item in fields(settings)}
     if names is None:
-        names = [name for name, item in declared.items() if getattr(settings, name) != get_default(item)]
+        names = list_changed_fields(settings)
     known = {**(others or {}), **{name: getattr(settings, name) for name in declared}}
     for name in names:
         for rule in declared[name].metadata.get("no_effect", ()):
@@ -227,6 +227,11 @@ def plain_type(kind: Any) -> Any:
 def get_default(item: Any) -> Any:
     """Return the default of a dataclass field; None without one."""
     return None if item.default is MISSING else item.default
+
+
+def list_changed_fields(settings: Any) -> list[str]:
+    """Return the names of the fields that differ from their default."""
+    return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
 
 
 def to_dict(settings: Any) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from drtk.cli.main import app
+from tests.run_commands import write_text
 from tests.tiny_models import make_topic_words
 
 GOOD, MIDDLING, BAD = make_topic_words("garden")[:2], make_topic_words("river")[:2], make_topic_words("engine")[:2]
@@ -46,15 +48,14 @@ def make_expansion_text(n: int, quality: str, number: int = 0) -> str:
     return f"{words[number % 2]} {found} {words[0]}"
 
 
-def write_rows(path: Path, rows: list[dict]) -> Path:
+def write_rows(path: Path | str, rows: Iterable[dict]) -> Path:
     """Write rows as JSONL; return the path."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_text(Path(path), "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def read_rows(path: Path) -> list[dict]:
+def read_rows(path: Path | str) -> list[dict]:
     """Return the rows of a JSONL file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def write_collection(folder: Path, count: int = 24) -> Path:

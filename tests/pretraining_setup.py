@@ -232,29 +232,25 @@ WORD = 10  # the word piece of synthetic texts
 
 def make_slot(
     *lengths: int,
-    hidden: Sequence[Sequence[int]] = (),
+    masked: Sequence[Sequence[int]] = (),
     changed: Sequence[Sequence[int]] = (),
     padding: int = 0,
     missing: Sequence[int] = (),
 ) -> SlotBatch:
     """Return texts of these lengths: [CLS], WORD …, [SEP].
 
-    hidden, changed: masked positions of each text, and positions with another word; missing: absent texts
+    masked, changed: masked positions of each text, and positions with another word; missing: absent texts
     """
-    shape = (len(lengths), max(lengths) + padding)
-    clean = torch.zeros(shape, dtype=torch.long)
-    content, covered = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
-    attention = torch.zeros(shape, dtype=torch.long)
-    for row, length in enumerate(lengths):
-        clean[row, :length] = torch.tensor([2, *[WORD] * (length - 2), 3])
-        attention[row, :length], content[row, 1 : length - 1] = 1, True
-    given = clean.clone()
-    for row, places in enumerate(hidden):
-        covered[row, list(places)] = True
-    for row, places in enumerate(changed):
-        given[row, list(places)] = WORD + 1
+    size = max(lengths) + padding
+    rows = [[2, *[WORD] * (length - 2), 3, *[0] * (size - length)] for length in lengths]
+    original = torch.tensor(rows)
+    input_ids, is_masked = original.clone(), torch.zeros_like(original, dtype=torch.bool)
+    for row, positions in enumerate(masked):
+        is_masked[row, list(positions)] = True
+    for row, positions in enumerate(changed):
+        input_ids[row, list(positions)] = WORD + 1
     present = torch.tensor([row not in missing for row in range(len(lengths))])
-    return SlotBatch(clean, given, attention, content, covered, present)
+    return SlotBatch(original, input_ids, (original != 0).long(), original == WORD, is_masked, present)
 
 
 def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:

@@ -13,12 +13,7 @@ from drtk.text.config import ChunkSettings
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True, parts=True, writes=("save_punkt",))
 def chunk(
-    source: Source = "-",
-    output: Output = "-",
-    *,
-    settings: ChunkSettings,
-    running: RunnerSettings,
-    job: FilterJob,
+    source: Source = "-", output: Output = "-", *, settings: ChunkSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
     """Split documents into passages.
 

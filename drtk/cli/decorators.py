@@ -7,7 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from drtk.cli.options import WithFiles, command_name, make_option, record_arguments, set_signature, signature_of
+from drtk.cli.options import (
+    INTERRUPT_HINTS,
+    WithFiles,
+    command_name,
+    make_option,
+    record_arguments,
+    set_signature,
+    signature_of,
+)
 from drtk.config import CONTROL, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
@@ -123,12 +131,7 @@ def folder_maker(
 
 
 def _folder_job(
-    name: str,
-    kind: str,
-    output: str,
-    settings: dict[str, Any],
-    given: dict[str, Any],
-    may_differ: tuple[str, ...] = (),
+    name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any], may_differ: tuple[str, ...] = ()
 ) -> FolderJob:
     if output == STANDARD:
         raise UsageError("--output must name a folder")
@@ -185,7 +188,8 @@ def _common(
                     log(f"{name}: {output} is up to date")
                     return None
                 if changed:
-                    log(f"{name}: {output} is out of date; changed: {_first_names(changed)}")
+                    more = f" and {len(changed) - 4:,} more" if len(changed) > 4 else ""
+                    log(f"{name}: {output} is out of date; changed: {', '.join(changed[:4])}{more}")
         try:
             if not dry_run:
                 job.check()
@@ -195,10 +199,11 @@ def _common(
                 job.discard()
                 if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
                     checkpoints = job.path / "checkpoints"
-                    if checkpoints.is_dir() and not any(checkpoints.iterdir()):
-                        log(f"{job.path}: no checkpoint was saved yet (`save_steps`), so `resume` begins again")
-                    else:
-                        log(f"{job.path}: is unfinished; `resume` continues from there")
+                    is_empty = checkpoints.is_dir() and not any(checkpoints.iterdir())
+                    hint = (
+                        "begins again: no checkpoint was saved (`save_steps`)" if is_empty else "continues from there"
+                    )
+                    INTERRUPT_HINTS.append(f"{output} is unfinished; `resume` {hint}")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.
@@ -219,8 +224,3 @@ def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
         raise OutputClosed("the reader of the output closed the pipe") from error
     except EOFError as error:  # Typer would print "Aborted!"
         raise RuntimeError("unexpected end of input") from error
-
-
-def _first_names(names: list[str], most: int = 4) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

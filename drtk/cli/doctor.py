@@ -39,11 +39,6 @@ class Finding:
     mend: str = ""
 
 
-def examine() -> list[Finding]:
-    """Return all findings."""
-    return [finding for check in _CHECKS for finding in check()]
-
-
 def is_healthy(findings: list[Finding]) -> bool:
     """Return whether nothing is missing that drtk needs."""
     return all(finding.state != "missing" for finding in findings)
@@ -71,7 +66,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    for package in (
+    for package in [
         "numpy",
         "transformers",
         "accelerate",
@@ -80,7 +75,7 @@ def _libraries() -> Iterator[Finding]:
         "pytrec-eval-terrier",
         "bm25s",
         "zstandard",
-    ):
+    ]:
         yield _package(package, needed=True)
 
 
@@ -106,9 +101,8 @@ def _faiss() -> Iterator[Finding]:
     try:
         import faiss
     except ImportError:
-        yield Finding(
-            "faiss", "absent", "flat, hnsw and ivf indexes need it", format_pip_command("faiss-cpu") + " (or faiss-gpu)"
-        )
+        mend = f"{format_pip_command('faiss-cpu')} (or faiss-gpu)"
+        yield Finding("faiss", "absent", "flat, hnsw and ivf indexes need it", mend)
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
     yield Finding("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
@@ -181,12 +175,8 @@ def _extras() -> Iterator[Finding]:
 def _hub() -> Iterator[Finding]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0", "false", "False"):
-        yield Finding(
-            "model hub",
-            "absent",
-            "HF_HUB_OFFLINE is set: models come from folders and the cache",
-            "unset HF_HUB_OFFLINE",
-        )
+        note = "HF_HUB_OFFLINE is set: models come from folders and the cache"
+        yield Finding("model hub", "absent", note, "unset HF_HUB_OFFLINE")
         return
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
@@ -216,9 +206,7 @@ _CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
 
 
 @plain_command
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
-) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
     Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if
@@ -229,7 +217,7 @@ def doctor(
     drtk doctor --json
     """
 
-    findings = examine()
+    findings = [finding for check in _CHECKS for finding in check()]
     sys.stdout.write(format_findings(findings, json=json))
     if not is_healthy(findings):
         raise typer.Exit(1)

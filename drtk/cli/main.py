@@ -20,21 +20,17 @@ import typer
 
 from drtk import __version__
 from drtk.cli.help import Command, Group, explain_unknown_option
-from drtk.cli.options import NO_WHOLE
+from drtk.cli.options import INTERRUPT_HINTS, NO_WHOLE
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.progress import escape_control_characters, name_options
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # Messages for pydantic's errors; pydantic parses the values of options for Typer.
-_NO_NUMBER = {
-    "int_parsing": NO_WHOLE,
-    "int_from_float": NO_WHOLE,
-    "float_parsing": "is not a number",
-}
+_NO_NUMBER = {"int_parsing": NO_WHOLE, "int_from_float": NO_WHOLE, "float_parsing": "is not a number"}
 
 
-def usage_line(problem: str, command: str) -> str:
+def format_usage_error(problem: str, command: str) -> str:
     """Return the message for a usage error, with a pointer to the command's help unless it names a file.
 
     command: "search", "rerank-queries label", or "" for drtk itself
@@ -43,19 +39,19 @@ def usage_line(problem: str, command: str) -> str:
     if place != problem and os.path.exists(place.removeprefix("preset ")):
         return problem
     help_call = " ".join(["drtk", command, "--help"]) if command else "drtk --help"
-    begins = "" if not command or problem.startswith(f"{command}: ") else f"{command}: "
-    return f"{begins}{problem}{' See' if problem.endswith('?') else '; see'} {help_call}"
+    prefix = "" if not command or problem.startswith(f"{command}: ") else f"{command}: "
+    return f"{prefix}{problem}{' See' if problem.endswith('?') else '; see'} {help_call}"
 
 
-def parsing_fault(error: Exception) -> str | None:
+def describe_parsing_error(error: Exception) -> str | None:
     """Return the message for an error of Typer's parser; None for any other error.
 
     The attributes are tested, because the classes differ between versions of Typer.
     """
-    tell = getattr(error, "format_message", None)
-    if tell is None or not hasattr(error, "exit_code"):
+    format_message = getattr(error, "format_message", None)
+    if format_message is None or not hasattr(error, "exit_code"):
         return None
-    message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
+    message = " ".join(str(format_message()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
     possible = [name for name in getattr(error, "possibilities", None) or () if name != "--set"]
     option: Any = getattr(error, "option_name", None)
     context: Any = getattr(error, "ctx", None)
@@ -66,6 +62,11 @@ def parsing_fault(error: Exception) -> str | None:
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last
         message = f"no such option {error.option_name}; did you mean {near}?"
+    if "unexpected extra argument" in message and context is not None:
+        expected = " ".join(context.command.collect_usage_pieces(context)[1:])
+        message = (
+            f"unexpected argument '{message.rpartition('(')[2].rstrip(')')}'; expected {expected or 'no argument'}"
+        )
     what, value = message.partition(": ")[0], _describe_rejected_value(error)
     if value is not None and what != message:
         message = f"{what}: {value}"
@@ -78,24 +79,24 @@ def _format_hint(error: Exception, problem: str) -> str:
     from drtk.data.writers import FORMATS
 
     options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-    found = re.search("'--as': '(.+?)' is not one of", problem)
+    match = re.search("'--as': '(.+?)' is not one of", problem)
     has_to = any("--to" in option.opts for option in options)
-    if found and has_to and any(found[1] in formats for formats in FORMATS.values()):
-        return f"; did you mean --to {found[1]}?"
+    if match and has_to and any(match[1] in formats for formats in FORMATS.values()):
+        return f"; did you mean --to {match[1]}?"
     return ""
 
 
 def _describe_rejected_value(error: Exception) -> str | None:
     """Return the rejected value and the reason, if pydantic gives one."""
-    faults: Any = getattr(error.__cause__, "errors", None)
-    if not callable(faults):
+    get_errors: Any = getattr(error.__cause__, "errors", None)
+    if not callable(get_errors):
         return None
-    first = faults()[0]
-    why = _NO_NUMBER.get(first.get("type", "")) or str(first.get("msg", ""))
-    for begin in ("Value error, ", "Input "):
-        why = why.removeprefix(begin)
+    first = get_errors()[0]
+    reason = _NO_NUMBER.get(first.get("type", "")) or str(first.get("msg", ""))
+    for prefix in ("Value error, ", "Input "):
+        reason = reason.removeprefix(prefix)
     value = f"'{first.get('input')}' "
-    return value + why.removeprefix(value).rstrip(".")
+    return value + reason.removeprefix(value).rstrip(".")
 
 
 # By stage. Each is a function of that name in drtk/cli/, or a group of functions: drtk NAME STEP.
@@ -127,11 +128,11 @@ def load_functions() -> dict[str, Callable[..., Any]]:
     """Import all commands and return their functions by name; "GROUP STEP" for the steps of a group."""
     functions: dict[str, Callable[..., Any]] = {}
     for name in COMMANDS:
-        found = load_command(name)
-        if isinstance(found, typer.Typer):
-            functions |= {f"{name} {step.name}": step.callback for step in found.registered_commands if step.callback}
+        command = load_command(name)
+        if isinstance(command, typer.Typer):
+            functions |= {f"{name} {step.name}": step.callback for step in command.registered_commands if step.callback}
         else:
-            functions[name] = found
+            functions[name] = command
     return functions
 
 
@@ -141,12 +142,12 @@ _LAYOUT: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "p
 @functools.cache
 def _build_parser(name: str) -> Any:
     """Return the parser of one command. Typer alone would import and build all commands at every start."""
-    found = load_command(name)
-    if not isinstance(found, typer.Typer):
+    command = load_command(name)
+    if not isinstance(command, typer.Typer):
         single = typer.Typer(**_LAYOUT)
-        single.command(name, cls=Command)(found)
-        found = single
-    parser = typer.main.get_command(found)
+        single.command(name, cls=Command)(command)
+        command = single
+    parser = typer.main.get_command(command)
     parser.name = name
     return parser
 
@@ -211,10 +212,10 @@ def run() -> None:
             _check_arguments()
             if not _is_distributed():
                 ignore_torchrun()
-            left = app(prog_name="drtk", standalone_mode=False)
-            status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
+            result = app(prog_name="drtk", standalone_mode=False)
+            status = result if isinstance(result, int) else 0  # of typer.Exit, and of --help
             if status == 130:
-                _print_error("interrupted")
+                _print_interrupted()
             _exit(status)
         except SystemExit as done:
             if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
@@ -226,14 +227,14 @@ def run() -> None:
             _exit(OutputClosed.status)
         except Exception as error:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
-                _print_error("interrupted")
+                _print_interrupted()
                 _exit(130)
             reported = _report(error, verbose=verbose)
             if reported is None:
                 raise
             _exit(reported)
         except KeyboardInterrupt:
-            _print_error("interrupted")
+            _print_interrupted()
             _exit(130)
 
 
@@ -242,15 +243,15 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
     if isinstance(error, DrtkError):
         status, message = error.status, str(error)
         if isinstance(error, UsageError):
-            message = usage_line(message, _command_name())
+            message = format_usage_error(message, _command_name())
     elif isinstance(error, OSError) and error.errno is not None:
         status, message = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    elif (fault := parsing_fault(error)) is not None:
-        if fault.startswith("usage: "):  # drtk or a group without arguments: print its help
+    elif (problem := describe_parsing_error(error)) is not None:
+        if problem.startswith("usage: "):  # drtk or a group without arguments: print its help
             with contextlib.suppress(OSError):
                 print(error, file=sys.stderr)
             return 2
-        status, message, verbose = 2, usage_line(fault, _command_name()), False
+        status, message, verbose = 2, format_usage_error(problem, _command_name()), False
     else:
         return None
     if verbose:
@@ -332,8 +333,10 @@ def _command_name() -> str:
         words = words[1:]
     if not words or words[0] not in COMMANDS:
         return ""
-    found = load_command(words[0])
-    is_step = isinstance(found, typer.Typer) and words[1:2] and words[1] in {s.name for s in found.registered_commands}
+    command = load_command(words[0])
+    is_step = (
+        isinstance(command, typer.Typer) and words[1:2] and words[1] in {s.name for s in command.registered_commands}
+    )
     return " ".join(words[:2]) if is_step else words[0]
 
 
@@ -348,6 +351,10 @@ def _is_distributed() -> bool:
 def _print_error(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr on a full disk
         print(f"drtk: {escape_control_characters(name_options(message))}", file=sys.stderr)
+
+
+def _print_interrupted() -> None:
+    _print_error("; ".join(["interrupted", *INTERRUPT_HINTS]))
 
 
 def _exit(status: int) -> NoReturn:

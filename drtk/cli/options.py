@@ -28,6 +28,7 @@ from drtk.errors import UsageError
 from drtk.renamed import explain_unknown_name
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
+INTERRUPT_HINTS: list[str] = []  # what can be resumed, printed after the command was interrupted
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
 
 
@@ -57,8 +58,7 @@ Output = Annotated[str, make_option("--output -o FILE", "File to write; - is std
 Folder = Annotated[str, make_option("--output -o DIR", "Output folder.")]
 Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, parser=whole_number)]
 SkipCorpusCheck = Annotated[
-    bool,
-    make_option("--skip-corpus-check", "Accept inputs made from another corpus with the same ids.", panel=CONTROL),
+    bool, make_option("--skip-corpus-check", "Accept inputs made from another corpus with the same ids.", panel=CONTROL)
 ]
 Corpus = Annotated[str, make_option("--corpus FILE", "Corpus of passages, in any format that drtk reads.")]
 Queries = Annotated[str, make_option("--queries FILE", "Queries, in any format that drtk reads.")]

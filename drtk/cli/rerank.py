@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
-from drtk.config import get_default
+from drtk.config import list_changed_fields
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
@@ -119,21 +118,14 @@ def _rerank_pairs(
 
 def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
     """Raise UsageError for options of cross-encoders, which a list reranker ignores."""
-    options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
-    given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
-    given += ["skip_corpus_check"] * skip_corpus_check
-    if given:
-        raise UsageError(f"`{given[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
+    names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
+    names += ["skip_corpus_check"] * skip_corpus_check
+    if names:
+        raise UsageError(f"`{names[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
 
 
 def _rerank_lists(
-    run: str,
-    model: str,
-    vectors: str,
-    device: str,
-    settings: RerankSettings,
-    running: RunnerSettings,
-    job: FilterJob,
+    run: str, model: str, vectors: str, device: str, settings: RerankSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
     from pathlib import Path
 
@@ -193,11 +185,11 @@ class _VectorFolder:
         from drtk.data.embeddings import write_pairs
 
         with closing(scored):
-            for each in scored:
+            for window in scored:
                 if not self._is_whole:
                     before = int(self._filter.counts.get("pairs", 0))
-                    write_pairs(self._writer, each.ids, each.vectors, before=before)
-                yield each.result
+                    write_pairs(self._writer, window.ids, window.vectors, before=before)
+                yield window.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:

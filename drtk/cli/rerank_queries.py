@@ -114,9 +114,9 @@ def rerank_queries__train(
     devs = _parse_by_kind("--dev", dev or [])
     if "" in devs and len(devs) > 1:
         raise UsageError("--dev: give one FILE, or KIND=FILE for each kind")
-    for each in devs:
-        if each.startswith((".", "best-", "checkpoint")):
-            raise UsageError(f"--dev: '{each}' cannot be the name of a folder for its model")
+    for name in devs:
+        if name.startswith((".", "best-", "checkpoint")):
+            raise UsageError(f"--dev: '{name}' cannot be the name of a folder for its model")
     if "" not in devs and settings.dev_kind is not None:
         raise UsageError("`dev_kind` requires --dev FILE, without a kind")
     if not devs and dev_queries is not None:
@@ -152,12 +152,12 @@ def rerank_queries__train(
     examples = load(labeled, queries, kind, training=True)
     if examples.num_tied:
         log(f"{examples.num_tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
-    held = {
+    dev_sets = {
         of: load(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
         for of, file in devs.items()
     }
     for file in dict.fromkeys(devs.values()):
-        digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
+        digests = set().union(*(dev_sets[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
     plan_training(len(examples), settings)
     input_format = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
@@ -165,7 +165,14 @@ def rerank_queries__train(
     input_format = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
-        examples, folder, start=start, input_format=input_format, settings=settings, dev=held, seed=seed, device=device
+        examples,
+        folder,
+        start=start,
+        input_format=input_format,
+        settings=settings,
+        dev=dev_sets,
+        seed=seed,
+        device=device,
     )
     best = facts.pop("best", None)
     job.tracker.inputs += find_inputs({"model": str(locate(model))})
@@ -178,12 +185,12 @@ def rerank_queries__train(
         **facts,
     }
     about = {INPUT_ENTRY: input_format.to_dict(), "depth": examples.depth}
-    if "" in held or not held:
+    if "" in dev_sets or not dev_sets:
         job.finish(**about, best=best)
         return
-    for each in held:
-        job.finish_part(folder / each, "model", **about, best=best and best[each])
-    job.finish(kind=KIND_OF_SEVERAL, kinds=list(held), best=best)
+    for name in dev_sets:
+        job.finish_part(folder / name, "model", **about, best=best and best[name])
+    job.finish(kind=KIND_OF_SEVERAL, kinds=list(dev_sets), best=best)
 
 
 def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
@@ -256,15 +263,7 @@ def rerank_queries__apply(
 
         job.tracker.inputs.append(describe_folder(index))
     counts = select_queries(
-        source,
-        questions,
-        settings,
-        models=models,
-        device=device,
-        index=index,
-        corpus=corpus,
-        running=running,
-        job=job,
+        source, questions, settings, models=models, device=device, index=index, corpus=corpus, running=running, job=job
     )
     files, without = counts.pop("files"), counts["without a candidate"]
     if alone := files["asked alone"]:

@@ -13,10 +13,7 @@ from drtk.text.config import SampleSettings
 @with_settings(SampleSettings)
 @folder_maker("sample")
 def sample(
-    output: Annotated[str, make_argument("DIR", "Output folder.")],
-    *,
-    settings: SampleSettings,
-    job: FolderJob,
+    output: Annotated[str, make_argument("DIR", "Output folder.")], *, settings: SampleSettings, job: FolderJob
 ) -> None:
     """Build a retrieval collection from docstrings of installed Python packages.
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from drtk.cli.decorators import record_filter
@@ -13,8 +17,6 @@ from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
-    from drtk.data.trec import Ranking
-    from drtk.records import Passage
     from drtk.retrieval.search import IndexGroup, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
@@ -107,7 +109,6 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
 
     Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
     """
-    from pathlib import Path
 
     from drtk.data.embeddings import KIND
     from drtk.indexing.config import INDEX_KIND
@@ -160,25 +161,42 @@ def print_passages(
     corpus: the file with the texts; None for the corpus that the index names
     Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
     """
+    from drtk.data.corpus_store import CorpusStore
     from drtk.records import Query
     from drtk.retrieval.search import RankingOptions, TextQueries
-    from drtk.runtime.progress import escape_control_characters
+    from drtk.retrieval.snippets import format_passages
+    from drtk.runtime.progress import escape_control_characters, log
 
-    searcher = TextQueries(collection, encoder)
-    printer = _PassagePrinter(collection, corpus)
     if not question.strip():
         raise UsageError("--query: the query is empty")
+    searcher = TextQueries(collection, encoder)
+    corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
+    stores = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
+    _warn_if_corpus_changed(collection, corpora)
+    if not stores:
+        log("printing ids only: the index names no existing corpus; name the file: --corpus FILE")
+    use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
+    has_warned = False
     for text in [question] if question != "-" else _stdin_lines():
         if question == "-":
-            print(printer.highlight(escape_control_characters(text)))
+            print(highlight(escape_control_characters(text)))
         ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
-        printer.print(text, ranking)
+        if not ranking:
+            log("nothing found")
+        passages = [
+            next((passage for store in stores if (passage := store.get(id)) is not None), None) for id, _ in ranking
+        ]
+        if stores and None in passages and not has_warned:
+            has_warned = True
+            log(f"{', '.join(corpora)}: lacks some of these passages; check that it is the corpus of the index")
+        width = shutil.get_terminal_size().columns
+        for line in format_passages(text, ranking, passages, width=width, highlight=highlight):
+            print(line, flush=True)
 
 
 def _stdin_lines() -> Iterator[str]:
     """Yield the lines of stdin as they arrive, without blank ones."""
-    import sys
-
     from drtk.runtime.streams import iter_raw_lines
 
     for number, line in enumerate(iter_raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
@@ -190,53 +208,8 @@ def _stdin_lines() -> Iterator[str]:
             yield text
 
 
-class _PassagePrinter:
-    """Print ranked passages with title and snippet."""
-
-    def __init__(self, collection: IndexGroup, corpus: str | None) -> None:
-        import os
-        import sys
-        from pathlib import Path
-
-        from drtk.data.corpus_store import CorpusStore
-        from drtk.runtime.progress import log
-
-        self._corpora = (
-            [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
-        )
-        self._stores = [CorpusStore.open(path) for path in self._corpora if corpus or Path(path).exists()]
-        _warn_if_corpus_changed(collection, self._corpora)
-        self._has_warned = False
-        if not self._stores:
-            log("printing ids only: the index names no existing corpus; name the file: --corpus FILE")
-        use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self.highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
-
-    def print(self, query: str, ranking: Ranking) -> None:
-        """Print the passages of a ranking."""
-        import shutil
-
-        from drtk.retrieval.snippets import format_passages
-        from drtk.runtime.progress import log
-
-        if not ranking:
-            log("nothing found")
-        passages = [self._find(id) for id, _ in ranking]
-        if self._stores and None in passages and not self._has_warned:
-            self._has_warned = True
-            log(f"{', '.join(self._corpora)}: lacks some of these passages; check that it is the corpus of the index")
-        width = shutil.get_terminal_size().columns
-        for line in format_passages(query, ranking, passages, width=width, highlight=self.highlight):
-            print(line, flush=True)
-
-    def _find(self, id: str) -> Passage | None:
-        return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
-
-
 def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
     """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
-    from pathlib import Path
-
     from drtk.data.checks import find_origins
     from drtk.runtime.integrity import compute_content_digest
     from drtk.runtime.progress import warn

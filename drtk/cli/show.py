@@ -22,7 +22,7 @@ from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_objective, describe_slot
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
-from drtk.runtime.manifest import Manifest, get_manifest_path, has_unfinished_part, read_manifest
+from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
 from drtk.runtime.progress import escape_control_characters, log
 from drtk.runtime.streams import STANDARD, Output, name_of
 
@@ -87,14 +87,7 @@ def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
 
 _SHOWN_SEPARATELY = (
     MANIFEST_DIGEST,
-    "kind",
-    "command",
-    "started",
-    "seconds",
-    "settings",
-    "inputs",
-    "counts",
-    "versions",
+    *["kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions"],
 )
 
 
@@ -106,7 +99,8 @@ def manifest_of(path: str) -> Manifest | None:
     if path == STANDARD:
         return None
     if not Path(path).exists() and not has_unfinished_part(Path(path)):
-        raise DrtkError(f"{path}: No such file or directory")
+        reason = f"is {UNFINISHED}" if Path(f"{path}.part").exists() else "No such file or directory"
+        raise DrtkError(f"{path}: {reason}")
     if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
     beside = get_manifest_path(path)
@@ -151,9 +145,8 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
-        for number, line in enumerate(
-            describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
-        ):
+        lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
+        for number, line in enumerate(lines):
             yield from _wrap("" if number else "recipe", line)
     yield from _value_lines("settings", settings)
     yield from _value_lines("versions", manifest.get("versions", {}))
@@ -168,9 +161,8 @@ def _value_lines(name: str, value: Any) -> Iterator[str]:
     if _is_empty(value):
         return
     if isinstance(value, dict):
-        yield from _wrap(
-            name, "  ".join(f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
-        )
+        items = (f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
+        yield from _wrap(name, "  ".join(items))
     elif isinstance(value, list):
         yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
@@ -331,12 +323,12 @@ def _slots(
     from drtk.config import load_preset
     from drtk.pretraining.preview import preview_slots
 
-    found = load_preset(preset)
-    if found.command != "pretrain":
-        raise UsageError(f"preset '{preset}' sets options of drtk {found.command}; choose a preset of pretrain")
+    loaded = load_preset(preset)
+    if loaded.command != "pretrain":
+        raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
     lines = preview_slots(
         path,
-        found.content | {"name": preset},
+        loaded.content | {"name": preset},
         model=model,
         count=count,
         changes=changes,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from dataclasses import fields
 from typing import Annotated, Any
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
-from drtk.config import METHOD, get_default
+from drtk.config import METHOD, list_changed_fields
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
@@ -111,8 +109,8 @@ def termweight(
     if isinstance(job, FilterJob):
         given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE_INPUT}
     names = [
-        *_list_changed_fields(settings),
-        *_list_changed_fields(running),
+        *list_changed_fields(settings),
+        *list_changed_fields(running),
         *(name for name, value in given.items() if value),
     ]
     for name in names if work in _EFFECTS else ():
@@ -125,7 +123,7 @@ def termweight(
             raise UsageError("--train requires --corpus, --queries and --model")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
-    for name in _list_changed_fields(training):
+    for name in list_changed_fields(training):
         raise UsageError(f"`{name}` requires --train")
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries require --train")
@@ -140,11 +138,6 @@ def termweight(
         passes.merge_statistics(collection or [], plan, job)
     else:
         passes.weigh_corpus(source, plan, collection or [], report=stopword_share, running=running, job=job)
-
-
-def _list_changed_fields(settings: Any) -> Iterable[str]:
-    """Return the names of the fields that differ from their default."""
-    return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
 
 
 def _train(

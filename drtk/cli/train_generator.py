@@ -71,11 +71,11 @@ def _read_questions(
     job.counts |= {"questions": len(pairs.all_questions), **pairs.dropped, "pairs": len(pairs)}
     if dev is None:
         return pairs, None
-    held = read(dev, given["dev_run"])
+    dev_pairs = read(dev, given["dev_run"])
     trained = {digest_question(query.text) for query in pairs.questions}
-    digests = [digest_question(query.text) for query in held.questions]
+    digests = [digest_question(query.text) for query in dev_pairs.questions]
     warn_of_overlap(digests, trained, "questions", file=dev, source=source)
-    return pairs, held
+    return pairs, dev_pairs
 
 
 def _read_passages(
@@ -85,15 +85,15 @@ def _read_passages(
     from drtk.training.text_pairs import digest_targets, read_pairs, warn_of_overlap
 
     files = [file for file in (source, given["dev"]) if file is not None]
-    pairs, *held = read_pairs(
+    pairs, *dev_pairs = read_pairs(
         files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, tracker=job.tracker
     )
-    if not held:
+    if not dev_pairs:
         return pairs, None
-    digests = digest_targets(held[0])
+    digests = digest_targets(dev_pairs[0])
     trained = set(digest_targets(pairs, keys={key for key, _ in digests}))
     warn_of_overlap(digests, trained, "pairs", file=files[1], source=source)
-    return pairs, held[0]
+    return pairs, dev_pairs[0]
 
 
 def _train_folds(
@@ -225,18 +225,18 @@ def train_generator(
     start = generator.load_start_model(model, settings)
     questions: QuestionPairs | None = None
     pairs: TextPairs
-    held: TextPairs | None
+    dev_pairs: TextPairs | None
     if settings.kind is None:
-        pairs, held = _read_passages(source, given, start, job)
+        pairs, dev_pairs = _read_passages(source, given, start, job)
     else:
-        pairs, held = questions, held_questions = _read_questions(source, given, start, settings, job)
-    trained, evaluated = split_pairs(pairs, held, settings)
+        pairs, dev_pairs = questions, dev_questions = _read_questions(source, given, start, settings, job)
+    trained, evaluated = split_pairs(pairs, dev_pairs, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs are left for evaluation; increase `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
-        _train_folds(questions, held_questions, model, settings, training, job)
+        _train_folds(questions, dev_questions, model, settings, training, job)
         return
     plan_schedule(len(trained), settings, what="pairs", source=source)
     resuming = job.is_resuming

@@ -18,7 +18,7 @@ from drtk.cli.options import (
     with_settings,
 )
 from drtk.config import EVALUATION
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
 
@@ -182,30 +182,25 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
-    from drtk.errors import MismatchError
 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
     queries = require_file(folder, "queries.jsonl")
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker) if query.id in wanted}
     unknown = [query for query, _ in probe.candidates if query not in texts]
-    if unknown:
-        more = _count_missing(len(unknown), len(wanted))
-        raise MismatchError(
-            f"{queries}: query '{unknown[0]}' of `dev_run` is missing{more}; use the queries of that run"
-        )
+    _check_missing(queries, "query", unknown, len(wanted), "queries")
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
-    absent = list(store.find_missing(named))
-    if absent:
-        more = _count_missing(len(absent), len(named))
-        raise MismatchError(f"{place}: passage '{absent[0]}' of `dev_run` is missing{more}; use the corpus of that run")
+    _check_missing(place, "passage", list(store.find_missing(named)), len(named), "corpus")
     return texts, store
 
 
-def _count_missing(absent: int, named: int) -> str:
-    return f"; {absent:,} of {named:,} are missing" if absent > 1 else ""
+def _check_missing(place: str | Path, kind: str, missing: list[str], total: int, file: str) -> None:
+    """Raise MismatchError if a file lacks queries or passages of `dev_run`."""
+    if missing:
+        more = f"; {len(missing):,} of {total:,} are missing" if len(missing) > 1 else ""
+        raise MismatchError(f"{place}: {kind} '{missing[0]}' of `dev_run` is missing{more}; use the {file} of that run")
 
 
 def _train_on_lists(

@@ -136,7 +136,7 @@ def _dev_figures(
     )
 
     def figures() -> dict[str, float]:
-        found = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
-        return {f"dev_{name}": round_significant(value) for name, value in found.items()}
+        values = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
+        return {f"dev_{name}": round_significant(value) for name, value in values.items()}
 
     return figures

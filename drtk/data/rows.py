@@ -85,7 +85,10 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
         if rest.startswith((word, word[1:])):
             return f"not JSON: {word} at column {error.colno} is not a JSON number"
     if not text.lstrip().startswith((b"{", b"[")):
-        return "expected a JSON object, got other text"
+        columns = text.split()
+        is_trec = len(columns) in (4, 6) and columns[1] in (b"0", b"Q0")
+        kind = "other text" if not is_trec else "a line of a TREC run" if len(columns) == 6 else "a TREC judgment"
+        return f"expected a JSON object, got {kind}"
     return f"not JSON: {error.msg} at column {error.colno}"
 
 

@@ -38,9 +38,9 @@ class ByteWords:
         """Return the last `8 * words` bytes of each field, padded with zeros before its start, (8 * words, fields) uint8."""
         last_words = np.empty((len(ends), words), dtype="<u8")
         for number in range(words):
-            over = _WORD * (words - 1 - number)  # bytes after this word
-            missing = np.clip(_WORD - (ends - starts - over), 0, _WORD)
-            word = self._words[ends + (_BEFORE - _WORD - over)]
+            bytes_after = _WORD * (words - 1 - number)
+            missing = np.clip(_WORD - (ends - starts - bytes_after), 0, _WORD)
+            word = self._words[ends + (_BEFORE - _WORD - bytes_after)]
             last_words[:, number] = word & ~_MASKS[missing]
         return np.ascontiguousarray(last_words.view(np.uint8).T)
 
@@ -272,17 +272,17 @@ class _RunBlock:
         if not (is_digit | dots | (letters == 0)).all():
             return self._parse_scores()
         mantissa = np.zeros(len(starts), dtype=np.int64)
-        behind = np.zeros(len(starts), dtype=np.int64)
+        num_decimals = np.zeros(len(starts), dtype=np.int64)
         dotted = np.zeros(len(starts), dtype=bool)
         for row in range(width):
             np.multiply(mantissa, 10, out=mantissa, where=is_digit[row])
             np.add(mantissa, digits[row], out=mantissa, where=is_digit[row])
-            behind += is_digit[row] & dotted
+            num_decimals += is_digit[row] & dotted
             dotted |= dots[row]
         one_dot = int(dots.sum()) == int(dots.any(axis=0).sum())
         if not one_dot or int(mantissa.max(initial=0)) >= 1 << 53 or not is_digit.any(axis=0).all():
             return self._parse_scores()
-        return mantissa / _POWERS[behind]  # both are exact, so the quotient is correctly rounded
+        return mantissa / _POWERS[num_decimals]  # both are exact, so the quotient is correctly rounded
 
     def _parse_scores(self) -> np.ndarray:
         starts, ends = self.get_column(4)

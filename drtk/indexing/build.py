@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from drtk.data.readers import read_passages
@@ -65,6 +66,11 @@ def _index_vectors(
         raise UsageError(
             f"`with` cannot be combined with an index of type {kind}, which contains vectors only; omit it"
         )
+    for source in sources:
+        if Path(source).is_file():
+            raise UsageError(
+                f"{source}: an index of type {kind} is built from vectors; run `drtk encode` on the file and index its output"
+            )
     vectors, facts = open_embeddings(sources)
     engine.check(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]

@@ -247,8 +247,8 @@ class Miner:
                     name, JudgedHits(name, self.queries.judgments, to_document=self.document_of)
                 )
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
-                if check.found or check.describe_problem():
-                    judged[name] = check.found
+                if check.num_queries or check.describe_problem():
+                    judged[name] = check.num_queries
 
     def find_unjudged_sources(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""

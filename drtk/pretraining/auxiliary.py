@@ -56,6 +56,7 @@ def build_diffcse_network(
 ) -> PretrainingNetwork:
     """Build the discriminator, its head and the frozen generator, without the encoders.
 
+    towers: encoders by role, as `load_start_towers` returns them
     Raises MismatchError for encoders or a generator that DiffCSE cannot use.
     """
     plan = build_diffcse_composition(settings)

@@ -306,7 +306,10 @@ class PretrainingData:
         for rows, names in slots_by_rows.items():
             what = f"slot{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"
             if len(rows) == total:
-                raise MismatchError(f"{self.corpus.sources}: none of {total:,} {self.unit} has a text for {what}")
+                raise MismatchError(
+                    f"{self.corpus.sources}: none of {total:,} {self.unit} has a text for {what}; "
+                    "add the texts to the corpus, or `drop` the objectives"
+                )
             share = f"{len(rows):,} of {total:,} {self.unit}"
             if total < len(self.rows):
                 share = f"about {len(rows) / total:.0%} of the {self.unit}"

@@ -87,7 +87,7 @@ class SlotView(NamedTuple):
     """A view of a slot: its name, the key of its result to use (such as "a" of view "pair.a"), its function and options."""
 
     name: str
-    part: str
+    key: str
     function: Callable[..., Mapping[str, Text] | None]
     options: dict[str, Any]
 
@@ -195,10 +195,10 @@ class ExampleBuilder:
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
             texts[sample] = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
         result = texts[sample]
-        if result is not None and view.part not in result:
+        if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)
             raise UsageError(f"[slots.{name}]: there is no view '{slot.view[choice]}'; choose from {choices}")
-        return None if result is None else result[view.part]
+        return None if result is None else result[view.key]
 
 
 def load_views(composition: Composition, name: str) -> list[SlotView]:
@@ -214,7 +214,7 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
     views: list[SlotView] = []
     all_known: set[str] = set()
     for full_name in slot.view:
-        view, _, part = full_name.partition(".")
+        view, _, key = full_name.partition(".")
         with prefix_errors(f"[slots.{name}]"):
             function = VIEWS.load(view)
         known = list_option_names(function)
@@ -226,7 +226,7 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
             raise UsageError(
                 f'[slots.{name}]: example = "document" and view "pair" with spans = "distinct" must be set together'
             )
-        views.append(SlotView(view, part, function, options))
+        views.append(SlotView(view, key, function, options))
     for key in slot.view_options:
         if key not in all_known:
             raise UsageError(

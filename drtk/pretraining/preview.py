@@ -108,7 +108,7 @@ class TokenFormatter:
         return token.removeprefix("##"), token.startswith("##")
 
 
-def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
+def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
     """Return the tokens of a slot with their marks, without special tokens, except for the last token if it was edited.
 
     input_ids: ids of the slot, with the generator's tokens if there is a generator
@@ -117,8 +117,8 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenForma
     last = len(input_ids) - 1
     is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
-        text, is_glued = spell(input_ids[position])
-        original, original_is_glued = spell(slot.original_ids[position])
+        text, is_glued = formatter(input_ids[position])
+        original, original_is_glued = formatter(slot.original_ids[position])
         is_masked = bool(slot.masked[position])
         if slot.edited is not None:
             if is_masked:
@@ -129,7 +129,7 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenForma
             pieces.append(MarkedPiece(text, "", is_glued))
         elif input_ids[position] == slot.original_ids[position]:
             pieces.append(MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", is_glued))
-        elif text == spell.mask:
+        elif text == formatter.mask:
             pieces.append(MarkedPiece(text, "masked", original_is_glued))
         else:
             pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_is_glued))
@@ -141,7 +141,7 @@ def _format_slot(
     name: str,
     slot: TokenizedSlot,
     input_ids: Sequence[int],
-    spell: TokenFormatter,
+    formatter: TokenFormatter,
     *,
     color: bool,
     width: int,
@@ -153,7 +153,7 @@ def _format_slot(
         yield "    (this example has no such text; objectives that need it skip it)"
         return
     words: list[list[MarkedPiece]] = []
-    for piece in mark_tokens(slot, input_ids, spell):
+    for piece in mark_tokens(slot, input_ids, formatter):
         if piece.is_glued and words:
             words[-1].append(piece)
         else:
@@ -170,29 +170,31 @@ def _format_slot(
         size += 1 + length
     if words:
         yield line
-    for use in describe_uses(plan, name, slot, input_ids, spell):
+    for use in describe_uses(plan, name, slot, input_ids, formatter):
         yield from textwrap.wrap(use, width, initial_indent="    - ", subsequent_indent="      ")
 
 
 def describe_uses(
-    plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter
+    plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
     """Yield a line for each objective that uses a slot: the labels, or else a description of the objective."""
     for objective in plan.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
-            yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, spell)}"
+            yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"
         elif name in (*objective.token_slots, *objective.vector_slots):
             yield f"{objective.name}: {describe_objective(plan, objective)}"
 
 
 def _describe_labels(
-    plan: Composition, term: TokenObjective, slot: TokenizedSlot, input_ids: Sequence[int], spell: TokenFormatter
+    plan: Composition, term: TokenObjective, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> str:
     if plan.readers[term.reader].use == "causal":
         return f"labels are all {len(input_ids) - 1} tokens after the first, including the last special token"
     content = [position for position in range(len(input_ids)) if slot.content[position]]
     if term.target == "masked":
-        tokens = [spell(slot.original_ids[position])[0] for position in range(len(input_ids)) if slot.masked[position]]
+        tokens = [
+            formatter(slot.original_ids[position])[0] for position in range(len(input_ids)) if slot.masked[position]
+        ]
         count = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
         return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
     if term.target != "edited":
@@ -205,7 +207,7 @@ def _describe_labels(
         if slot.edited is not None
         else [int(a != b) for a, b in zip(input_ids, slot.original_ids, strict=True)]
     )
-    tokens = [spell(input_ids[position])[0] for position in positions if changed[position]]
+    tokens = [formatter(input_ids[position])[0] for position in positions if changed[position]]
     listed = f": {', '.join(tokens)}" if tokens else ""
     return f"{len(tokens)} of {len(positions)} tokens are labeled as changed{listed}"
 
@@ -240,7 +242,7 @@ def preview_slots(
     plan = parse_composition(apply_changes(preset, changes), place)
     corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
-    spell = TokenFormatter(tokenizer)
+    formatter = TokenFormatter(tokenizer)
     build = ExampleBuilder(
         plan, corpus, SpecialTokens.from_tokenizer(tokenizer), max_length=settings.max_length, seed=seed
     )
@@ -252,7 +254,7 @@ def preview_slots(
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
             input_ids = filled.get(name, slot.input_ids.tolist())
-            yield from _format_slot(plan, name, slot, input_ids, spell, color=color, width=width)
+            yield from _format_slot(plan, name, slot, input_ids, formatter, color=color, width=width)
         yield ""
     yield LEGEND
 

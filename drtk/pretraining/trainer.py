@@ -318,7 +318,9 @@ def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None
     """Raise DrtkError for a batch size that the number of processes or an objective does not allow."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch_size` {settings.batch_size} is not divisible by {get_world_size()} processes")
+        raise DrtkError(
+            f"`batch_size` {settings.batch_size} is not divisible by {get_world_size()} processes; use a multiple"
+        )
     if network.contrastive_slots and settings.batch_size < 2:
         raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; use 2 or more")
     if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:

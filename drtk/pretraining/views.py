@@ -258,19 +258,19 @@ def passage_pair_view(
     members = corpus.get_document_passages(own if spans == "distinct" else corpus.get_document(own))
     if len(members) < 2:
         return None
-    run, place = (members, 0) if spans == "distinct" else corpus.get_consecutive_passages(own)
+    neighbors, index = (members, 0) if spans == "distinct" else corpus.get_consecutive_passages(own)
     if spans == "mixed":
-        spans = view.choose(MIXED if len(run) > 1 else MIXED[:1])
+        spans = view.choose(MIXED if len(neighbors) > 1 else MIXED[:1])
     other: int | None
     if spans == "distinct":
         own, other = map(int, members[view.rng.choice(len(members), size=2, replace=False)])
     elif spans == "random":
         other = int(members[sample_other(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
     elif spans == "nearby":
-        other = view.choose([int(run[at]) for at in (place - 1, place + 1) if 0 <= at < len(run)])
+        other = view.choose([int(neighbors[at]) for at in (index - 1, index + 1) if 0 <= at < len(neighbors)])
     else:
-        other = own if len(run) > 1 else None  # the overlapping text gets the title of a
-        text = _build_overlapping_text(view, run, place) if len(run) > 1 else None
+        other = own if len(neighbors) > 1 else None  # the overlapping text gets the title of a
+        text = _build_overlapping_text(view, neighbors, index) if len(neighbors) > 1 else None
     if other is None:
         return None
     return {"a": view.build_passage(own, title, crop), "b": view.build_passage(other, title, crop, text=text)}
@@ -352,16 +352,16 @@ def sample_overlap(
 def _build_overlapping_text(view: ViewInput, passages: np.ndarray, index: int) -> Text:
     """Return a text that overlaps with passage `passages[index]`: at most `max_tokens` tokens, or a single longer sentence."""
     corpus, step = view.corpus, -1 if index == len(passages) - 1 else 1
-    near = [int(passages[index])]  # the passage, and the passages after it (or before the last) that the text can reach
+    rows = [int(passages[index])]  # the passage, and the passages after it (or before the last) that the text can reach
     size = 0
     for at in range(index + step, len(passages) if step > 0 else -1, step):
-        near.append(int(passages[at]))
-        size += corpus.get_sentence_spans(near[-1])[-1][1]
+        rows.append(int(passages[at]))
+        size += corpus.get_sentence_spans(rows[-1])[-1][1]
         if size > view.max_tokens:
             break
-    near = near[::step]
-    sentences = [corpus.get_sentence_spans(row) for row in near]
+    rows = rows[::step]
+    sentences = [corpus.get_sentence_spans(row) for row in rows]
     lengths = [[end - begin for begin, end in inside] for inside in sentences]
-    taken = sample_overlap(0 if step > 0 else len(near) - 1, lengths, view.max_tokens, rng=view.rng)
-    texts = {passage: corpus.get_text(near[passage]) for passage in {passage for passage, _ in taken}}
-    return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])
+    selected = sample_overlap(0 if step > 0 else len(rows) - 1, lengths, view.max_tokens, rng=view.rng)
+    texts = {passage: corpus.get_text(rows[passage]) for passage in {passage for passage, _ in selected}}
+    return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in selected])

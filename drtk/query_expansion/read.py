@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, WITHOUT_TEXT, PassageLookup, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, iter_known_hits, skip_unknown_ids
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
@@ -128,7 +129,7 @@ def format_reader_input(question: str, passage: Passage) -> str:
 
 
 def iter_reader_questions(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, tracker: InputTracker
+    run: str, *, queries: Mapping[str, str], corpus: CorpusStore, depth: int, order: Order, tracker: InputTracker
 ) -> Iterator[ReaderQuestion]:
     """Yield the questions of a run with the inputs of their top `depth` passages.
 

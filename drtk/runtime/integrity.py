@@ -175,9 +175,8 @@ def hash_id(id: str) -> int:
 
 def get_cache_folder() -> Path:
     """Return drtk's cache folder: $DRTK_CACHE, or by default drtk in the user's cache folder."""
-    chosen = os.environ.get("DRTK_CACHE")
-    if chosen:
-        return Path(chosen)
+    if folder := os.environ.get("DRTK_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drtk"
 
 

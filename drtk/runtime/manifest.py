@@ -339,8 +339,8 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 
 
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
-    chosen = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
-    values = [item for value in chosen for item in (value if isinstance(value, (list, tuple)) else [value])]
+    settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
+    values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
     paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
     return [value for value in paths if _exists(value) and not is_stream(value)]
 

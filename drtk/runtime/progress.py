@@ -95,11 +95,6 @@ def warn(message: str) -> None:
     _LOGGER.warning(message)
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration as h:mm:ss."""
-    return str(timedelta(seconds=round(seconds)))
-
-
 class Progress:
     """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
@@ -139,7 +134,8 @@ class Progress:
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
             pace = f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
-            left = f", {format_duration((self.total - self.done) / rate)} left" if self.total and rate else ""
+            seconds = round((self.total - self.done) / rate) if self.total and rate else 0
+            left = f", {timedelta(seconds=seconds)} left" if self.total and rate else ""
             note = f", {self.note}" if self.note else ""
             log(f"{self.what}: {self.done:,}{of} {self.unit}, {pace}{left}{note}")
 

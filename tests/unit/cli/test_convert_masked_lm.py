@@ -62,10 +62,7 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
     [
         (["corpus.jsonl", "-o", "out"], "cannot be combined with input files or options for records"),
         (["--as", "passages", "-o", "out"], "cannot be combined with input files or options for records"),
-        (
-            ["--with", "side.jsonl", "-o", "out"],
-            "--masked-lm writes a model; omit --bare and --with",
-        ),
+        (["--with", "side.jsonl", "-o", "out"], "--masked-lm writes a model; omit --bare and --with"),
         ([], "--output must name a folder"),
     ],
 )

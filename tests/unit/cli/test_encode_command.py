@@ -133,7 +133,7 @@ def test_parts_encoded_with_other_options_are_not_indexed_together(
     model = shutil.copytree(place / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
-        run("encode", place / "corpus.jsonl", "--model", model, "-o", part, "--shard", f"{part.name}/2", *more)
+        encode(place, part, "--model", str(model), "--shard", f"{part.name}/2", *more)
     with pytest.raises(MismatchError, match=rf"model or settings differ from .* \({names}\)"):
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
@@ -142,7 +142,7 @@ def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(pl
     model = shutil.copytree(place / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
-        run("encode", place / "corpus.jsonl", "--model", model, "-o", part, "--shard", f"{part.name}/2", *prompt)
+        encode(place, part, "--model", str(model), "--shard", f"{part.name}/2", *prompt)
         recommend(model, document="A: ")
     run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
@@ -186,12 +186,12 @@ def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path
 
 def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_path: Path) -> None:
     for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
-        run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / name, *more)
+        encode(place, tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))
     np.testing.assert_allclose(cut, whole[:, :5], atol=1e-5)
     run("index", tmp_path / "cut", "--type", "exact", "-o", tmp_path / "index")
     run("search", tmp_path / "index", place / "queries.jsonl", "-k", "3", "-o", tmp_path / "run")
-    run("encode", place / "queries.jsonl", "--role", "query", "--model", place / "model", "-o", tmp_path / "asked")
+    encode(place, tmp_path / "asked", "--role", "query", source="queries.jsonl")
     asked = np.load(tmp_path / "asked" / "00000.npy")[:, :5]
     left, right = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (asked, cut))  # by cosine
     best = (left @ right.T).max(axis=1)
@@ -199,13 +199,4 @@ def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_p
     first = [float(row[4]) for row in rows if row[3] == "1"]
     np.testing.assert_allclose(first, best, atol=1e-5)
     with pytest.raises(MismatchError, match=r"`dimensions=500` must be at most 32, the dimension of"):
-        run(
-            "encode",
-            place / "corpus.jsonl",
-            "--model",
-            place / "model",
-            "-o",
-            tmp_path / "x",
-            "--set",
-            "dimensions=500",
-        )
+        encode(place, tmp_path / "x", "--set", "dimensions=500")

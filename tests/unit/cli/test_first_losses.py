@@ -52,13 +52,7 @@ def first_loss(place: Path, output: Path, command: str, source: str, *more: str)
         # without the tie; two apart: (1.00 + .86) / 2; three apart: 1.00. (.50 + .93 + 1.00) / 3
         ((), 0.81),
         # With the tie, neighbors are three: (.14 + .86 + 0) / 3. (.333333 + .93 + 1.00) / 3
-        (
-            (
-                "--set",
-                "skip_ties=false",
-            ),
-            0.754444,
-        ),
+        (("--set", "skip_ties=false"), 0.754444),
         # .14 + 1.00 + 1.00 + .86 + .86
         (("--set", "pair_weight=sum"), 3.86),
     ],

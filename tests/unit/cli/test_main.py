@@ -159,7 +159,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
         ("eval a.run --qrels", "eval", "option '--qrels' requires an argument; see"),
-        ("chunk a b", "chunk", "got unexpected extra argument(s) (b); see"),
+        ("chunk a b", "chunk", "unexpected argument 'b'; expected [INPUT]; see"),
         ("search", "search", "missing argument 'PATH'; see"),
         (
             "chunk --skip-bad -1",

@@ -46,10 +46,7 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
         ('command = "pretrain"\n[settings]\nlearning = 1\n', "preset .*mine.toml: unknown setting 'learning'"),
         ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--learning-rate: expected float, got 'fast'"),
         ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
-        (
-            'command = "train-retriever"\nlr = 1e-5\n',
-            r"mine\.toml: unknown key 'lr'; put settings under",
-        ),
+        ('command = "train-retriever"\nlr = 1e-5\n', r"mine\.toml: unknown key 'lr'; put settings under"),
         ('command = "train-reranker"\n[setings]\nlr = 1e-5\n', r"mine\.toml: unknown key 'setings'"),
         (
             'command = "train-retriever"\n[settings]\naux = "diffcse"\n',

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,8 +23,9 @@ from drtk.runtime.manifest import UNFINISHED_MANIFEST
 from drtk.runtime.progress import name_options
 from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
+from tests.expansion_collection import read_rows, write_rows
 from tests.pretraining_setup import PretrainingFiles
-from tests.run_commands import run_command
+from tests.run_commands import run_command, write_text
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -45,7 +45,7 @@ def pretrain(world: PretrainingFiles, output: Path, preset: str, *more: str | Pa
 
 
 def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return read_rows(folder / "log.jsonl")
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -152,17 +152,7 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
         name = more[1].partition("=")[0] if more[0] == "--set" else more[0][2:].replace("-", "_")
         with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
-    more = [
-        "--resume",
-        "--micro-batch-size",
-        "2",
-        "--set",
-        "gradient_checkpointing=true",
-        "--precision",
-        "bfloat16",
-        "--learning-rate",
-        "1e-4",
-    ]
+    more = "--resume --micro-batch-size 2 --set gradient_checkpointing=true --precision bfloat16 --learning-rate 1e-4".split()
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
     assert "micro_batch_size 2 (was not given)" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
@@ -405,11 +395,10 @@ def rejected(world: PretrainingFiles, folder: Path, preset: str, *more: str | Pa
 
 
 def change_corpus(world: PretrainingFiles, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    rows = [json.loads(line) for line in world.corpus.read_text().splitlines()]
+    rows = read_rows(world.corpus)
     for row in rows:
         change(row)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(path, rows)
 
 
 def without_document(row: dict[str, Any]) -> None:
@@ -419,11 +408,11 @@ def without_document(row: dict[str, Any]) -> None:
 
 
 LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; drtk chunk"),
-    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; drtk doc2query adds them"),
-    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; drtk doc2query adds them"),
-    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; drtk continue-text adds"),
-    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; drtk termweight adds them"),
+    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; split the documents with `drtk chunk`"),
+    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; add them with `drtk doc2query`"),
+    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; add them with `drtk doc2query`"),
+    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; add them with `drtk continue-text`"),
+    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; add them with `drtk termweight`"),
     ("rom", lambda row: row["weights"].pop(), " weights for the "),
     (
         "rom",
@@ -472,7 +461,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 
 def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp_path: Path):
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
-    (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
+    write_text(tmp_path / "probe" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
     assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test")
 

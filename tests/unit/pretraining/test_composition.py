@@ -196,11 +196,6 @@ def test_change_is_applied_to_a_copy_of_the_preset(change: str, get_value: Any, 
         assert get_value(parse_composition(changed, "mine.toml")) == value
 
 
-def test_changes_apply_in_order() -> None:
-    changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1", "objective.contrast.b=more"]
-    assert parse_composition(apply_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
-
-
 CHANGES_WRONG = {
     "no value": ("slots.one.rate", "--set slots.one.rate: expected PATH=VALUE"),
     "no such number": ("objective.4.weight=1", "--set objective.4.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
@@ -280,6 +275,8 @@ def test_required_corpus_fields_follow_views_and_maskings() -> None:
 UNKNOWN = [
     ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; choose from passage, next, "),
     ("rom", "slots.passage.limit=3", "[slots.passage]: neither the slot nor its view has a key 'limit'; choose from corruption, count, crop, "),
+    ("qac-cotmae", "slots.context.limit=true", "[slots.context]: view 'query': limit = True is not a whole number of 1 or more or nothing"),
+    ("crop", "slots.one.longest=5", "[slots.one]: view 'crop-pair': longest = 5 is not a number from 0.0 to 1.0"),
     ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more or nothing"),
     ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),

@@ -1,4 +1,4 @@
-"""What stands where a mask hides, and texts with tokens put in or taken out (docs/methods/masking.md, docs/methods/diffcse.md)."""
+"""Corruptions: replaced, inserted and deleted tokens (docs/methods/masking.md, docs/methods/diffcse.md)."""
 
 from __future__ import annotations
 
@@ -36,18 +36,16 @@ def mask_at(length: int, *places: int) -> np.ndarray:
 @pytest.mark.parametrize("how", ["mask", "replaced"])
 def test_masked_tokens_become_mask_tokens(how: str) -> None:
     text = make_text(A, B, C)
-    found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
-    assert found.tolist() == [CLS, MASK, B, MASK, SEP]
-    assert found.dtype == np.int32
+    corrupted = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
+    assert (corrupted.tolist(), corrupted.dtype) == ([CLS, MASK, B, MASK, SEP], np.int32)
     assert text.ids.tolist() == [CLS, A, B, C, SEP]
 
 
 def test_corruption_none_returns_an_unchanged_copy() -> None:
     text = make_text(A, B)
-    found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", create_generator(1), VOCABULARY)
-    assert found.tolist() == text.ids.tolist()
-    found[0] = 0
-    assert text.ids[0] == CLS
+    copy = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", create_generator(1), VOCABULARY)
+    assert copy.tolist() == text.ids.tolist()
+    assert copy is not text.ids
 
 
 def test_bert_corruption_has_80_10_10_shares() -> None:
@@ -72,13 +70,6 @@ def test_bert_corruption_samples_from_the_whole_vocabulary() -> None:
     assert counts[3] == pytest.approx(500, abs=4.5 * 126)
 
 
-def test_bert_corruption_keeps_unmasked_tokens() -> None:
-    ids, hidden = np.full(1000, A, dtype=np.int32), np.arange(1000) % 2 == 0
-    found = corrupt_tokens(ids, hidden, "bert", create_generator(1), VOCABULARY)
-    assert (found[~hidden] == A).all()
-    assert (found[hidden] != A).mean() == pytest.approx(0.9, abs=0.06)  # deviation .013
-
-
 def test_tokens_after_deletions_are_labeled() -> None:
     # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
     found = delete_tokens_at(make_text(A, B, C, D, E), mask_at(7, 2, 5))
@@ -89,17 +80,6 @@ def test_tokens_after_deletions_are_labeled() -> None:
     assert not found.masked.any()
     found = delete_tokens_at(make_text(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
     assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
-
-
-def test_deletion_removes_a_share_of_pieces_but_no_special_token() -> None:
-    text = make_text(*range(300, 310))
-    seen = set()
-    for seed in range(200):
-        found = delete_tokens(text, 0.15, create_generator(seed))
-        assert len(found.text.ids) == 12 - 2  # round(1.5)
-        assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
-        seen |= set(text.ids.tolist()) - set(found.text.ids.tolist())
-    assert seen == set(range(300, 310))  # each of them goes in some
 
 
 def test_masks_are_inserted_before_the_given_positions() -> None:

@@ -1,4 +1,4 @@
-"""Evaluation on held-out passages: losses, the gain of the bottleneck, how vectors lie."""
+"""Evaluation on held-out passages: losses, bottleneck gain, alignment and uniformity."""
 
 from __future__ import annotations
 
@@ -35,10 +35,6 @@ def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingF
     assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(found["gain_decoder"]) > 1e-3
     assert "gain_encoder" not in found
-    with torch.no_grad():  # a decoder that cannot see the vector gains nothing
-        for layer in token_loss.reader.layers:
-            layer.attention.output.dense.weight.zero_()
-    assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
 
 def test_alignment_uses_only_present_pairs(world: PretrainingFiles):

@@ -1,4 +1,4 @@
-"""Masking strategies: known answers (docs/methods/masking.md); tests/property/test_masking.py has what holds of any text."""
+"""Masking strategies: known answers (docs/methods/masking.md). For properties see tests/property/test_masking.py."""
 
 from __future__ import annotations
 
@@ -150,15 +150,6 @@ def test_keyword_samples_words_in_proportion_to_weight() -> None:
     assert shares[1:-1] == pytest.approx(INCLUDED, abs=0.035)
 
 
-def test_keyword_can_exceed_the_budget_by_the_last_word() -> None:
-    text = make_text([1, 3], [0.5] * 4)
-    masks = {tuple(list_positions(mask(mask_keywords, text, 0.5, rng=seed, counted=4))) for seed in range(50)}
-    assert masks == {(2, 3, 4), (1, 2, 3, 4)}
-    short = np.mean([mask(mask_keywords, text, 0.25, rng=seed, counted=4)[1] for seed in range(1000)])
-    assert short == pytest.approx(0.5, abs=0.07)  # standard deviation .016
-    assert list_positions(mask(mask_keywords, text, 0.0, counted=3)) == []
-
-
 def test_words_of_weight_zero_come_last() -> None:
     weights, rng = np.array([0.0, 1e-30, 0.0, 5.0]), create_generator("last")
     orders = [order_by_weight(weights, rng=rng).tolist() for _ in range(500)]
@@ -194,13 +185,6 @@ def test_rom_masks_the_first_of_equal_sums() -> None:
     text = make_text([1, 1, 1], [0.5, 0, 0.5])
     assert list_positions(mask(mask_rom, text, 0.15, rng=FixedRandom(0.25, 0.75, 0.25), counted=3)) == [1]
     assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
-
-
-def test_rom_with_zero_weights_equals_random() -> None:
-    text = make_text([2, 1, 3] * 5, [0.0] * 30)
-    assert list_positions(mask(mask_rom, text, 0.3, counted=30)) == list_positions(
-        mask(mask_random_tokens, text, 0.3, counted=30)
-    )
 
 
 @pytest.mark.parametrize(
@@ -268,11 +252,9 @@ def test_extension_adds_an_independent_mask() -> None:
 
 
 def test_complement_masks_the_tokens_not_masked_by_other() -> None:
-    text = make_text([1] * LONG)
-    inner = mask(mask_whole_words, text, 0.5, counted=LONG)
-    hidden = mask(mask_complement, text, 0.5, counted=LONG, other=inner)
-    assert (hidden ^ inner)[1:-1].all()
-    assert not hidden[[0, -1]].any()
+    other = np.array([False, True, False, True, False])
+    hidden = mask(mask_complement, make_text([1, 1, 1]), 0.5, counted=3, other=other)
+    assert hidden.tolist() == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])

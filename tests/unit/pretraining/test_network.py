@@ -1,11 +1,11 @@
-"""The projector, and which tokens a generator may change."""
+"""The size of projectors, and the tokens that a generator may replace."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drtk.pretraining.composition import Composition, Corruption, GeneratorSpec, Slot
 from drtk.pretraining.dataset import SlotBatch
@@ -14,36 +14,10 @@ from drtk.pretraining.token_generator import fill_masks
 
 
 def test_number_of_projector_parameters_for_bert_base() -> None:
-    # 768 * 1536 + 2 * 1536 + 1536 * 768 = 2,362,368: no bias, and the second norm has neither scale nor shift
-    def count(module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    assert count(Projector(768, kind="bn")) == 768 * 1536 + 2 * 1536 + 1536 * 768 == 2_362_368
-    assert count(Projector(768, kind="tanh")) == 768 * 768 + 768
-    assert count(Projector(768, kind="none")) == 0
-
-
-def test_bn_projector_outputs_have_mean_0_and_variance_1() -> None:
-    torch.manual_seed(0)
-    projected = Projector(8, kind="bn").train()(5 + 3 * torch.randn(64, 8))
-    torch.testing.assert_close(projected.mean(dim=0), torch.zeros(8), atol=1e-5, rtol=0)
-    torch.testing.assert_close(projected.var(dim=0, unbiased=False), torch.ones(8), atol=0.02, rtol=0)  # epsilon
-
-
-def test_bn_projector_of_both_views_differs_from_separate_calls() -> None:
-    torch.manual_seed(0)
-    projector, views = Projector(8, kind="bn").train(), torch.randn(2, 16, 8)
-    together = projector(views.flatten(0, 1)).view(2, 16, 8)
-    assert (together[0] - projector(views[0])).abs().max() > 0.01
-
-
-def test_tanh_projector_is_one_layer() -> None:
-    projector = Projector(4, kind="tanh")
-    vectors = torch.randn(3, 4)
-    linear = projector.layers[0]
-    assert isinstance(linear, nn.Linear)
-    torch.testing.assert_close(projector(vectors), torch.tanh(vectors @ linear.weight.T + linear.bias))
-    assert projector(1e6 * vectors).abs().max() <= 1
+    # no bias, and the second norm has neither scale nor shift
+    expected = {"bn": 768 * 1536 + 2 * 1536 + 1536 * 768, "tanh": 768 * 768 + 768, "none": 0}
+    for kind, count in expected.items():
+        assert sum(parameter.numel() for parameter in Projector(768, kind=kind).parameters()) == count  # type: ignore[arg-type]
 
 
 class ConstantGenerator:

@@ -114,16 +114,6 @@ def test_mean_all_labels_special_tokens_and_padding_as_original() -> None:
     assert compute_mean_loss(make_two_class_target("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
 
 
-def test_one_logit_equals_two_logits_with_that_difference() -> None:
-    text, rows = make_slot([1, 5, 5, 1], given=[1, 5, 6, 1]), make_states(0.5, 0.9, 0.3, 0.5, of=2)
-    single = make_target(EditDetection, "edited", size=2, classes=1)
-    single.head = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
-    wanted = -(math.log(0.9) + math.log(0.7)) / 2  # special tokens do not count
-    assert compute_mean_loss(single, rows, text) == (2, pytest.approx(wanted, abs=2e-6))
-
-
 def test_proposed_original_token_is_labeled_unchanged() -> None:
     text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
     assert make_two_class_target().build_labels(text, text.input_ids).tolist() == [[0, 0, 1, 0]]
@@ -138,20 +128,6 @@ def test_proposed_original_token_is_labeled_unchanged() -> None:
         edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
     )
     assert make_two_class_target().build_labels(both, both.input_ids).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
-
-
-def test_copy_gate_adds_probability_to_correct_input_tokens() -> None:
-    # Gate at c = 1/4, original at .2: right at hand: -log(.25 + .75 x .2) = .916291; replaced: -log(.75 x .2) = 1.897120.
-    made = make_target(CorrectiveLM, "corrected")
-    with torch.no_grad():
-        made.gate.weight.zero_()
-        made.gate.bias.fill_(-math.log(3))  # its sigmoid is 1/4
-    text = make_slot([1, 0, 0, 1], given=[1, 0, 2, 1])
-    for made.chunk in (1024, 1):
-        assert compute_mean_loss(made, make_states(0.2, 0.2, 0.2, 0.2), text) == (
-            2,
-            pytest.approx((0.916291 + 1.897120) / 2, abs=5e-6),
-        )
 
 
 def test_absent_text_has_no_labeled_position() -> None:
@@ -196,11 +172,9 @@ def compute_loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bo
         ({}, (LEFT, RIGHT), 0.598139),
         # [[.8, .28], [.6, .96]]: log(1 + e^-.52) = .466573, log(1 + e^-.36) = .529260; lengths do not count for cosines
         (COSINE, (3 * LEFT, UNEVEN), 0.497917),
-        (COSINE | {"temperature": 0.05}, (3 * LEFT, UNEVEN), 0.000388370),
         # the other direction: log(1 + e^-.2) = .598139, log(1 + e^-.68) = .409868; mean of .497917 and .504003
         ({"symmetric": True}, (LEFT, UNEVEN), 0.500960),
         (COCONDENSER, (torch.ones(2048, 2),) * 2, 8.317522),  # ln 4095: all texts but oneself
-        (COSINE | {"temperature": 0.05}, (torch.ones(64, 2),) * 2, 4.158883),  # ln 64
         # Row 0 sees .8, .6 and the extras 0 and 1; row 1 sees .8, .6, 1 and 0: log(1 + e^-.2 + e^-.8 + e^.2) each.
         (
             {"extra_negatives": ("c",)},

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from drtk.config import load_preset, preset_names
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer
@@ -126,10 +125,3 @@ def test_pretraining_and_encoding_format_titles_alike(world: PretrainingFiles, t
     assert slot.input_ids.tolist() == wanted["input_ids"].tolist()
     types = torch.zeros_like(slot.input_ids) if slot.types is None else slot.types
     assert types.tolist() == wanted["token_type_ids"].tolist()
-
-
-def test_simlm_presets_use_title_segment():
-    presets = [load_preset(name) for name in preset_names()]
-    found = {each.name for each in presets if each.command == "pretrain" and each.content.get("title") == "segment"}
-    variants = ("ae", "mlm", "rtd", "table7-condenser", "table7-mlm")
-    assert found == {"simlm", *(f"simlm-{variant}" for variant in variants)}

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoTokenizer
 
 from drtk.errors import MismatchError
-from drtk.losses.language import linear_cross_entropy
 from drtk.models.lm_head import LMHead
 from drtk.pretraining.assembly import get_max_positions
 from drtk.pretraining.token_generator import TokenGenerator, sample_from_softmax
-from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
+from tests.backbone_families import create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder
 
 HIDDEN = torch.tensor([[0, 1, 0, 1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0]]).bool()
@@ -39,7 +37,7 @@ def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDD
     return make_frozen_generator(model).fill(ids, attention, where, noise=noise), ids, logits
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
 def test_without_noise_the_most_likely_tokens_are_proposed(family: str) -> None:
     found, ids, logits = fill_tokens(create_masked_lm(family))
     torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
@@ -64,18 +62,6 @@ def test_samples_invert_the_cumulative_softmax_of_the_model() -> None:
     for row, place in HIDDEN.nonzero().tolist():
         assert int(found[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
     assert (found == ids)[~HIDDEN].all()
-
-
-def test_sample_depends_on_its_noise_and_not_on_the_batch() -> None:
-    model = create_masked_lm("bert")
-    ids, attention = create_padded_batch(model)
-    generator, numbers = make_frozen_generator(model), noise(3, 9)
-    whole = generator.fill(ids, attention, HIDDEN, noise=numbers)
-    for row in range(3):
-        part = slice(row, row + 1), slice(0, int(attention[row].sum()))
-        alone = generator.fill(ids[part], attention[part], HIDDEN[part], noise=numbers[part])
-        torch.testing.assert_close(alone, whole[part])
-    assert (generator.fill(ids, attention, HIDDEN, noise=noise(3, 9, seed=1)) != whole).any()
 
 
 def test_frozen_generator_has_no_dropout_and_no_gradient() -> None:
@@ -114,20 +100,6 @@ def test_generator_from_encoder_shares_no_weights(init: Any) -> None:
         assert generator.head.bias is not None
         assert (generator.head.bias == 0).all()
         assert generator.head.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
-
-
-def test_joint_generator_loss_equals_masked_lm_loss() -> None:
-    model = create_masked_lm("bert")
-    ids, attention = create_padded_batch(model)
-    labels = torch.where(HIDDEN, 11, -100)
-    generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").eval()
-    features = generator.features(ids, attention, HIDDEN)
-    loss = linear_cross_entropy(features, generator.head.weight, generator.head.bias, labels[HIDDEN])
-    expected = F.cross_entropy(model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1), labels.flatten())
-    assert loss.item() / int(HIDDEN.sum()) == pytest.approx(expected.item(), rel=1e-5)
-    loss.backward()
-    assert generator.head.dense.weight.grad is not None
-    assert model.bert.embeddings.word_embeddings.weight.grad is None
 
 
 def test_generator_from_folder(tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     assert found == pytest.approx({"a": 1.0, "b": -1.0})
 
 
+def test_an_ensemble_is_the_sum_of_z_normalized_scores() -> None:
+    # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
+    one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
+    sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
+    assert dict(fused([one, two], method="zscore")) == pytest.approx(sums, abs=2e-6)
+
+
 @pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
 def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,

@@ -245,9 +245,13 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
 @pytest.mark.parametrize(
     ("fields", "row", "problem"),
     [
-        (["queries"], passage("p2"), "2: passage 'p2' has no 'queries'; drtk doc2query adds them"),
-        (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; drtk continue-text adds them"),
-        (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; drtk termweight adds them"),
+        (["queries"], passage("p2"), "2: passage 'p2' has no 'queries'; add them with `drtk doc2query`"),
+        (
+            ["continuations"],
+            passage("p2"),
+            "2: passage 'p2' has no 'continuations'; add them with `drtk continue-text`",
+        ),
+        (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; add them with `drtk termweight`"),
         (
             ["weights", "title_weights"],
             passage("p2", title="t", weights=[1] * 4),
@@ -312,10 +316,22 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
 @pytest.mark.parametrize(
     ("rows", "fields", "problem"),
     [
-        ([passage("p1"), passage("p2")], "documents", "no document has two passages, .*; drtk chunk"),
-        ([passage("p1"), passage("p2")], "sentences", "no passage has two sentences; drtk chunk"),
-        ([passage("p1", queries=[])], "queries", "'queries' is empty in every passage; drtk doc2query adds them"),
-        ([passage("p1", continuations=[""])], "continuations", "'continuations' is empty in every .*; drtk continue-"),
+        (
+            [passage("p1"), passage("p2")],
+            "documents",
+            "no document has two passages, .*; split the documents with `drtk chunk`",
+        ),
+        (
+            [passage("p1"), passage("p2")],
+            "sentences",
+            "no passage has two sentences; split the documents with `drtk chunk`",
+        ),
+        ([passage("p1", queries=[])], "queries", "'queries' is empty in every passage; add them with `drtk doc2query`"),
+        (
+            [passage("p1", continuations=[""])],
+            "continuations",
+            "'continuations' is empty in every .*; add them with `drtk continue-text`",
+        ),
         ([], None, "has no passage of 3 word pieces or more"),
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],
