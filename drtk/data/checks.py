@@ -112,7 +112,7 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the valid records and pass errors to `tracker`. A raised error has the number of further unknown ids."""
+    """Yield the valid records and pass errors to `tracker`. A raised error includes the number of further unknown ids."""
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:
@@ -127,7 +127,7 @@ def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: 
             yield item
 
 
-_OTHERS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
+_OTHER_KINDS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:
@@ -144,7 +144,7 @@ def _sniff_file(path: str) -> str | None:
 
 def check_examples(source: str) -> None:
     """Raise MismatchError if the first lines of a file are not training examples."""
-    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
+    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
         )
@@ -152,7 +152,7 @@ def check_examples(source: str) -> None:
 
 def check_run(source: str) -> None:
     """Raise MismatchError if the first lines of a file are not hits of a run."""
-    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
+    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
@@ -209,9 +209,9 @@ def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
         warn(f"{corpus}: {counts[WITHOUT_TEXT]:,} of the {counts[PASSAGES]:,} passages that were read have no text")
 
 
-_MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or was made from one
+_CORPUS_COMMANDS = ("encode", "index")  # commands whose `source` is a corpus, or was made from one
 # Commands whose output has the ids of their inputs: the settings that name these inputs.
-_COPIERS = {
+_COPIED_SETTINGS = {
     "convert": SOURCES,
     "fuse": ("runs",),
     "rerank": SOURCES,
@@ -234,7 +234,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
         return []
     program = str(manifest.get("program"))
-    copied = _get_setting_paths(manifest, _COPIERS.get(program, ()))
+    copied = _get_setting_paths(manifest, _COPIED_SETTINGS.get(program, ()))
     if program == "mine-negatives" and manifest["settings"].get("corpus"):
         copied = []  # all ids were looked up in the corpus
     entries = {entry["path"]: entry for entry in manifest["inputs"]}
@@ -250,7 +250,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus that the settings of a manifest name, or else the origin of the first input folder that has one."""
     corpus = manifest["settings"].get("corpus")
-    if not corpus and manifest.get("program") in _MAKERS:
+    if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
     for entry in manifest["inputs"]:
         if entry["path"] == corpus and not Path(str(corpus)).is_dir():

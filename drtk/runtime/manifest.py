@@ -21,7 +21,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
-    _DAMAGED,
+    _DAMAGE_ADVICE,
     SMALL_FILE_BYTES,
     add_digest,
     check_object,
@@ -176,7 +176,7 @@ def read_manifest_if_any(folder: Path) -> Manifest:
         return {}
     manifest = read_object(path)
     if not manifest:
-        raise DrtkError(f"{path}: is empty; {_DAMAGED}")
+        raise DrtkError(f"{path}: is empty; {_DAMAGE_ADVICE}")
     return manifest
 
 
