@@ -92,7 +92,7 @@ class Dense(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encode texts as vectors with a transformer, pooling, dense layers and normalization.
+    """Text encoder: transformer, pooling, dense layers and normalization.
 
     Everything after the backbone runs in float32. truncate: keep the first `truncate` dimensions of the vectors
     """

@@ -99,7 +99,7 @@ class TrainingEvaluator:
         return False
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name. Call it in all processes; they get the same values."""
+        """Return the metrics by name, equal in all processes. Every process must call this method."""
         raise NotImplementedError
 
     def save(self, checkpoint: Path) -> None:

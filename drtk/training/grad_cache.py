@@ -30,9 +30,9 @@ class Chunk(NamedTuple):
 class RetrieverTrainer(DrtkTrainer):
     """A DrtkTrainer with a RetrieverLoss and optional gradient caching.
 
-    Gradient caching encodes all texts without a graph, computes the loss of the whole batch and its gradients with respect
-    to the vectors, then encodes each chunk again with the same dropout and backpropagates its part of these gradients. The
-    result is the gradient of the whole batch, with the memory of one chunk.
+    Gradient caching first encodes all texts without a graph, and computes the loss of the whole batch and its gradients with
+    respect to the vectors. Then it encodes each chunk again with the same dropout and backpropagates the gradients of the
+    chunk's vectors. The result is the gradient of the whole batch, with the memory of one chunk.
 
     micro_batch: texts in memory at once; None: no gradient caching
     warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate

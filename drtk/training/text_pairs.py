@@ -136,8 +136,8 @@ def read_pairs(
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
-    Raises MismatchError (file:line) for an id that is missing in corpus or queries, RecordError (file:line) if "queries" is
-    not a list of strings, DrtkError for a file without pairs.
+    Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
+    both with file:line, and DrtkError for a file without pairs.
     """
     if corpus is None or queries is None:
         return [_read_passage_queries(file, source=source, tracker=tracker) for file in files]
