@@ -6,7 +6,7 @@ Lower is better wherever a scorer speaks: it estimates a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,42 +33,6 @@ class Candidate:
     score: float
 
 
-# -- what a generator learns to write (7.2) --------------------------------------------------------------------------
-
-
-def initial_capitals(answer: str) -> str:
-    """An answer in capitals throughout as words that begin with one; any other as it is."""
-    letters = [character for character in answer if character.isalpha()]
-    if not letters or any(not character.isupper() for character in letters):
-        return answer
-    return " ".join(word[:1].upper() + word[1:].lower() for word in answer.split(" "))
-
-
-def right_passages(found: Sequence[Found], answers: Sequence[str]) -> list[Found]:
-    """Those with an answer in their text, in the order of the ranks."""
-    return [passage for passage in found if has_answer(answers, passage.text)]
-
-
-def sentence_target(
-    found: Sequence[Found], answers: Sequence[str], *, split: Callable[[str], Sequence[str]]
-) -> str | None:
-    """The sentence with an answer in the first passage with an answer; nothing where there is no such passage."""
-    for passage in right_passages(found, answers)[:1]:
-        for sentence in split(passage.text):
-            if has_answer(answers, sentence):
-                return sentence
-    return None
-
-
-def title_targets(found: Sequence[Found], answers: Sequence[str], *, every: bool) -> list[str]:
-    """Titles of passages with an answer, by rank and each once: all of them, or the first one's only."""
-    titles: list[str] = []
-    for passage in right_passages(found, answers):
-        if passage.title not in titles:
-            titles.append(passage.title)
-    return titles if every else titles[:1]
-
-
 # -- expanded questions and their labels (7.2 to 7.4) ------------------------------------------------------------------
 
 
@@ -78,11 +42,6 @@ def without_mark(question: str) -> str:
     if bare.endswith("?"):
         bare = bare[:-1]
     return bare
-
-
-def plain(question: str) -> str:
-    """What BM25 is asked where nothing expands the question."""
-    return without_mark(question) + " ?"
 
 
 def expanded(question: str, expansion: str) -> str:
