@@ -6,7 +6,7 @@ Lower is better wherever a scorer speaks: it estimates a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,34 @@ class Candidate:
     score: float
 
 
+# -- what a generator learns to write (7.2) --------------------------------------------------------------------------
+
+
+def right_passages(found: Sequence[Found], answers: Sequence[str]) -> list[Found]:
+    """Those with an answer in their text, in the order of the ranks."""
+    return [passage for passage in found if has_answer(answers, passage.text)]
+
+
+def sentence_target(
+    found: Sequence[Found], answers: Sequence[str], *, split: Callable[[str], Sequence[str]]
+) -> str | None:
+    """The sentence with an answer in the first passage with an answer; nothing where there is no such passage."""
+    for passage in right_passages(found, answers)[:1]:
+        for sentence in split(passage.text):
+            if has_answer(answers, sentence):
+                return sentence
+    return None
+
+
+def title_targets(found: Sequence[Found], answers: Sequence[str], *, every: bool) -> list[str]:
+    """Titles of passages with an answer, by rank and each once: all of them, or the first one's only."""
+    titles: list[str] = []
+    for passage in right_passages(found, answers):
+        if passage.title not in titles:
+            titles.append(passage.title)
+    return titles if every else titles[:1]
+
+
 # -- expanded questions and their labels (7.2 to 7.4) ------------------------------------------------------------------
 
 
@@ -56,14 +84,6 @@ def distinct(texts: Sequence[str]) -> list[str]:
         if text not in kept:
             kept.append(text)
     return kept
-
-
-def rank_label(found: Sequence[Found], answers: Sequence[str], *, max_rank: int, depth: int = 100) -> int:
-    """Rank from 1 of the first passage with an answer among the first `depth`, max_rank where there is none."""
-    for rank, passage in enumerate(found[:depth], start=1):
-        if has_answer(answers, passage.text):
-            return rank
-    return max_rank
 
 
 # -- how a scorer learns (7.5, 7.7) --------------------------------------------------------------------------------------
@@ -187,21 +207,3 @@ def joined(candidates: Sequence[Candidate]) -> str:
     for candidate in first_distinct(candidates, None):
         text += (" " if text else "") + candidate.text
     return text
-
-
-def round_robin(lists: Sequence[Sequence[str]], depth: int) -> list[str]:
-    """At every rank each list in turn gives its passage, if none gave it before."""
-    fused: list[str] = []
-    for rank in range(max([len(names) for names in lists], default=0)):
-        for names in lists:
-            if rank < len(names) and names[rank] not in fused:
-                fused.append(names[rank])
-    return fused[:depth]
-
-
-# -- who reads the passages (7.10, 7.11) -----------------------------------------------------------------------------------
-
-
-def reader_input(question: str, title: str, text: str) -> str:
-    """A passage as Fusion-in-Decoder reads it."""
-    return "question: " + question + " title: " + title + " context: " + text
