@@ -2,9 +2,9 @@
 
 python benchmarks/exact.py [--passages N] [--queries N] [--dimension N] [-k N] [--rounds N] [--out FILE]
 
-Writes JSON: processor seconds of one thread for the products alone (each block into fresh memory, into one buffer, and by numpy), for
-finding the candidates among given products, for making lists of ids and scores, and for the whole of both; the quickest of the
-rounds each. Vectors are random, of length 1, float32.
+Writes JSON with the processor seconds of one thread, each from the fastest round: matrix products alone (into new memory, into one
+buffer, and by numpy), selection of candidates from given products, conversion to lists of ids and scores, and the whole search of drtk
+and of faiss. Vectors are random, float32, normalized.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, merge_top_k
+from drtk.indexing.exact import EMPTY_KEY, ExactIndex, extract_ranks, extract_scores, merge_top_k
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -68,7 +68,7 @@ def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -
     scored = [query_vectors @ block.T for block in blocks]
 
     def find_candidates() -> torch.Tensor:
-        keys = torch.full((len(query_vectors), k), EMPTY, dtype=torch.int64)
+        keys = torch.full((len(query_vectors), k), EMPTY_KEY, dtype=torch.int64)
         for at, scores in enumerate(scored):
             keys = merge_top_k(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
         return keys

@@ -93,7 +93,7 @@ class Embedder:
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -221,7 +221,7 @@ def encode_corpus(
     )
 
 
-class WindowEncoder(BatchFunction):
+class RecordEncoder(BatchFunction):
     """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -275,7 +275,7 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(iter_missing_shards(), WindowEncoder, embedder, running=running, report=report)) as encoded,
+        closing(map_windows(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

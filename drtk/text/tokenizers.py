@@ -50,7 +50,7 @@ _ADVICE = "copy them from the model it was made from"
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub name with transformers, and check that its files are complete.
 
-    Raises MismatchError if the vocabulary is missing, for which transformers would create an empty one, or if
+    Raises MismatchError if the vocabulary is missing, since transformers would create an empty one. Also raises it if
     tokenizer_config.json is missing and transformers therefore lower-cases texts unlike tokenizer.json.
     """
     from transformers import AutoTokenizer
@@ -121,7 +121,7 @@ class TextUnits(NamedTuple):
     def find_boundary(self, begin: int, latest: int) -> int:
         """Return the last unit in (begin, latest] before which the text may be split.
 
-        A word longer than that is split at `latest`, but never within a character.
+        A word that does not fit is split at `latest`, but never within a character.
         """
         for unit in range(latest, begin, -1):
             if self.may_cut[unit]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, TermWeights
+from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, report_out_of_memory
 from drtk.models.model_folder import locate
@@ -141,8 +141,7 @@ def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum",
 
 
 def saturate(attention: float, kind: Saturation) -> float:
-    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D in
-    docs/methods/term-weights.md)."""
+    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":
@@ -229,9 +228,9 @@ def _find_continuations(split_passage: SplitPassage) -> list[int]:
 
 
 class Bprop(TermWeights):
-    """B-PROP: contrast the attention of a passage with that of the collection (steps E to H)."""
+    """B-PROP weights: the contrast of the attention in a passage with that in the collection (steps E to H)."""
 
-    needs: ClassVar[Needs | None] = "attention"
+    needs: ClassVar[StatisticsKind | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"
     with_model: ClassVar[bool] = True
 

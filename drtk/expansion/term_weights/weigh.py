@@ -1,7 +1,4 @@
-"""Compute term weights of a corpus: collect statistics in a first pass if required, then write weights.
-
-Passages are processed in windows (batches).
-"""
+"""Compute term weights of a corpus: collect statistics in a first pass if required, then write weights."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
-    Needs,
     PassageSplitter,
     SplitPassage,
     Statistics,
+    StatisticsKind,
     TermWeights,
     read_statistics,
 )
@@ -106,16 +103,16 @@ class WeightingPlan(NamedTuple):
     seed: int
 
     @property
-    def needs(self) -> Needs | None:
+    def needs(self) -> StatisticsKind | None:
         """Kind of collection statistics that the run requires, if any."""
         if self.method == "bprop" and self.settings.emit == "attention":
             return None
-        kind: Needs | None = TERM_WEIGHTS.load(self.method).needs
+        kind: StatisticsKind | None = TERM_WEIGHTS.load(self.method).needs
         return kind
 
 
 class StatisticsCollector(BatchFunction):
-    """Batch function that computes collection statistics; the result is one JSON line per window.
+    """Batch function that computes collection statistics; the result is one JSON line per batch.
 
     made_by: result of `describe_settings`, which is written with the statistics
     """
@@ -166,11 +163,11 @@ class PassageWeigher(BatchFunction):
             lines.append(self._format_line(split_passage, pieces, self._method.make_fields(split_passage, values)))
             if self._report:
                 texts = self._tokenizer([split_passage.passage.text])[0]
-                report.update(count_masked(split_passage, texts, pieces[split_passage.title :], self._plan.seed))
+                report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
         return WindowResult(lines, {"report": dict(report)} if self._report else {})
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
-        passage, num_title = split_passage.passage, split_passage.title
+        passage, num_title = split_passage.passage, split_passage.num_title
         fields: dict[str, Any] = {"weights": weights[num_title:]}
         if num_title:
             fields["title_weights"] = weights[:num_title]
@@ -191,8 +188,8 @@ def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
     return [float(f"{weight / divisor:.6g}") if divisor > 0 else 0.0 for weight in weights]
 
 
-# Passages per window. A window of counts becomes one line of statistics, so large windows make small files.
-_COUNT_WINDOW, _MODEL_WINDOW, _PLAIN_WINDOW = 10_000, 512, 1000
+# Passages per batch. A batch becomes one line of collection statistics, so large batches make small files.
+_COUNT_BATCH, _MODEL_BATCH, _PLAIN_BATCH = 10_000, 512, 1000
 _COUNT_SETTINGS = ("words", "stemmer", "stopwords", "title")
 _ATTENTION_SETTINGS = (*_COUNT_SETTINGS, "sub2word", "gather", "saturation", "max_length")
 
@@ -207,10 +204,11 @@ def make_weighting_plan(
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
         raise UsageError(f"`method={method}` requires {'`model`' if kind.with_model else '`tokenizer`'}")
-    name = _absolute(tokenizer or model or "")
+    name = tokenizer or model or ""
+    name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(WordPieceTokenizer(_absolute(model or "")))
+        pieces.check(WordPieceTokenizer(model or ""))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 
@@ -222,10 +220,6 @@ def _resolve_title(title: str | None, method: str, model: str | None) -> Literal
     if title is not None and trained is not None and title != trained:
         raise MismatchError(f"{model}: was trained with `title={trained}`, got `title={title}`; omit `title`")
     return "none" if (title or trained) == "none" else "join"
-
-
-def _absolute(name: str) -> str:
-    return os.path.abspath(name) if os.path.isdir(name) else name
 
 
 def describe_settings(plan: WeightingPlan, kind: str) -> dict[str, Any]:
@@ -263,7 +257,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSetti
         kind,
         describe_settings(plan, kind),
         running=running,
-        window=_COUNT_WINDOW if kind == "counts" else _MODEL_WINDOW * 4,
+        window=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
     )
 
 
@@ -316,7 +310,7 @@ def weigh_corpus(
 
             model = plan.model or ""
             passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
-        window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
+        window = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
         run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
