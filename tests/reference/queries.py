@@ -212,21 +212,3 @@ def joined(candidates: Sequence[Candidate]) -> str:
     for candidate in first_distinct(candidates, None):
         text += (" " if text else "") + candidate.text
     return text
-
-
-def round_robin(lists: Sequence[Sequence[str]], depth: int) -> list[str]:
-    """At every rank each list in turn gives its passage, if none gave it before."""
-    fused: list[str] = []
-    for rank in range(max([len(names) for names in lists], default=0)):
-        for names in lists:
-            if rank < len(names) and names[rank] not in fused:
-                fused.append(names[rank])
-    return fused[:depth]
-
-
-# -- who reads the passages (7.10, 7.11) -----------------------------------------------------------------------------------
-
-
-def reader_input(question: str, title: str, text: str) -> str:
-    """A passage as Fusion-in-Decoder reads it."""
-    return "question: " + question + " title: " + title + " context: " + text
