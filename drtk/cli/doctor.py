@@ -1,4 +1,4 @@
-"""drtk doctor: what is installed, what is missing, and how to install it."""
+"""drtk doctor: report what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 

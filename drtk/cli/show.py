@@ -66,7 +66,7 @@ def _parameters(path: Path) -> int:
             header: dict[str, Any] = orjson.loads(file.read(length))
         return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except (OSError, struct.error, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
-        raise DrtkError(f"{path}: not a complete safetensors file") from error
+        raise DrtkError(f"{path}: is not a complete safetensors file; copy or train the model again") from error
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
@@ -111,7 +111,7 @@ def manifest_json(path: str) -> str:
     """Return the manifest as indented JSON. Raises DrtkError if there is none."""
     manifest = manifest_of(path)
     if manifest is None:
-        raise DrtkError(f"{path}: has no manifest ({get_manifest_path(path).name})")
+        raise DrtkError(f"{path}: has no manifest, {get_manifest_path(path).name}; omit --json")
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
