@@ -28,7 +28,7 @@ import torch
 
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, merge_top_k
+from drtk.indexing.exact import EMPTY_KEY, ExactIndex, extract_ranks, extract_scores, merge_top_k
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -68,7 +68,7 @@ def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -
     scored = [query_vectors @ block.T for block in blocks]
 
     def find_candidates() -> torch.Tensor:
-        keys = torch.full((len(query_vectors), k), EMPTY, dtype=torch.int64)
+        keys = torch.full((len(query_vectors), k), EMPTY_KEY, dtype=torch.int64)
         for at, scores in enumerate(scored):
             keys = merge_top_k(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
         return keys

@@ -1,8 +1,7 @@
-"""Tiny untrained masked language models of every supported family, and an input for decoders."""
+"""Tiny untrained masked language models of every supported family."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from drtk.models.backbone import FAMILIES as FAMILIES
-from drtk.models.backbone import BackboneAdapter
 
 VOCABULARY = 97
 
@@ -109,28 +107,3 @@ def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), see
     ids = torch.randint(5, model.config.vocab_size, (len(lengths), max(lengths)), generator=draw)
     attention = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).long()
     return torch.where(attention.bool(), ids, model.config.pad_token_id), attention
-
-
-@dataclass
-class DecoderSlot:
-    """An input of decoders (see drtk.pretraining.decoders.DecoderInput); by default all positions are visible."""
-
-    adapter: BackboneAdapter
-    ids: Tensor
-    attention: Tensor
-    clean: Tensor | None = None
-    seen: Tensor | None = None
-    given: list[Tensor] = field(default_factory=list)
-    types: Tensor | None = None
-
-    @property
-    def original_ids(self) -> Tensor:
-        return self.ids if self.clean is None else self.clean
-
-    def get_states(self) -> list[Tensor]:
-        return self.given or self.adapter.encode(self.ids, self.attention, self.types)
-
-    @property
-    def visible(self) -> Tensor:
-        batch, length = self.ids.shape
-        return torch.ones(batch, length, length, dtype=torch.bool) if self.seen is None else self.seen

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,19 +18,38 @@ import orjson
 import pytest
 
 from drtk.cli.main import app
+from drtk.errors import DrtkError
 from tests.contract.forkserver import KILL_AT, shared_forkserver
 
+Capture = pytest.CaptureFixture[str]
 
-def run_command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+
+def run_command(capfd: Capture, *arguments: str | Path) -> str:
     """Run `drtk ARGUMENTS` and return its standard output. Raises the errors of the command."""
     capfd.readouterr()
     app([str(argument) for argument in arguments], standalone_mode=False)
     return capfd.readouterr().out
 
 
-def run_rows(capfd: pytest.CaptureFixture[str], command: str, *arguments: str | Path) -> list[dict[str, Any]]:
+def run_rows(capfd: Capture, command: str, *arguments: str | Path) -> list[dict[str, Any]]:
     """Run a command line, split at white space, with further arguments; return the rows of its JSONL output."""
     return [orjson.loads(line) for line in run_command(capfd, *command.split(), *arguments).splitlines()]
+
+
+@contextmanager
+def fail_at_call(number: int, owner: Any, name: str) -> Iterator[None]:
+    """Let call `number` of the function `owner.name` raise DrtkError; check that the body raises it, and continue after."""
+    function, calls = getattr(owner, name), count(1)
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            raise DrtkError("power failure")
+        return function(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises(DrtkError, match="power failure"):
+            yield
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _generate(
 ) -> None:
     from drtk.data.readers import read_queries
     from drtk.models.model_folder import locate
-    from drtk.query_expansion.generate import SEEN, QueryExpander, find_generators, iter_questions
+    from drtk.query_expansion.generate import TRAINED_ON, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
 
@@ -95,9 +95,9 @@ def _generate(
         questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
         running=running, window=WINDOW, unit="questions",
     )  # fmt: skip
-    if job.counts.get(SEEN):
+    if job.counts.get(TRAINED_ON):
         warn(
-            f"{model} was trained on {job.counts[SEEN]:,} of these questions, and may have memorized their answers; "
+            f"{model} was trained on {job.counts[TRAINED_ON]:,} of these questions, and may have memorized their answers; "
             "train-generator --set folds and --holdout expand them with generators that were not"
         )
 

@@ -127,9 +127,9 @@ def rerank_queries__train(
     check_training_inputs(settings.trainer, device, labeled, queries, *devs.values(), dev_queries)
     locate(model)
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.config import READ
+    from drtk.query_expansion.config import INPUT_LENGTHS
     from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
-    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, InputFormat
+    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, RERANKERS_BY_KIND, InputFormat
     from drtk.query_expansion.train_reranker import plan_training, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
@@ -160,7 +160,7 @@ def rerank_queries__train(
         digests = set().union(*(dev_sets[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
     plan_training(len(examples), settings)
-    input_format = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
+    input_format = InputFormat(settings.variant, settings.style, settings.max_length or INPUT_LENGTHS[settings.variant])
     start = start_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
     input_format = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
@@ -190,7 +190,7 @@ def rerank_queries__train(
         return
     for name in dev_sets:
         job.finish_part(folder / name, "model", **about, best=best and best[name])
-    job.finish(kind=KIND_OF_SEVERAL, kinds=list(dev_sets), best=best)
+    job.finish(kind=RERANKERS_BY_KIND, kinds=list(dev_sets), best=best)
 
 
 def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from drtk.data import sniff
 from drtk.data.ids import parse_document_id
@@ -19,22 +19,18 @@ from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
+if TYPE_CHECKING:
+    from drtk.data.corpus_store import CorpusStore
+
 Item = TypeVar("Item")
 WithErrors = tuple[Item | None, list[RecordError]]  # a record, or None if it is invalid, and the errors of its ids
 
 
-class PassageLookup(Protocol):
-    """Protocol for a store of passages by id, such as `CorpusStore`."""
-
-    def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
-
-    def find_missing(self, ids: Iterable[str]) -> Iterator[str]: ...
-
-
 class JudgedHits:
-    """Check that a run retrieved judged documents; a run without any is probably of another collection.
+    """Counter of the queries for which a run retrieved a judged document.
 
-    Call `add` for each query. `found` counts the queries with a judged document among their hits.
+    A run without such a query is probably of another collection. Call `add` for each query.
+    num_queries: number of queries with a judged document among their hits
     to_document: maps a passage id to its document id, if documents are judged
     """
 
@@ -48,7 +44,7 @@ class JudgedHits:
         self._run, self._judgments, self._to_document = run, judgments, to_document
         self._example: tuple[str, str, str] | None = None
         self._names_documents = False
-        self.found = 0
+        self.num_queries = 0
 
     def add(self, query_id: str, doc_ids: Sequence[str]) -> bool:
         """Return whether one of the ids is judged for the query."""
@@ -56,9 +52,9 @@ class JudgedHits:
         if not judged or not doc_ids:
             return False
         if any((self._to_document(id) if self._to_document else id) in judged for id in doc_ids):
-            self.found += 1
+            self.num_queries += 1
             return True
-        if self.found:
+        if self.num_queries:
             return False
         self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
         self._names_documents |= self._to_document is None and any(parse_document_id(id) in judged for id in doc_ids)
@@ -66,7 +62,7 @@ class JudgedHits:
 
     def describe_problem(self) -> str | None:
         """Return the error message, with an example from run and judgments; None if a judged document was retrieved."""
-        if self.found or self._example is None:
+        if self.num_queries or self._example is None:
             return None
         query, retrieved, judged = self._example
         hint = "check that run and judgments are of the same collection"
@@ -89,7 +85,7 @@ def iter_known_hits(
     run: str,
     *,
     queries: Collection[str],
-    corpus: PassageLookup,
+    corpus: CorpusStore,
     depth: int,
     tracker: InputTracker,
     order: Order = "score",
@@ -116,7 +112,7 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the valid records and pass errors to `tracker`. A raised error has the number of further unknown ids."""
+    """Yield the valid records and pass errors to `tracker`. A raised error includes the number of further unknown ids."""
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:
@@ -131,7 +127,7 @@ def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: 
             yield item
 
 
-_OTHERS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
+_OTHER_KINDS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:
@@ -148,7 +144,7 @@ def _sniff_file(path: str) -> str | None:
 
 def check_examples(source: str) -> None:
     """Raise MismatchError if the first lines of a file are not training examples."""
-    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
+    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
         )
@@ -156,7 +152,7 @@ def check_examples(source: str) -> None:
 
 def check_run(source: str) -> None:
     """Raise MismatchError if the first lines of a file are not hits of a run."""
-    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
+    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
@@ -213,9 +209,9 @@ def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
         warn(f"{corpus}: {counts[WITHOUT_TEXT]:,} of the {counts[PASSAGES]:,} passages that were read have no text")
 
 
-_MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or was made from one
+_CORPUS_COMMANDS = ("encode", "index")  # commands whose `source` is a corpus, or was made from one
 # Commands whose output has the ids of their inputs: the settings that name these inputs.
-_COPIERS = {
+_COPIED_SETTINGS = {
     "convert": SOURCES,
     "fuse": ("runs",),
     "rerank": SOURCES,
@@ -238,7 +234,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
         return []
     program = str(manifest.get("program"))
-    copied = _get_setting_paths(manifest, _COPIERS.get(program, ()))
+    copied = _get_setting_paths(manifest, _COPIED_SETTINGS.get(program, ()))
     if program == "mine-negatives" and manifest["settings"].get("corpus"):
         copied = []  # all ids were looked up in the corpus
     entries = {entry["path"]: entry for entry in manifest["inputs"]}
@@ -254,7 +250,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus that the settings of a manifest name, or else the origin of the first input folder that has one."""
     corpus = manifest["settings"].get("corpus")
-    if not corpus and manifest.get("program") in _MAKERS:
+    if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
     for entry in manifest["inputs"]:
         if entry["path"] == corpus and not Path(str(corpus)).is_dir():

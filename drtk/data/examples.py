@@ -67,12 +67,12 @@ def _parse_drtk_or_simlm(row: Row) -> ParsedExample:
     sides: dict[str, tuple[str, ...]] = {}
     scores: dict[str, list[float]] = {}
     for side in ("positives", "negatives"):
-        given = row.pop(side, {})
-        if not isinstance(given, dict) or not isinstance(given.get("doc_id"), list):
+        fields = row.pop(side, {})
+        if not isinstance(fields, dict) or not isinstance(fields.get("doc_id"), list):
             raise ValueError(f"'{side}' must be an object with 'doc_id' and 'score'")
-        sides[side] = tuple(parse_id(id, f"{side}.doc_id") for id in given["doc_id"])
-        if given.get("score"):
-            scores[side] = _parse_numbers(given["score"], f"{side}.score", len(sides[side]))
+        sides[side] = tuple(parse_id(id, f"{side}.doc_id") for id in fields["doc_id"])
+        if fields.get("score"):
+            scores[side] = _parse_numbers(fields["score"], f"{side}.score", len(sides[side]))
     example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
     return ParsedExample(example, query)
 
@@ -148,11 +148,11 @@ def _parse_flag(row: Row) -> ParsedExample:
 def _parse_sbert(row: Row) -> ParsedExample:
     query_id = parse_id(take_field(row, "qid", "query_id"), "qid")
     positives = _parse_scored_ids(row.pop("pos"), "pos")
-    given = row.pop("neg", [])
+    negative_items = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
     sources: list[str] = []
     systems: dict[str, dict[str, float | None]] = {}
-    for system, items in given.items() if isinstance(given, dict) else [("", given)]:
+    for system, items in negative_items.items() if isinstance(negative_items, dict) else [("", negative_items)]:
         systems[system] = _parse_scored_ids(items, f"neg.{system}" if system else "neg")
         for id, score in systems[system].items():
             if id not in negatives:  # its source is the first system that retrieved it
@@ -160,15 +160,15 @@ def _parse_sbert(row: Row) -> ParsedExample:
                 sources.append(system)
     scores = {}
     for side, items in (("positives", positives), ("negatives", negatives)):
-        known = [score for score in items.values() if score is not None]
-        if known and len(known) == len(items):
-            scores[side] = known
+        known_scores = [score for score in items.values() if score is not None]
+        if known_scores and len(known_scores) == len(items):
+            scores[side] = known_scores
     example = Example(
         query_id,
         tuple(positives),
         tuple(negatives),
         scores or None,
-        {"negatives": sources} if isinstance(given, dict) and sources else None,
+        {"negatives": sources} if isinstance(negative_items, dict) and sources else None,
         row,
     )
     return ParsedExample(example, systems=systems)

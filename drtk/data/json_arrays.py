@@ -9,8 +9,8 @@ from drtk.data.rows import Row, parse_row
 from drtk.runtime.streams import describe_too_long, get_max_line_bytes
 
 # A string or a bracket. A string that continues in the next block matches to the end of this one.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
-_BETWEEN = re.compile(rb"[\s,]*")
+_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_SEPARATORS = re.compile(rb"[\s,]*")
 
 
 def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
@@ -46,7 +46,7 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
     start = text.index(b"[") + 1 if b"[" in text else len(text)
     line = 1 + text.count(b"\n", 0, start)
     while True:
-        gap = _BETWEEN.match(text, start)
+        gap = _SEPARATORS.match(text, start)
         assert gap is not None  # it may be empty
         line += text.count(b"\n", start, gap.end())
         start = gap.end()
@@ -81,7 +81,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
     """Read until the object at `start` is complete; return the text and the object's begin and end (-1: the file ends)."""
     depth, at = 0, start
     while True:
-        for token in _TOKEN.finditer(text, at):
+        for token in _JSON_TOKEN.finditer(text, at):
             mark = token[0]
             if mark in b"{[":
                 depth += 1
@@ -91,7 +91,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
                     if token.end() - start > get_max_line_bytes():
                         raise ValueError(describe_too_long("element"))
                     return text, start, token.end()
-            elif token.end() == len(text) and not _is_closed(mark):
+            elif token.end() == len(text) and not _is_closed_string(mark):
                 at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
@@ -107,7 +107,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
         text, at, start = text[start:] + b"".join(more), at - start, 0
 
 
-def _is_closed(string: bytes) -> bool:
+def _is_closed_string(string: bytes) -> bool:
     """Return whether a match of a string includes its closing quote."""
     if len(string) < 2 or string[-1:] != b'"':
         return False

@@ -185,12 +185,14 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
-    return _read(source, tracker, parse_passage_lines, parse_passage, _iter_example_passages)
+    return _read_records_or_examples(source, tracker, parse_passage_lines, parse_passage, _iter_example_passages)
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
-    rows: ParsedRecords[Query] = _read(source, tracker, parse_query_lines, parse_query, _iter_example_queries)
+    rows: ParsedRecords[Query] = _read_records_or_examples(
+        source, tracker, parse_query_lines, parse_query, _iter_example_queries
+    )
     uses: dict[str, int] = {}
     for number, query in rows:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
@@ -293,7 +295,7 @@ def _is_json(source: str, tracker: InputTracker) -> bool:
     )
 
 
-def _read(
+def _read_records_or_examples(
     source: str,
     tracker: InputTracker,
     tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],

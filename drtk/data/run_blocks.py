@@ -11,9 +11,9 @@ import numpy as np
 from drtk.data.trec import Judgments, QueryHits
 from drtk.runtime.inputs import InputTracker
 
-_WORD, _BEFORE = 8, 24  # bytes of a word, and of padding before the data
+_WORD_BYTES, _PADDING_BYTES = 8, 24  # bytes of a word, and of padding before the data
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio (Fibonacci hashing)
-_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], dtype=np.uint64)
+_WORD_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD_BYTES)] + [(1 << 64) - 1], dtype=np.uint64)
 
 
 class ByteWords:
@@ -23,25 +23,25 @@ class ByteWords:
     """
 
     def __init__(self, data: bytes) -> None:
-        padded = bytes(_BEFORE) + data + bytes(_WORD)
-        self._words = np.ndarray(len(padded) - _WORD + 1, dtype="<u8", buffer=padded, strides=(1,))
+        padded = bytes(_PADDING_BYTES) + data + bytes(_WORD_BYTES)
+        self._words = np.ndarray(len(padded) - _WORD_BYTES + 1, dtype="<u8", buffer=padded, strides=(1,))
 
     def get_words(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
         """Return word `number` of each field, padded with zeros after its end, (fields,) uint64."""
-        left = np.clip(lengths - _WORD * number, 0, _WORD)
-        places = np.minimum(starts + (_WORD * number + _BEFORE), len(self._words) - 1)
+        left = np.clip(lengths - _WORD_BYTES * number, 0, _WORD_BYTES)
+        places = np.minimum(starts + (_WORD_BYTES * number + _PADDING_BYTES), len(self._words) - 1)
         words = self._words[places]  # take() would copy all unaligned words
-        words &= _MASKS[left]
+        words &= _WORD_MASKS[left]
         return words
 
     def get_last_bytes(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
         """Return the last `8 * words` bytes of each field, padded with zeros before its start, (8 * words, fields) uint8."""
         last_words = np.empty((len(ends), words), dtype="<u8")
         for number in range(words):
-            over = _WORD * (words - 1 - number)  # bytes after this word
-            missing = np.clip(_WORD - (ends - starts - over), 0, _WORD)
-            word = self._words[ends + (_BEFORE - _WORD - over)]
-            last_words[:, number] = word & ~_MASKS[missing]
+            bytes_after = _WORD_BYTES * (words - 1 - number)
+            missing = np.clip(_WORD_BYTES - (ends - starts - bytes_after), 0, _WORD_BYTES)
+            word = self._words[ends + (_PADDING_BYTES - _WORD_BYTES - bytes_after)]
+            last_words[:, number] = word & ~_WORD_MASKS[missing]
         return np.ascontiguousarray(last_words.view(np.uint8).T)
 
     def compute_hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -49,17 +49,19 @@ class ByteWords:
         lengths = ends - starts
         hashes = lengths.astype(np.uint64)
         shortest = int(lengths.min()) if len(lengths) else 0
-        for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
+        for number in range(-(-int(lengths.max(initial=0)) // _WORD_BYTES)):
             mixed = (hashes ^ self.get_words(starts, lengths, number)) * MULTIPLIER
             mixed ^= mixed >> np.uint64(29)
-            hashes = mixed if shortest > _WORD * number else np.where(lengths > _WORD * number, mixed, hashes)
+            hashes = (
+                mixed if shortest > _WORD_BYTES * number else np.where(lengths > _WORD_BYTES * number, mixed, hashes)
+            )
         return hashes
 
     def find_changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the positions of the fields that differ from the field before, (changes,)."""
         lengths = ends - starts
         differs = lengths[1:] != lengths[:-1]
-        for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
+        for number in range(-(-int(lengths.max(initial=0)) // _WORD_BYTES)):
             word = self.get_words(starts, lengths, number)
             differs |= word[1:] != word[:-1]
         return np.flatnonzero(differs) + 1
@@ -189,23 +191,23 @@ def _compute_slots(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
 class _QueryLines(NamedTuple):
     """The lines `first` to `last` of a query in a block.
 
-    likely: rows that may be judged; falling: whether the scores decrease strictly
+    candidate_rows: rows that may be judged; is_sorted: whether the scores decrease strictly
     """
 
     query_id: str
     block: _RunBlock
     first: int
     last: int
-    likely: np.ndarray
-    falling: bool
+    candidate_rows: np.ndarray
+    is_sorted: bool
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
         """Return the judged documents of the query and their ranks."""
         get_text, tag = self.block.get_text, self.block.get_text(5, self.first)
         length = self.last - self.first
-        if not self.falling:
+        if not self.is_sorted:
             return self._sort_and_find(judged, tag)
-        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.likely]
+        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.candidate_rows]
         known = [(rank, id) for rank, id in candidates if id in judged or id == self.query_id]
         return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
@@ -272,17 +274,17 @@ class _RunBlock:
         if not (is_digit | dots | (letters == 0)).all():
             return self._parse_scores()
         mantissa = np.zeros(len(starts), dtype=np.int64)
-        behind = np.zeros(len(starts), dtype=np.int64)
+        num_decimals = np.zeros(len(starts), dtype=np.int64)
         dotted = np.zeros(len(starts), dtype=bool)
         for row in range(width):
             np.multiply(mantissa, 10, out=mantissa, where=is_digit[row])
             np.add(mantissa, digits[row], out=mantissa, where=is_digit[row])
-            behind += is_digit[row] & dotted
+            num_decimals += is_digit[row] & dotted
             dotted |= dots[row]
         one_dot = int(dots.sum()) == int(dots.any(axis=0).sum())
         if not one_dot or int(mantissa.max(initial=0)) >= 1 << 53 or not is_digit.any(axis=0).all():
             return self._parse_scores()
-        return mantissa / _POWERS[behind]  # both are exact, so the quotient is correctly rounded
+        return mantissa / _POWERS[num_decimals]  # both are exact, so the quotient is correctly rounded
 
     def _parse_scores(self) -> np.ndarray:
         starts, ends = self.get_column(4)
@@ -319,8 +321,8 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
     unsorted[at[firsts[at] != rises]] = True  # the score may rise from one query to the next
-    likely = judged_filter.find_candidates(hashes, of_row)
-    bounds = np.searchsorted(likely, np.append(firsts, len(block)))
+    candidate_rows = judged_filter.find_candidates(hashes, of_row)
+    bounds = np.searchsorted(candidate_rows, np.append(firsts, len(block)))
     for number, name in enumerate(names):
-        rows = likely[bounds[number] : bounds[number + 1]]
+        rows = candidate_rows[bounds[number] : bounds[number + 1]]
         yield _QueryLines(name, block, int(firsts[number]), int(lasts[number]), rows, not unsorted[number])

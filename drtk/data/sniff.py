@@ -10,7 +10,7 @@ import orjson
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_array, is_example
 
-_QUESTIONS = ("text", "question", "query", "query_text")
+_QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
 MAX_LINES = 10  # number of first lines that are read
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
@@ -100,7 +100,7 @@ def sniff_row(row: Row) -> str | None:
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
         return EXPANSIONS
     if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
-        return QUERIES if any(name in row for name in _QUESTIONS) else PREDICTIONS
+        return QUERIES if any(name in row for name in _QUERY_TEXT_FIELDS) else PREDICTIONS
     if any(name in row for name in ("answers", "question", "query", "query_text")):
         return QUERIES
     if any(name in row for name in ("title", "contents", "docid")):

@@ -69,7 +69,8 @@ def _iter_rows(source: str) -> Iterator[Row]:
         return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
     if path.is_dir() and _is_saved(path):
-        return _iter_saved_rows(path)
+        dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
+        return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
 
@@ -93,11 +94,6 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
             raise DrtkError(
                 f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}; check the file"
             ) from error
-
-
-def _iter_saved_rows(path: Path) -> Iterator[Row]:
-    dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
-    yield from _get_only_split(dataset, str(path), separator="/")
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:

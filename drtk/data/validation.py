@@ -48,7 +48,7 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     except RecordError as error:  # damaged data; the following lines cannot be read
         tracker.skip_or_raise(RecordError(error.place, f"{error.problem}; nothing after it was read"))
     if settings.leak is not None:
-        note_leaks(source, settings.leak, kind, findings, references.queries or {})
+        add_leaks(source, settings.leak, kind, findings, references.queries or {})
     return findings
 
 
@@ -156,7 +156,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
             texts.add(digest_text(f"{passage.title}\n{passage.text}"), str(line))
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
-    _note_repeated_records(ids, texts, findings)
+    _add_repeated_records(ids, texts, findings)
 
 
 def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
@@ -171,7 +171,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
             findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
         if references.qrels is not None and query.id not in references.qrels:
             findings.add("not-judged", line, f"query '{query.id}' is not in the judgments")
-    _note_repeated_records(ids, texts, findings)
+    _add_repeated_records(ids, texts, findings)
 
 
 def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
@@ -277,7 +277,7 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
             for id in dict.fromkeys(example.positives) if grades else ():
                 if grades.get(id, 0) <= 0:
                     findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
-    note_repeated(
+    add_repeated(
         queries, "repeated-query", findings, lambda key, line: f"query '{key}' has another example in line {line}"
     )
 
@@ -306,7 +306,7 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
         return columns
     if is_stream(source):
         lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
-        rows = [row for line in islice(lines, MAX_LINES) if (row := _parse_row_if_valid(line)) is not None]
+        rows = [row for line in islice(lines, MAX_LINES) if (row := _try_parse_row(line)) is not None]
     else:
         records = islice(readers.iter_json_rows(source, InputTracker()), MAX_LINES)
         rows = [row for _, row in records if isinstance(row, dict)]
@@ -318,7 +318,7 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
-def _parse_row_if_valid(line: bytes) -> Row | None:
+def _try_parse_row(line: bytes) -> Row | None:
     with suppress(ValueError):
         return parse_row(line)
     return None
@@ -344,14 +344,14 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
             if depth != expansion.depth:
                 problem = f"'{expansion.id}' has depth {expansion.depth}, but those before it have depth {depth}"
                 findings.add("mixed-depth", line, problem)
-    _note_repeated_records(ids, texts, findings)
+    _add_repeated_records(ids, texts, findings)
 
     def describe(key: str, line: str) -> str:
         query_id, kind = key.split()
         return f"candidates of '{query_id}' for '{kind}' begin in line {line}"
 
-    note_repeated(lists, "split-query", findings, describe)
-    _note_missing(seen, "no-candidates", "has no candidate", findings, references)
+    add_repeated(lists, "split-query", findings, describe)
+    _add_missing_queries(seen, "no-candidates", "has no candidate", findings, references)
 
 
 def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
@@ -374,17 +374,17 @@ def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings
             if not scored:
                 problem = f"question '{query_id}' has several predictions, and this one has no score"
                 findings.add("no-score", int(line_now), problem)
-    _note_missing(seen, "no-prediction", "has no prediction", findings, references)
+    _add_missing_queries(seen, "no-prediction", "has no prediction", findings, references)
 
 
-def _note_missing(
+def _add_missing_queries(
     seen: Iterable[str], check: str, problem: str, findings: Findings, references: ReferenceFiles
 ) -> None:
     for query_id in (references.queries or {}).keys() - set(seen):
         findings.add(check, 0, f"query '{query_id}' {problem}")
 
 
-def note_repeated(
+def add_repeated(
     grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
     """Add a finding for each further line of a repeated key; `describe` returns the message for a key and its first line."""
@@ -393,12 +393,12 @@ def note_repeated(
             findings.add(check, int(line), describe(key, lines[0]))
 
 
-def _note_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
-    note_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is already used in line {line}")
-    note_repeated(texts, "same-text", findings, lambda _, line: f"has the same text as line {line}")
+def _add_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
+    add_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is already used in line {line}")
+    add_repeated(texts, "same-text", findings, lambda _, line: f"has the same text as line {line}")
 
 
-def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
+def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
     """Add a finding for each text of `source` that also occurs in `other`.
 
     Passages are compared without titles, training examples by the texts of their queries.

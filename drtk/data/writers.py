@@ -105,10 +105,6 @@ def count_loss(losses: LossCounts, what: str) -> None:
     losses[what] = losses.get(what, 0) + 1
 
 
-def _format_json_line(row: Any) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
 def _flatten_text(text: str, losses: LossCounts) -> str:
     """Return a text on one line without tabs, for a file without quoting; count it if it changed."""
     line = flatten_whitespace(text)
@@ -148,7 +144,7 @@ def _format_dpr(passage: Passage, losses: LossCounts) -> bytes:
 
 def _format_tevatron(passage: Passage, _: LossCounts) -> bytes:
     row = build_passage_row(passage)
-    return _format_json_line({"docid": row.pop("_id"), **row})
+    return dump({"docid": row.pop("_id"), **row})
 
 
 def _format_pyserini(passage: Passage, _: LossCounts) -> bytes:
@@ -156,7 +152,7 @@ def _format_pyserini(passage: Passage, _: LossCounts) -> bytes:
     title, text = row.pop("title"), row.pop("text")
     # Without a title, the first line of a text with several lines would be read as its title.
     contents = f"{title}\n{text}" if title or "\n" in text else text
-    return _format_json_line({"id": row.pop("_id"), "contents": contents, **row})
+    return dump({"id": row.pop("_id"), "contents": contents, **row})
 
 
 def _format_query_tsv(query: Query, losses: LossCounts) -> bytes:
@@ -174,12 +170,12 @@ def _format_dpr_qa(query: Query, losses: LossCounts) -> bytes:
 
 def _format_nq_open(query: Query, losses: LossCounts) -> bytes:
     count_loss(losses, "ids left out")
-    return _format_json_line({"question": query.text, "answer": list(query.answers or ())})
+    return dump({"question": query.text, "answer": list(query.answers or ())})
 
 
 def _format_tevatron_query(query: Query, _: LossCounts) -> bytes:
     row = build_query_row(query)
-    return _format_json_line({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
+    return dump({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
 
 
 def _format_msmarco_hit(hit: Hit, losses: LossCounts) -> bytes:
@@ -240,7 +236,7 @@ def _format_simlm(parsed: ParsedExample, losses: LossCounts) -> bytes:
     row = _build_query_fields(parsed)
     for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
         row[side] = {"doc_id": list(ids), "score": _get_scores(parsed, side)}
-    return _format_json_line(row | example.extra)
+    return dump(row | example.extra)
 
 
 def _format_tevatron_example(parsed: ParsedExample, losses: LossCounts) -> bytes:
@@ -250,7 +246,7 @@ def _format_tevatron_example(parsed: ParsedExample, losses: LossCounts) -> bytes
     row = _build_query_fields(parsed)
     for name, passages in zip(("positive_passages", "negative_passages"), _get_passages(parsed), strict=True):
         row[name] = [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
-    return _format_json_line(row | example.extra)
+    return dump(row | example.extra)
 
 
 def _format_dpr_json(parsed: ParsedExample, losses: LossCounts) -> bytes:
@@ -277,7 +273,7 @@ def _format_sbert(parsed: ParsedExample, losses: LossCounts) -> bytes:
     for id, source in zip(example.negatives, _get_sources(parsed, "negatives"), strict=True):
         systems.setdefault(source, []).append(id)
     row: Row = {"qid": example.query_id, "pos": list(example.positives), "neg": systems}
-    return _format_json_line(row | example.extra)
+    return dump(row | example.extra)
 
 
 def _format_flag(parsed: ParsedExample, losses: LossCounts) -> bytes:
@@ -291,7 +287,7 @@ def _format_flag(parsed: ParsedExample, losses: LossCounts) -> bytes:
     for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
         if _get_scores(parsed, side):
             row[name] = _get_scores(parsed, side)
-    return _format_json_line(row | example.extra)
+    return dump(row | example.extra)
 
 
 DRTK: Format[ParsedExample] = Format(lambda parsed, _: dump(parsed.example))

@@ -14,7 +14,7 @@ from drtk.training.config import Precision, TrainingConfig
 
 @dataclass(frozen=True)
 class KeepSettings(ScorerSettings):
-    """Score queries against their passage and drop the lowest (doc2query--): drtk keep-queries, and part of doc2query."""
+    """Settings of the query filter (doc2query--) of drtk keep-queries and drtk doc2query."""
 
     scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
     keep: float | None = option(
@@ -52,7 +52,7 @@ _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("sc
 
 @dataclass(frozen=True)
 class WeightingSettings:
-    """drtk termweight (docs/methods/term-weights.md). What is None depends on the method."""
+    """Settings of drtk termweight (docs/methods/term-weights.md); the meaning of None depends on the method."""
 
     words: Literal["treebank", "pieces", "plain"] | None = setting(
         None,
@@ -139,14 +139,14 @@ class WeightingSettings:
 
 
 # Batch and learning rate of the papers.
-BATCH = {"deepct": 16, "deepimpact": 32}
-LR = {"deepct": 2e-5, "deepimpact": 3e-6}
+BATCH_SIZES = {"deepct": 16, "deepimpact": 32}
+LEARNING_RATES = {"deepct": 2e-5, "deepimpact": 3e-6}
 
 
 @redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class WeightTrainingConfig(TrainingConfig):
-    """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
+    """Settings of drtk termweight --train (docs/methods/term-weights.md); None is replaced by `resolve`."""
 
     batch_size: int | None = setting(  # type: ignore[assignment]
         None,
@@ -162,10 +162,10 @@ class WeightTrainingConfig(TrainingConfig):
 
     def resolve(self, method: str) -> WeightTrainingConfig:
         """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
-        if method not in BATCH:
-            raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH)} are")
+        if method not in BATCH_SIZES:
+            raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH_SIZES)} are")
         return replace(
             self,
-            batch_size=self.batch_size or BATCH[method],
-            learning_rate=LR[method] if self.learning_rate is None else self.learning_rate,
+            batch_size=self.batch_size or BATCH_SIZES[method],
+            learning_rate=LEARNING_RATES[method] if self.learning_rate is None else self.learning_rate,
         )

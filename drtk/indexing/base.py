@@ -110,7 +110,7 @@ class RankedIds:
         order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
         for row, next_row in pairwise(order):
             if all_ids[row] == all_ids[next_row]:
-                raise MismatchError(f"two passages have the id '{all_ids[row]}'")
+                raise MismatchError(f"two passages have the id '{all_ids[row]}'; make the ids unique")
         ranks = np.empty(len(all_ids), dtype=np.uint32)
         ranks[order] = np.arange(len(all_ids), dtype=np.uint32)
         write_ids(folder / IDS, all_ids)

@@ -24,7 +24,7 @@ QUERIES_AT_A_TIME = 1024
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
 MAX_CANDIDATES = 4  # per result; with more, the block is first reduced to its own top k
-EMPTY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
+EMPTY_KEY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
 
 
 class ExactIndex:
@@ -103,7 +103,7 @@ class ExactIndex:
         scaled = vectors if self._scale is None else vectors * self._scale
         padded = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
         queries = torch.from_numpy(np.pad(scaled, ((0, padded - len(scaled)), (0, 0)))).to(self._device)
-        keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
+        keys = torch.full((len(scaled), depth), EMPTY_KEY, dtype=torch.int64, device=self._device)
         scores: Tensor | None = None
         for block, ranks in read_ahead(self._iter_blocks()):
             if scores is None:  # allocated once: new memory for each block costs up to a quarter of the time
@@ -134,7 +134,7 @@ class ExactIndex:
 def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     """Merge the scores of a block into the top `depth` keys of each query; return (queries, depth) keys, unsorted.
 
-    keys: (queries, depth) int64 keys of `make_keys`, padded with EMPTY
+    keys: (queries, depth) int64 keys of `make_keys`, padded with EMPTY_KEY
     scores: (queries, block) float32
     ranks: (block,) int64
     A score equal to the lowest score in `keys` is a candidate too, so that ties at rank `depth` are broken by id.
@@ -152,7 +152,7 @@ def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
         return keys
     counts = rows.bincount(minlength=len(keys))
     places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
-    candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
+    candidates = torch.full((len(keys), int(counts.max())), EMPTY_KEY, dtype=torch.int64, device=keys.device)
     candidates[rows, places] = make_keys(scores[rows, columns], ranks[columns])
     return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
 

@@ -1,8 +1,8 @@
 """faiss indexes: flat, HNSW, IVF, quantized, or any factory string; on a GPU if faiss supports the index type.
 
-Hits are ordered by score, then by descending id. Exhaustive indexes (flat, scalar or product quantized) are searched
-deeper while passages at ranks k and k + 1 have equal scores, so that the top k do not depend on faiss's order. HNSW and
-IVF indexes return any of the tied passages.
+Hits are ordered by score, then by descending id. If passages at ranks k and k + 1 have equal scores, exhaustive indexes
+(flat, scalar or product quantized) are searched deeper. Their top k therefore do not depend on faiss's order. HNSW and IVF
+indexes return any of the tied passages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError as error:
         "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu), or use `type=exact`"
     ) from error
 
-ENGINE, FACTS = "index.faiss", "faiss.json"
+INDEX_FILE, FACTS_FILE = "index.faiss", "faiss.json"
 QUERIES_AT_A_TIME = 1024
 MIN_VECTORS_PER_CENTROID = 39  # below, faiss warns of poor centroids
 GPU_DEPTH = 2048  # maximum depth that faiss supports on GPUs
@@ -99,14 +99,14 @@ class FaissIndex:
             if progress is not None:
                 progress.add(len(block))
         try:
-            faiss.write_index(index if on_gpu is None else faiss.index_gpu_to_cpu(index), str(folder / ENGINE))
+            faiss.write_index(index if on_gpu is None else faiss.index_gpu_to_cpu(index), str(folder / INDEX_FILE))
         except RuntimeError as error:
-            raise DrtkError(f"{folder / ENGINE}: cannot be written: {_shorten_message(error)}") from error
+            raise DrtkError(f"{folder / INDEX_FILE}: cannot be written: {_shorten_message(error)}") from error
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
             vectors.store(folder / FULL, str(vectors.dtype))
         facts = {"factory": factory, "full": full}
-        write_json(folder / FACTS, facts)
+        write_json(folder / FACTS_FILE, facts)
         return facts
 
     @classmethod
@@ -116,12 +116,12 @@ class FaissIndex:
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
         self.ids = RankedIds(folder)
         self._folder, self._settings = folder, settings
-        factory = read_object(folder / FACTS, factory=str)["factory"]
+        factory = read_object(folder / FACTS_FILE, factory=str)["factory"]
         try:
-            self._index = faiss.read_index(str(folder / ENGINE), faiss.IO_FLAG_MMAP_IFC)
+            self._index = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
             raise DrtkError(
-                f"{folder / ENGINE}: the index is damaged: {_shorten_message(error)}; rebuild it"
+                f"{folder / INDEX_FILE}: the index is damaged: {_shorten_message(error)}; rebuild it"
             ) from error
         if self._index.ntotal != len(self.ids):
             raise DrtkError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from math import isfinite, sqrt
@@ -22,7 +22,6 @@ Scale = Literal["linear", "sqrt"]
 PARAMETERS: dict[Scale, dict[str, float]] = {"linear": {"k1": 10.0, "b": 0.9}, "sqrt": {"k1": 18.0, "b": 0.7}}
 MAX_FREQUENCY = 65_535
 _BATCH = 256
-NumberedPassage = tuple[Passage, int]  # a passage and its line number; 0 if unknown
 
 
 class IndexedText:
@@ -47,7 +46,7 @@ class IndexedText:
         self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
-        """Yield the passages with the text to index. Raises DrtkError if no passage has a field named in `expand`."""
+        """Yield the passages with the text to index. Raises DrtkError if no passage has a field of `expand`."""
         if self._settings.term_weights:
             return self._repeat_words(passages)
         if self._fields:
@@ -55,16 +54,33 @@ class IndexedText:
         return self._read_impacts(passages) if self._kind == "impact" else iter(passages)
 
     def _repeat_words(self, passages: Iterable[Passage]) -> Iterator[Passage]:
+        """Yield passages with an empty title, and a text that repeats each word of title and text by its frequency.
+
+        A word in title and text has the larger frequency. Titles without `title_weights` are not indexed.
+        """
+        tokenizers = RecordedTokenizers(self._settings.tokenizer)
+        numbered = ((passage, self._tracker.line) for passage in passages)
         unweighted_titles = 0
-
-        def iter_numbered() -> Iterator[NumberedPassage]:
-            nonlocal unweighted_titles
-            for passage in passages:
+        while batch := list(islice(numbered, _BATCH)):
+            readable: list[tuple[Passage, int]] = []
+            for passage, line in batch:
                 unweighted_titles += bool(passage.title.strip()) and "title_weights" not in passage.extra
-                yield passage, self._tracker.line
-
-        settings = self._settings
-        yield from repeat_by_weight(iter_numbered(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
+                if "weights" not in passage.extra:
+                    self._reject(passage, line, "has no 'weights'; run `drtk termweight` first")
+                elif not read_weights_tokenizer(passage) and tokenizers.replacement is None:
+                    problem = "has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`"
+                    self._reject(passage, line, problem)
+                else:
+                    readable.append((passage, line))
+            for name, group in groupby(readable, key=lambda item: read_weights_tokenizer(item[0])):
+                items = list(group)
+                texts = tokenizers(name)([passage.text for passage, _ in items])
+                titles = tokenizers(name)([passage.title for passage, _ in items])
+                for (passage, line), text, title in zip(items, texts, titles, strict=True):
+                    try:
+                        yield _repeat_passage_words(passage, text, title, self._settings.weight_scale)
+                    except ValueError as error:
+                        self._reject(passage, line, str(error))
         if unweighted_titles:
             warn(
                 f"titles of {unweighted_titles:,} passages are not indexed, because the passages have no 'title_weights'"
@@ -78,7 +94,7 @@ class IndexedText:
             try:
                 added_texts = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
-                self._reject((passage, self._tracker.line), str(error))
+                self._reject(passage, self._tracker.line, str(error))
                 continue
             for name in self._fields:
                 missing[name] += name not in passage.extra
@@ -97,10 +113,9 @@ class IndexedText:
             try:
                 yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
             except ValueError as error:
-                self._reject((passage, self._tracker.line), str(error))
+                self._reject(passage, self._tracker.line, str(error))
 
-    def _reject(self, item: NumberedPassage, problem: str) -> None:
-        passage, line = item
+    def _reject(self, passage: Passage, line: int, problem: str) -> None:
         place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
         self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
@@ -127,43 +142,6 @@ def compute_word_frequencies(
         if frequency > frequencies.get(word, 0) and any(map(str.isalnum, word)):
             frequencies[word] = frequency
     return frequencies
-
-
-def repeat_by_weight(
-    passages: Iterable[NumberedPassage],
-    scale: Scale,
-    reject: Callable[[NumberedPassage, str], None],
-    *,
-    tokenizer: str = "",
-) -> Iterator[Passage]:
-    """Yield passages with an empty title, and a text that repeats each word of title and text by its frequency.
-
-    A word in title and text has the larger frequency. Titles without `title_weights` are not indexed.
-    reject: called with each invalid passage and the problem
-    tokenizer: replaces the tokenizer that `metadata.weights_tokenizer` names
-    Raises the errors of `RecordedTokenizers`.
-    """
-    stream = iter(passages)
-    tokenizers = RecordedTokenizers(tokenizer)
-    while batch := list(islice(stream, _BATCH)):
-        readable: list[tuple[NumberedPassage, str]] = []
-        for item in batch:
-            name = read_weights_tokenizer(item[0])
-            if "weights" not in item[0].extra:
-                reject(item, "has no 'weights'; run `drtk termweight` first")
-            elif not name and tokenizers.replacement is None:
-                reject(item, "has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`")
-            else:
-                readable.append((item, name))
-        for name, group in groupby(readable, key=lambda pair: pair[1]):
-            items = [item for item, _ in group]
-            texts = tokenizers(name)([passage.text for passage, _ in items])
-            titles = tokenizers(name)([passage.title for passage, _ in items])
-            for item, text, title in zip(items, texts, titles, strict=True):
-                try:
-                    yield _repeat_passage_words(item[0], text, title, scale)
-                except ValueError as error:
-                    reject(item, str(error))
 
 
 def _repeat_passage_words(passage: Passage, text: WordPieces, title: WordPieces, scale: Scale) -> Passage:

@@ -93,7 +93,7 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 class Audit:
     """Writer of audit rows to the file `target`; a resumed job appends to the file.
 
-    scratch: delete the file at the end, because only the report reads it
+    scratch: whether the file is deleted at the end, because only the report reads it
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
@@ -145,7 +145,7 @@ class Audit:
             self._opened.__exit__(kind, error, trace)
 
 
-def check_target(path: str, job: FilterJob) -> None:
+def check_output_path(path: str, job: FilterJob) -> None:
     """Raise DrtkError if `path` exists, or is a folder or stream, so that no audit or report can be written to it."""
     target = Path(path)
     if target.is_dir():

@@ -16,11 +16,13 @@ _NEEDS_LIMIT = (NoEffect("requires --margin or --max-share", {"margin": ((),), "
 
 @dataclass(frozen=True)
 class MiningInputs:
-    """The files and folders of a run.
+    """Files and folders that mine-negatives reads.
 
-    sources: TREC runs, index folders and training examples, `NAME=PATH` or `PATH`. query_vectors: embeddings folder that
-    dense indexes are searched with. vectors: embeddings folder of the passages. model: place of an index's encoder.
-    skip_corpus_check: allow sources made from another corpus with the same ids.
+    sources: TREC runs, index folders and files of training examples, each `NAME=PATH` or `PATH`
+    query_vectors: embeddings folder of the queries, for dense indexes
+    vectors: embeddings folder of the passages
+    model: folder or hub name of the query encoder; None uses the encoder recorded in the index
+    skip_corpus_check: allow sources that were built from another corpus with the same ids
     """
 
     sources: tuple[str, ...]
@@ -47,7 +49,7 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     )
 
     def search_settings(self) -> SearchSettings:
-        """Return these options as those of a search."""
+        """Return the settings that `IndexGroup` reads."""
         shared = {item.name for item in fields(MinedIndexSettings)} & {item.name for item in fields(SearchSettings)}
         return SearchSettings(**{name: getattr(self, name) for name in shared})
 

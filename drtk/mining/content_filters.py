@@ -24,7 +24,7 @@ from drtk.text.answers import MATCHERS
 
 
 class PassageTexts:
-    """Passages of a corpus file by id; keeps the passages of one window of queries in memory."""
+    """Passages of a corpus file by id; keeps the passages of one batch of queries in memory."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)

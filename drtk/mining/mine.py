@@ -17,7 +17,7 @@ from drtk.data.rows import dump
 from drtk.errors import UsageError
 from drtk.indexing.config import RUN_DEPTH
 from drtk.mining import MINING
-from drtk.mining.audit import Audit, check_target
+from drtk.mining.audit import Audit, check_output_path
 from drtk.mining.candidates import CE, Candidate, CandidatePool, Hits, MiningQuery, Rejection
 from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, MineSettings, MiningInputs
 from drtk.mining.filters import LOOKED_UP, ContentFilter, ScoreFilter, build_score_filters
@@ -247,8 +247,8 @@ class Miner:
                     name, JudgedHits(name, self.queries.judgments, to_document=self.document_of)
                 )
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
-                if check.found or check.describe_problem():
-                    judged[name] = check.found
+                if check.num_queries or check.describe_problem():
+                    judged[name] = check.num_queries
 
     def find_unjudged_sources(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""
@@ -285,7 +285,7 @@ def mine_negatives(
     job.record(settings, **to_dict(inputs), seed=seed, audit=audit, report=report)
     for path in (audit, None if report == STANDARD else report):
         if path is not None:
-            check_target(path, job)
+            check_output_path(path, job)
     rows: Audit | None = None
     if audit is not None:
         rows = Audit(audit, job, scratch=False)

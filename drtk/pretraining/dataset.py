@@ -234,33 +234,26 @@ class PretrainingData:
         """
         if not num_held_out:
             return rows[:0], rows
-        if self.composition.example == "document" or "documents" not in self.corpus.fields:
-            order = sorted(
-                rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.get_id(row))
-            )
-            return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
-        spans: list[np.ndarray] = []
-        remaining = len(rows) // 2
+        is_row_alone = self.composition.example == "document" or "documents" not in self.corpus.fields
+        units: Sequence[int] = rows.tolist() if is_row_alone else range(self.corpus.num_documents)
 
-        def order_of(document: int) -> float:
-            return sample_uniform(
-                self.seed, "held-out", self.corpus.get_id(int(self.corpus.get_document_passages(document)[0]))
-            )
+        def list_rows(unit: int) -> list[int]:
+            return [unit] if is_row_alone else self.corpus.get_document_passages(unit).tolist()
 
-        for document in sorted(range(self.corpus.num_documents), key=order_of):
-            span = self.corpus.get_document_passages(document)
-            if len(span) <= remaining:
-                spans.append(span)
-                remaining -= len(span)
-            if len(rows) // 2 - remaining >= num_held_out:
+        def sample_key(unit: int) -> float:
+            return sample_uniform(self.seed, "held-out", self._builder.get_id(list_rows(unit)[0]))
+
+        held_out: list[int] = []
+        for unit in sorted(units, key=sample_key):
+            if len(held_out) + len(list_rows(unit)) <= len(rows) // 2:
+                held_out += list_rows(unit)
+            if len(held_out) >= num_held_out:
                 break
-        if not spans:
+        if not held_out:
             warn(
                 f"{self.corpus.sources}: no passages are held out, because every document has more than half of all passages"
             )
-            return rows[:0], rows
-        held_out = np.concatenate(spans)
-        return held_out[:num_held_out], rows[~np.isin(rows, held_out)]
+        return np.array(held_out[:num_held_out], dtype=rows.dtype), rows[~np.isin(rows, held_out)]
 
     def build_dataset(self) -> ExampleDataset:
         """Return the examples of all training steps."""

@@ -78,6 +78,20 @@ def replace_first(source: Tensor, hidden: Tensor) -> Tensor:
     return torch.cat([source.unsqueeze(1).to(hidden.dtype), hidden[:, 1:]], dim=1)
 
 
+def run_decoder_layers(adapter: BackboneAdapter, layers: nn.ModuleList, hidden: Tensor, attention: Tensor) -> Tensor:
+    """Return the normalized output of the last layer, (B, L, H). hidden: (B, L, H)    attention: (B, L), 0 at padding"""
+    states = adapter.run_layers(layers, hidden, adapter.build_attention_mask(attention))
+    return adapter.apply_final_norm(states[-1])
+
+
+def check_positions(adapter: BackboneAdapter, decoder: str) -> None:
+    """Raise MismatchError if the encoder has no position embeddings."""
+    if not adapter.has_positions:
+        raise MismatchError(
+            f"decoder '{decoder}' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
+        )
+
+
 class EncoderOutput(nn.Module):
     """A decoder without parameters: its output is the last hidden states of the encoder."""
 
@@ -110,9 +124,7 @@ class Decoder(nn.Module):
         """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
         adapter = inputs.adapter
         hidden = replace_first(source, adapter.embed(inputs.ids, inputs.types))
-        return adapter.apply_final_norm(
-            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(inputs.attention))[-1]
-        )
+        return run_decoder_layers(adapter, self.layers, hidden, inputs.attention)
 
 
 class CondenserHead(nn.Module):
@@ -145,9 +157,7 @@ class CondenserHead(nn.Module):
         states, adapter = inputs.get_states(), inputs.adapter
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
-        return adapter.apply_final_norm(
-            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(inputs.attention))[-1]
-        )
+        return run_decoder_layers(adapter, self.layers, hidden, inputs.attention)
 
 
 class Discriminator(nn.Module):
@@ -166,9 +176,8 @@ class Discriminator(nn.Module):
 
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
         """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
-        own = self._adapter
-        hidden = replace_first(source, own.embed(inputs.ids, inputs.types))
-        return own.apply_final_norm(own.run_layers(own.layers, hidden, own.build_attention_mask(inputs.attention))[-1])
+        hidden = replace_first(source, self._adapter.embed(inputs.ids, inputs.types))
+        return run_decoder_layers(self._adapter, self._adapter.layers, hidden, inputs.attention)
 
 
 class TwoStreamDecoder(nn.Module):
@@ -185,10 +194,7 @@ class TwoStreamDecoder(nn.Module):
 
     def __init__(self, adapter: BackboneAdapter, *, visible: Share = 0.5) -> None:
         super().__init__()
-        if not adapter.has_positions:
-            raise MismatchError(
-                f"decoder 'two-stream' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
-            )
+        check_positions(adapter, "two-stream")
         self.layer: Any = adapter.create_layers(1)[0]
         self._heads = int(adapter.config.num_attention_heads)
 
@@ -250,10 +256,7 @@ class CausalDecoder(nn.Module):
 
     def __init__(self, adapter: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
-        if not adapter.has_positions:
-            raise MismatchError(
-                f"decoder 'causal' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
-            )
+        check_positions(adapter, "causal")
         self.window = window
         config = adapter.config
         residual_dropout, attention_dropout = (

@@ -33,16 +33,10 @@ VIEWS = Registry(
         "passage": (f"{__name__}:passage_view", "the passage itself"),
         "next": (f"{__name__}:next_passage_view", "the next passage of the document"),
         "halves": (f"{__name__}:halves_view", "the first half of the passage, and the second"),
-        "pair": (
-            f"{__name__}:passage_pair_view",
-            "two passages of one document, possibly overlapping",
-        ),
+        "pair": (f"{__name__}:passage_pair_view", "two passages of one document, possibly overlapping"),
         "query": (f"{__name__}:query_view", "one of the passage's queries"),
         "queries": (f"{__name__}:queries_view", "the passage's queries, joined"),
-        "continuation": (
-            f"{__name__}:continuation_view",
-            "a generated continuation of the passage",
-        ),
+        "continuation": (f"{__name__}:continuation_view", "a generated continuation of the passage"),
         "crop": (f"{__name__}:crop_view", "a random span of the passage"),
         "crop-pair": (f"{__name__}:crop_pair_view", "two random spans of the passage"),
         "ict": (

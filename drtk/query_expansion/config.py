@@ -23,7 +23,7 @@ _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of
 @redeclare("prefix", advanced=True)
 @dataclass(frozen=True)
 class ExpansionSettings(GenerationSettings):
-    """drtk expand-queries; 50 samples with top-k 50 and temperature 1 are those of docs/methods/ear.md."""
+    """Settings of drtk expand-queries; the defaults of sampling are those of docs/methods/ear.md."""
 
     kind: str | None = option(
         None,
@@ -87,9 +87,9 @@ class ExpansionSettings(GenerationSettings):
                 raise UsageError(f"`{item.name}` requires `model`")
 
 
-READ = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
-EPOCHS = {"ri": 2.0, "rd": 3.0}  # docs/methods/ear.md
-DEPTH = 100  # passages that are searched for an answer
+INPUT_LENGTHS = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
+DEFAULT_EPOCHS = {"ri": 2.0, "rd": 3.0}  # docs/methods/ear.md
+DEFAULT_DEPTH = 100  # passages that are searched for an answer
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class _BM25Settings:
 
 @dataclass(frozen=True)
 class LabelSettings(_BM25Settings):
-    """drtk rerank-queries label (docs/methods/ear.md)."""
+    """Settings of drtk rerank-queries label (docs/methods/ear.md)."""
 
-    depth: int = option(DEPTH, "Number of top passages per candidate to search for an answer.", at_least=1)
+    depth: int = option(DEFAULT_DEPTH, "Number of top passages per candidate to search for an answer.", at_least=1)
     max_rank: int = setting(
         101, "Rank assigned to candidates that retrieve no answer; must exceed the depth.", at_least=2
     )
@@ -119,7 +119,7 @@ class LabelSettings(_BM25Settings):
     batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
 
     def check(self) -> None:
-        """Raise UsageError if candidates that retrieve nothing would rank among those that retrieve something."""
+        """Raise UsageError if candidates without an answer could have a better rank than candidates with an answer."""
         if self.max_rank <= self.depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above `depth`, {self.depth}")
 
@@ -128,7 +128,7 @@ class LabelSettings(_BM25Settings):
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
-    """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
+    """Settings of drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
 
     batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float | None = option(  # type: ignore[assignment]
@@ -183,7 +183,7 @@ class QueryRerankerConfig(TrainingConfig):
             raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps")
 
     def check_depth(self, depth: int) -> None:
-        """Raise UsageError if candidates that found nothing would rank among those that found something."""
+        """Raise UsageError if candidates without an answer could have a better rank than candidates with an answer."""
         if self.max_rank <= depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
@@ -192,7 +192,7 @@ class QueryRerankerConfig(TrainingConfig):
 @redeclare("k1", "b", no_effect=(NoEffect("requires --index", {"index": (None,)}),))
 @dataclass(frozen=True)
 class ChooseSettings(_BM25Settings, CrossEncoderSettings):
-    """drtk rerank-queries apply (docs/methods/ear.md)."""
+    """Settings of drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
         "scorer", "Select the best by model (scorer) or label (oracle), all (concat), the greedy, or the first."
@@ -216,7 +216,7 @@ class ChooseSettings(_BM25Settings, CrossEncoderSettings):
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
+    """Settings of drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
 
     depth: int = option(100, "Number of top passages per question to read.", at_least=1)
     order: Literal["score", "rank"] = setting("rank", "Order documents by the score or the rank column of the run.")

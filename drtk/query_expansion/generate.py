@@ -21,7 +21,7 @@ from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import format_query
 from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
-SEEN = "trained on"  # key of the count of questions that their generator was trained on
+TRAINED_ON = "trained on"  # key of the count of questions that their generator was trained on
 PLACEHOLDER = "…"  # replaced by the question in a prompt
 
 
@@ -163,7 +163,7 @@ class QueryExpander(BatchFunction):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
         result = candidates.build_result()
         known = [question.seen for question in questions if question.seen is not None]
-        return WindowResult(result.lines, result.counts | ({SEEN: sum(known)} if known else {}))
+        return WindowResult(result.lines, result.counts | ({TRAINED_ON: sum(known)} if known else {}))
 
     def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
         """Return the model's input. With a prompt, a long question is truncated, so that the prompt remains complete."""

@@ -13,7 +13,7 @@ import orjson
 
 from drtk.errors import DrtkError, UsageError
 from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
-from drtk.query_expansion.config import DEPTH, QueryRerankerConfig
+from drtk.query_expansion.config import DEFAULT_DEPTH, QueryRerankerConfig
 from drtk.query_expansion.label import PROGRAM
 from drtk.query_expansion.query_reranker_input import CandidateTexts
 from drtk.records import Expansion, Query
@@ -37,7 +37,7 @@ class DepthCheck:
         self._source, self._settings, self._assumed = source, settings, assumed
         recorded = None if is_stream(source) else _read_recorded_depth(source)
         self._is_assumed = recorded is None and settings.depth is None
-        self.default_depth = recorded or settings.depth or DEPTH
+        self.default_depth = recorded or settings.depth or DEFAULT_DEPTH
         self._checked: set[int] = set()
         self._query = ""
         self._by_kind: dict[str, int] = {}

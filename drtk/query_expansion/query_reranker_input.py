@@ -15,7 +15,7 @@ from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import expand_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
-KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query reranker for each kind of expansion
+RERANKERS_BY_KIND = "query re-rankers"  # kind of a folder with a query reranker for each kind of expansion
 
 
 class CandidateTexts(NamedTuple):
@@ -72,7 +72,7 @@ def load_input_format(model: str) -> InputFormat:
     if (input_format := read_input_format(folder)) is not None:
         return input_format
     content = read_manifest_if_any(folder)
-    if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
+    if is_manifest(content) and content.get("kind") == RERANKERS_BY_KIND and content.get("kinds"):
         models = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
         raise MismatchError(f"{model}: contains a query reranker per kind of expansion; give `model` {models}")
     raise MismatchError(f"{model}: is not a query reranker; train one with `drtk rerank-queries train`")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,7 @@ import orjson
 
 from drtk.data.checks import count_texts, describe_missing_texts, warn_if_texts_missing
 from drtk.data.rows import dump
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import CrossEncoderSettings
 from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
 LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
-LINES = "choices.jsonl"  # file of the selected candidates of each query and kind
+CHOICES_FILE = "choices.jsonl"  # file of the selected candidates of each query and kind
 WINDOW = 64  # lists of candidates
-ANY = ""  # key of the model for all kinds of expansions that have no specific model
+ALL_KINDS = ""  # key of the model for all kinds of expansions that have no specific model
 
 
 def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
@@ -51,13 +51,7 @@ def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> 
 
 
 def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Sort candidates by the rank of the first passage with an answer, the oracle of docs/methods/ear.md.
-
-    Raises MismatchError for a candidate without a rank.
-    """
-    for expansion in expansions:
-        if problem := find_missing_label(expansion, rank=True, top1=False):
-            raise MismatchError(problem)
+    """Sort labeled candidates by the rank of the first passage with an answer, the oracle of docs/methods/ear.md."""
     return sorted(expansions, key=lambda expansion: expansion.rank or 0)
 
 
@@ -133,7 +127,7 @@ TokenizedLists: TypeAlias = "tuple[list[ExpansionList], dict[RankEstimator, Toke
 class QuerySelector(BatchFunction):
     """Batch function that selects the best candidates of `ExpansionList` records; results are lines of choices.jsonl.
 
-    models: query rerankers by kind of expansion, see ANY; {} unless `select` is "scorer"
+    models: query rerankers by kind of expansion, see ALL_KINDS; {} unless `select` is "scorer"
     index, corpus: sparse index and its corpus, to search the top-1 passage of candidates without "top1" (for "rd" models)
     """
 
@@ -175,7 +169,7 @@ class QuerySelector(BatchFunction):
         return lists, tokens, counts
 
     def _get_estimator(self, kind: str) -> RankEstimator:
-        return self._estimators[kind if kind in self._estimators else ANY]
+        return self._estimators[kind if kind in self._estimators else ALL_KINDS]
 
     def _search_top_passages(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
         """Search the top-1 passage of candidates without a required "top1"; return title and text by expanded query."""
@@ -254,13 +248,13 @@ def select_queries(
 ) -> dict[str, Any]:
     """Select the best candidates of each query; write choices.jsonl and the query files into the folder of `job`.
 
-    models: query rerankers by kind of expansion, see ANY
+    models: query rerankers by kind of expansion, see ALL_KINDS
     Returns counts for the manifest; "files" has the number of queries per file.
     Raises the errors of `iter_expansion_lists`, RecordError (file:line) for candidates without the labels that `select`
     requires, DrtkError if there are no candidates.
     """
     folder = job.begin()
-    path = str(folder / LINES)
+    path = str(folder / CHOICES_FILE)
     choices_job = FilterJob(
         *(job.command, "choices", path, job.settings),
         resume=job.resume,
@@ -280,9 +274,20 @@ def select_queries(
         Path(path).unlink(missing_ok=True)  # of other settings, or without a manifest
         choices_job.find_problem = lambda _: describe_missing_texts(choices_job.counts, corpus_name)
         check = _make_check(settings.select, models, index)
-        lists = _reject_empty(iter_expansion_lists(source, queries, job.tracker, check=check), source)
+        lists = iter_expansion_lists(source, queries, job.tracker, check=check)
+        first = next(lists, None)
+        if first is None:
+            raise DrtkError(f"{name_of(source)}: contains no candidates; run `drtk expand-queries` first")
         arguments = (settings, models, device, index, corpus)
-        run_filter(lists, choices_job, QuerySelector, *arguments, running=running, window=WINDOW, unit="questions")
+        run_filter(
+            chain([first], lists),
+            choices_job,
+            QuerySelector,
+            *arguments,
+            running=running,
+            window=WINDOW,
+            unit="questions",
+        )
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # only possible with `select` greedy
         raise DrtkError(
@@ -300,7 +305,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
     input_formats = {kind: load_input_format(model) for kind, model in models.items()}
 
     def check(expansion: Expansion, _: Query) -> str | None:
-        input_format = input_formats.get(expansion.kind, input_formats.get(ANY))
+        input_format = input_formats.get(expansion.kind, input_formats.get(ALL_KINDS))
         if models and input_format is None:
             return (
                 f"no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one model for all kinds"
@@ -310,16 +315,6 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
 
     return check
-
-
-def _reject_empty(lists: Iterator[ExpansionList], source: str) -> Iterator[ExpansionList]:
-    """Yield the lists. Raises DrtkError if there are none."""
-    is_empty = True
-    for candidates in lists:
-        is_empty = False
-        yield candidates
-    if is_empty:
-        raise DrtkError(f"{name_of(source)}: contains no candidates; run `drtk expand-queries` first")
 
 
 def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tuple[dict[str, int], int]:
@@ -358,6 +353,6 @@ def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tu
 
 
 def _iter_choices(folder: Path) -> Iterator[dict[str, Any]]:
-    with open(folder / LINES, "rb") as lines:
+    with open(folder / CHOICES_FILE, "rb") as lines:
         for line in lines:
             yield orjson.loads(line)

@@ -22,7 +22,7 @@ from drtk.models.cross_encoder import (
     save_cross_encoder,
 )
 from drtk.models.model_folder import locate, resolve_tower_folder
-from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
+from drtk.query_expansion.config import DEFAULT_EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labeled import LabeledCandidates, LabeledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
@@ -79,8 +79,8 @@ def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], 
 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of candidate lists. Raises the errors of `plan_schedule`."""
-    epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
-    return plan_schedule(num_lists, replace(config, epochs=epochs), what="lists of candidates")
+    epochs = DEFAULT_EPOCHS[config.variant] if config.epochs is None else config.epochs
+    return plan_schedule(num_lists, replace(config, epochs=epochs), unit="lists of candidates")
 
 
 def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> dict[str, Tensor]:

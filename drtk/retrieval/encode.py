@@ -93,7 +93,7 @@ class Embedder:
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -221,8 +221,8 @@ def encode_corpus(
     )
 
 
-class WindowEncoder(BatchFunction):
-    """Batch function that encodes windows (batches) of passages or queries to (records, dimension), float32."""
+class RecordEncoder(BatchFunction):
+    """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder.load()
@@ -256,16 +256,16 @@ def encode_records(
     stream: Iterator[Any] = select_shard(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count_records(stream)
-    pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows being encoded
-    reported = 0  # records of the current window
+    pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
+    reported = 0  # records of the current shard
 
-    def iter_missing_windows() -> Iterator[list[Any]]:
+    def iter_missing_shards() -> Iterator[list[Any]]:
         number = 0
-        while window := list(islice(stream, size)):
-            digest = digest_records(window)
+        while shard := list(islice(stream, size)):
+            digest = digest_records(shard)
             if not writer.is_finished(number, digest):
-                pending.append(([record.id for record in window], digest))
-                yield window
+                pending.append(([record.id for record in shard], digest))
+                yield shard
             number += 1
 
     def report(count: int) -> None:
@@ -275,9 +275,7 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(
-            map_windows(iter_missing_windows(), WindowEncoder, embedder, running=running, report=report)
-        ) as encoded,
+        closing(map_windows(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import WITHOUT_TEXT, WithErrors, iter_known_hits, skip_unknown_ids
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.rows import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
@@ -60,7 +61,7 @@ class ExampleTexts:
 
 
 def read_ranking_texts(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
+    run: str, *, queries: Mapping[str, str], corpus: CorpusStore, depth: int, title: str, tracker: InputTracker
 ) -> Iterator[RankingTexts]:
     """Yield the rankings of a run with the texts of their top `depth` documents.
 
@@ -81,7 +82,7 @@ def read_example_texts(
     source: str,
     *,
     queries: Mapping[str, str],
-    corpus: PassageLookup,
+    corpus: CorpusStore,
     title: str,
     tracker: InputTracker,
 ) -> Iterator[ExampleTexts]:
@@ -104,7 +105,7 @@ def read_example_texts(
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
-def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the formatted texts of passages, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
@@ -147,8 +148,8 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
-class RerankedWindow(NamedTuple):
-    """Result of a window of a run, with the ids and vectors (pairs, dimension) of its pairs."""
+class RerankedBatch(NamedTuple):
+    """Run lines of a batch of queries, with the ids and vectors (pairs, dimension) of their pairs."""
 
     result: WindowResult
     ids: list[str]
@@ -166,9 +167,9 @@ class _CrossEncoderFunction(BatchFunction):
 
 
 class RunReranker(_CrossEncoderFunction):
-    """Batch function that reranks windows of `RankingTexts` by a cross-encoder; results are the lines of a run.
+    """Batch function that reranks `RankingTexts` by a cross-encoder; results are the lines of a run.
 
-    vectors: also compute the pair vectors, and return `RerankedWindow` instead of `WindowResult`
+    vectors: also compute the pair vectors, and return `RerankedBatch` instead of `WindowResult`
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class RunReranker(_CrossEncoderFunction):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedWindow:
+    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedBatch:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -195,11 +196,11 @@ class RunReranker(_CrossEncoderFunction):
         if not self._vectors:
             return result
         ids = [make_pair_id(record.query_id, id) for record in records for id, _ in record.ranking[: len(record.texts)]]
-        return RerankedWindow(result, ids, vectors)
+        return RerankedBatch(result, ids, vectors)
 
 
 class ExampleScorer(_CrossEncoderFunction):
-    """Batch function that scores windows of `ExampleTexts`; results are JSON lines of the examples with scores."""
+    """Batch function that scores `ExampleTexts`; results are JSON lines of the examples with scores."""
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared

@@ -274,7 +274,7 @@ class QueryEncoder:
     model: str | None = None
 
     @property
-    def place(self) -> str | None:
+    def model_name(self) -> str | None:
         """Folder or hub name of the model; None if unknown."""
         return self.model or (self.indexes.encoder or {}).get("model")
 
@@ -283,11 +283,11 @@ class QueryEncoder:
         from drtk.models.config import EncodeSettings
         from drtk.retrieval.encode import Embedder
 
-        encoder, folder, place = self.indexes.encoder or {}, self.indexes.folders[0], self.place
-        if not place:
+        encoder, folder, name = self.indexes.encoder or {}, self.indexes.folders[0], self.model_name
+        if not name:
             raise UsageError(f"{folder}: does not record the encoder; give `model`")
-        if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
-            raise MismatchError(f"{folder}: encoder {place} does not exist; give its new path as `model`")
+        if self.model is None and os.path.isabs(name) and not os.path.isdir(name):
+            raise MismatchError(f"{folder}: encoder {name} does not exist; give its new path as `model`")
         prompt, max_length = self.settings.prompt, self.settings.max_length
         settings = EncodeSettings(
             pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
@@ -297,13 +297,13 @@ class QueryEncoder:
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
         )
-        embedder = Embedder(place, role="query", settings=settings, device=self.settings.device)
+        embedder = Embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)
         if differences:
             can_override = {"query prompt", "query length"} >= {*differences}
             hint = " (or give `prompt`, `max_length`)" if can_override else ""
             raise MismatchError(
-                f"{place}: differs from the encoder of {folder} ({encoder.get('model')}) in {', '.join(differences)}; restore "
+                f"{name}: differs from the encoder of {folder} ({encoder.get('model')}) in {', '.join(differences)}; restore "
                 f"the encoder{hint}, or encode and index the passages again"
             )
         return embedder
@@ -350,7 +350,7 @@ def write_run(
     else:
         encoder = QueryEncoder(indexes, settings, model) if indexes.reads == "vectors" else None
         queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
-        job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
+        job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
     if qrels is not None:
         judgments = load_qrels(qrels, tracker=job.tracker)
         queries = (query for query in queries if query.id in judgments)

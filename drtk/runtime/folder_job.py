@@ -39,7 +39,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.sharding import get_rank
 from drtk.runtime.streams import digest_file, is_writable, name_of
 
-_REMOVE = "the file is damaged; remove the folder, or choose another"
+_REMOVE_ADVICE = "the file is damaged; remove the folder, or choose another"
 
 
 @dataclass
@@ -184,7 +184,7 @@ class FolderJob:
         """Raise DrtkError if replacing the folder would delete files that drtk did not write, or inputs of this run."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        manifest = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
+        manifest = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE_ADVICE)
         if not is_manifest(manifest):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in find_inputs(self.settings):
@@ -394,7 +394,7 @@ def _is_nonempty(folder: Path) -> bool:
 
 def _load_manifest(path: Path) -> Manifest | None:
     """Return the manifest in a file; None if the file does not exist or another program wrote it."""
-    content = read_json(path, advice=_REMOVE) if path.exists() else None
+    content = read_json(path, advice=_REMOVE_ADVICE) if path.exists() else None
     return content if is_manifest(content) else None
 
 

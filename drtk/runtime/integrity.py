@@ -17,7 +17,7 @@ from drtk.errors import DrtkError
 from drtk.runtime.atomic import sync, sync_tree, write_json
 from drtk.runtime.streams import digest_file
 
-_DAMAGED = "the file is damaged; rebuild it or restore a copy"
+_DAMAGE_ADVICE = "the file is damaged; rebuild it or restore a copy"
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
@@ -28,7 +28,7 @@ _TYPE_NAMES = {
 }
 
 
-def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
+def read_json(path: Path, *, advice: str = _DAMAGE_ADVICE) -> Any:
     """Return the content of a JSON file. Raises DrtkError if it cannot be read; the message for damaged JSON ends with `advice`."""
     try:
         return orjson.loads(path.read_bytes())
@@ -53,13 +53,13 @@ def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
     place: name of the file, for errors
     """
     if not isinstance(content, dict):
-        raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGED}")
+        raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGE_ADVICE}")
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
             got = f"got {_describe_type(type(value))}" if key in content else "but it is missing"
             expected = " or ".join(map(_describe_type, getattr(kind, "__args__", (kind,))))
-            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
+            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGE_ADVICE}")
     return content
 
 
@@ -175,9 +175,8 @@ def hash_id(id: str) -> int:
 
 def get_cache_folder() -> Path:
     """Return drtk's cache folder: $DRTK_CACHE, or by default drtk in the user's cache folder."""
-    chosen = os.environ.get("DRTK_CACHE")
-    if chosen:
-        return Path(chosen)
+    if folder := os.environ.get("DRTK_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drtk"
 
 

@@ -21,7 +21,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
-    _DAMAGED,
+    _DAMAGE_ADVICE,
     SMALL_FILE_BYTES,
     add_digest,
     check_object,
@@ -176,7 +176,7 @@ def read_manifest_if_any(folder: Path) -> Manifest:
         return {}
     manifest = read_object(path)
     if not manifest:
-        raise DrtkError(f"{path}: is empty; {_DAMAGED}")
+        raise DrtkError(f"{path}: is empty; {_DAMAGE_ADVICE}")
     return manifest
 
 
@@ -339,8 +339,8 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 
 
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
-    chosen = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
-    values = [item for value in chosen for item in (value if isinstance(value, (list, tuple)) else [value])]
+    settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
+    values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
     paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
     return [value for value in paths if _exists(value) and not is_stream(value)]
 

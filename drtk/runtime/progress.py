@@ -24,16 +24,16 @@ def round_significant(value: Any, digits: int = DIGITS) -> Any:
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines if stderr is not a terminal
-_FIELD = re.compile(r"`([a-z]\w*)(?:=([^`]+))?`")
+_FIELD_PATTERN = re.compile(r"`([a-z]\w*)(?:=([^`]+))?`")
 OPTION_NAMES: dict[str, str] = {}  # how the running command sets a field, such as "--set NAME", if not by --NAME
-_VISIBLE = {
+_ESCAPES = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }  # control characters, which terminals execute
 
 
 def escape_control_characters(text: str) -> str:
     """Escape control characters, which a terminal would interpret; ESC becomes \\x1b."""
-    return text.translate(_VISIBLE)
+    return text.translate(_ESCAPES)
 
 
 def name_options(text: str) -> str:
@@ -48,7 +48,7 @@ def name_options(text: str) -> str:
         separator = "=" if flag.startswith("--set ") else " "
         return flag if match[2] is None else f"{flag}{separator}{match[2]}"
 
-    return _FIELD.sub(name_option, text)
+    return _FIELD_PATTERN.sub(name_option, text)
 
 
 class _StderrHandler(logging.Handler):
@@ -95,11 +95,6 @@ def warn(message: str) -> None:
     _LOGGER.warning(message)
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration as h:mm:ss."""
-    return str(timedelta(seconds=round(seconds)))
-
-
 class Progress:
     """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
@@ -139,7 +134,8 @@ class Progress:
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
             pace = f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
-            left = f", {format_duration((self.total - self.done) / rate)} left" if self.total and rate else ""
+            seconds = round((self.total - self.done) / rate) if self.total and rate else 0
+            left = f", {timedelta(seconds=seconds)} left" if self.total and rate else ""
             note = f", {self.note}" if self.note else ""
             log(f"{self.what}: {self.done:,}{of} {self.unit}, {pace}{left}{note}")
 

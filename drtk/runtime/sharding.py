@@ -8,19 +8,21 @@ from typing import TypeVar
 
 from drtk.errors import UsageError
 
-_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-_NAMES = ("MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_ADDRESS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_distributed() -> bool:
     """Return whether torchrun started several processes. All of its variables must be set, not just one."""
-    is_set = all(os.environ.get(name, "").isdecimal() for name in _NUMBERS) and all(map(os.environ.get, _NAMES))
+    is_set = all(os.environ.get(name, "").isdecimal() for name in _RANK_VARIABLES) and all(
+        map(os.environ.get, _ADDRESS_VARIABLES)
+    )
     return is_set and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def ignore_torchrun() -> None:
     """Remove torchrun's variables, for a command that runs in a single process."""
-    for name in (*_NUMBERS, *_NAMES):
+    for name in (*_RANK_VARIABLES, *_ADDRESS_VARIABLES):
         os.environ.pop(name, None)
 
 

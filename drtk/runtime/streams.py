@@ -22,7 +22,7 @@ from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
-_BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
+_COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
 def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
@@ -56,7 +56,7 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            packed = self._packed or self._stream.read(_BLOCK)
+            packed = self._packed or self._stream.read(_COMPRESSED_STEP)
             if not packed:
                 if self._frame is not None:
                     raise EOFError

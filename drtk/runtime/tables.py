@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from drtk.runtime.progress import escape_control_characters
 
-_MARKDOWN = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
-_NUMBER = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d*)(?:\.(?P<decimals>\d+))?(?<=\d)")
-_SIGNED = re.compile(r"((?<![\w.])[+-]\d[\d.]*|(?<=\s)-(?=\s))")  # in text; in math, - is a minus sign
-_LATEX = str.maketrans(
+_MARKDOWN_SPECIAL = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_NUMBER_PATTERN = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d*)(?:\.(?P<decimals>\d+))?(?<=\d)")
+_SIGNED_PATTERN = re.compile(r"((?<![\w.])[+-]\d[\d.]*|(?<=\s)-(?=\s))")  # in text; in math, - is a minus sign
+_LATEX_ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {c: f"${c}$" for c in "<>|"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
@@ -114,7 +114,7 @@ def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) ->
 
 def escape_markdown(text: str) -> str:
     """Escape a text for Markdown and put it on one line. Underscores inside words are not escaped."""
-    return _MARKDOWN.sub(r"\\\g<0>", escape_control_characters(" ".join(text.split())))
+    return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", escape_control_characters(" ".join(text.split())))
 
 
 def format_markdown_code(text: str) -> str:
@@ -128,7 +128,7 @@ def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> It
     """Use booktabs rules and siunitx columns for numbers; braces protect texts and notes in these columns."""
     kinds = []
     for column in zip(*rows, strict=True):
-        numbers = [match for cell in column if (match := _NUMBER.fullmatch(str(cell.value)))]
+        numbers = [match for cell in column if (match := _NUMBER_PATTERN.fullmatch(str(cell.value)))]
         note = max((cell.note for cell in column), key=len)
         whole, decimals = (max((len(n[part] or "") for n in numbers), default=0) for part in ("whole", "decimals"))
         sign = "+" * any(number["sign"] for number in numbers)
@@ -151,14 +151,17 @@ def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> It
 
 def _format_latex_cell(cell: Cell, in_number_column: bool) -> str:
     text = str(cell.value)
-    if in_number_column and _NUMBER.fullmatch(text):
+    if in_number_column and _NUMBER_PATTERN.fullmatch(text):
         return "\\bfseries " * cell.best + text + (f"{{{_escape_note(cell.note)}}}" if cell.note else "")
-    parts = _SIGNED.split(text)
-    parts[::2], parts[1::2] = [part.translate(_LATEX) for part in parts[::2]], [f"${part}$" for part in parts[1::2]]
+    parts = _SIGNED_PATTERN.split(text)
+    parts[::2], parts[1::2] = (
+        [part.translate(_LATEX_ESCAPES) for part in parts[::2]],
+        [f"${part}$" for part in parts[1::2]],
+    )
     text = "".join(parts) + _escape_note(cell.note)
     text = f"\\textbf{{{text}}}" if cell.best else text
     return f"{{{text}}}" if in_number_column else text
 
 
 def _escape_note(note: str) -> str:
-    return ("~" * note.startswith(" ") + note.strip()).translate(_LATEX | {ord("~"): "~"})
+    return ("~" * note.startswith(" ") + note.strip()).translate(_LATEX_ESCAPES | {ord("~"): "~"})

@@ -33,7 +33,7 @@ from drtk.text.sentences import (
 from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
 MAX_TOKENS, MAX_WORDS = 144, 100
-WINDOW = 250  # documents per window; they are larger than most records
+WINDOW = 250  # documents read at once
 _BATCH = 200_000  # characters per batch of a worker
 _MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
 _DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the whole text
@@ -249,7 +249,7 @@ class Chunker:
 
 
 class ChunkFunction(BatchFunction):
-    """Batch function that chunks windows of documents in `count` processes, and prepares the next window meanwhile.
+    """Batch function that chunks documents in `count` worker processes.
 
     arguments: the arguments of `create_chunk_task`
     """
@@ -259,7 +259,7 @@ class ChunkFunction(BatchFunction):
         self.ahead = count > 1  # with one process there is nothing to overlap
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
-        """Start to chunk a window; return an iterator over the results of its batches."""
+        """Start to chunk documents in batches; return an iterator over the results of the batches."""
         batches: list[list[Passage]] = [[]]
         size = 0
         for document in records:
@@ -271,7 +271,7 @@ class ChunkFunction(BatchFunction):
         return self._workers.map(batches)
 
     def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> WindowResult:
-        """Return the passages of a window as JSON lines, and the number of documents without words."""
+        """Return the passages as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
         for batch_lines, batch_empty in prepared:

@@ -313,7 +313,7 @@ def _build(
     before = tracker.bad
     try:
         writer = TokenCorpusWriter(making, tokenizer, fields, shortest=shortest)
-        writer.add(parse_fields(_read_with_places(sources, side_files, tracker), fields, tracker=tracker))
+        writer.add(parse_fields(_read_with_locations(sources, side_files, tracker), fields, tracker=tracker))
         writer.finish()
         if len(sources) > 1:
             _check_duplicates(making, ", ".join(sources))
@@ -333,7 +333,7 @@ def _build(
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _read_with_places(
+def _read_with_locations(
     sources: Sequence[str], side_files: Sequence[str], tracker: InputTracker
 ) -> Iterator[tuple[str, Passage]]:
     """Yield (file:line, passage) of all sources."""

@@ -23,13 +23,13 @@ from drtk.runtime.runners import read_ahead
 from drtk.text.sentences import Span
 from drtk.text.word_pieces import WordPieceTokenizer
 
-FIELDS = {  # field of a passage -> the command that adds it
-    "queries": "drtk doc2query adds them",
-    "continuations": "drtk continue-text adds them",
-    "weights": "drtk termweight adds them",
-    "title_weights": "drtk termweight with `title` join adds them",
-    "sentences": "drtk chunk writes their spans",
-    "documents": "drtk chunk cuts documents into passages and writes their ids",
+FIELDS = {  # field of a passage -> how to add it
+    "queries": "add them with `drtk doc2query`",
+    "continuations": "add them with `drtk continue-text`",
+    "weights": "add them with `drtk termweight`",
+    "title_weights": "add them with `drtk termweight` and `title` join",
+    "sentences": "split the documents with `drtk chunk`, which writes sentence spans",
+    "documents": "split the documents with `drtk chunk`, which writes their ids",
 }
 LISTS = ("queries", "continuations")
 WEIGHTS = ("weights", "title_weights")
@@ -39,13 +39,13 @@ _BATCH, _CHARACTERS = 512, 500_000  # passages, and characters of their texts, t
 class PassageFields(NamedTuple):
     """A passage and its parsed fields. Fields that were not requested are empty or None.
 
-    place: file:line, for errors
+    location: file:line, for errors
     lists: generated queries and continuations
     tokenizer: the tokenizer of the weights, if the passage names it
     document: id of the document; position: index of the passage in the document
     """
 
-    place: str
+    location: str
     passage: Passage
     lists: dict[str, tuple[str, ...]]
     weights: list[float] | None
@@ -64,21 +64,21 @@ class PassageFields(NamedTuple):
 def parse_fields(
     passages: Iterable[tuple[str, Passage]], fields: frozenset[str], *, tracker: InputTracker
 ) -> Iterator[PassageFields]:
-    """Parse the fields of (place, passage) pairs; errors of malformed fields go to `tracker`.
+    """Parse the fields of (location, passage) pairs; errors of malformed fields go to `tracker`.
 
     Raises MismatchError for a passage without the queries, continuations or weights in `fields`.
     """
-    for place, passage in passages:
+    for location, passage in passages:
         for name in (*LISTS, "weights"):
             if name in fields and passage.extra.get(name) is None:
-                raise MismatchError(f"{place}: passage '{passage.id}' has no '{name}'; {FIELDS[name]}")
+                raise MismatchError(f"{location}: passage '{passage.id}' has no '{name}'; {FIELDS[name]}")
         try:
-            yield _parse_fields(place, passage, fields)
+            yield _parse_fields(location, passage, fields)
         except ValueError as error:
-            tracker.skip_or_raise(RecordError(place, str(error)))
+            tracker.skip_or_raise(RecordError(location, str(error)))
 
 
-def _parse_fields(place: str, passage: Passage, fields: frozenset[str]) -> PassageFields:
+def _parse_fields(location: str, passage: Passage, fields: frozenset[str]) -> PassageFields:
     metadata = passage.metadata or {}
     tokenizer = title_weights = None
     if not fields.isdisjoint(WEIGHTS):
@@ -87,7 +87,7 @@ def _parse_fields(place: str, passage: Passage, fields: frozenset[str]) -> Passa
         if tokenizer is not None and not isinstance(tokenizer, str):
             raise ValueError("'metadata.weights_tokenizer' must be a string")
     return PassageFields(
-        place,
+        location,
         passage,
         {name: parse_strings(passage.extra[name], name) for name in LISTS if name in fields},
         _parse_weights(passage.extra["weights"], "weights") if "weights" in fields else None,
@@ -236,24 +236,25 @@ class TokenCorpusWriter:
                 other = WordPieceTokenizer(fields.tokenizer)
             except DrtkError as error:
                 raise MismatchError(
-                    f"{fields.place}: the weights are for the word pieces of {fields.tokenizer}, which cannot be compared "
+                    f"{fields.location}: the weights are for the word pieces of {fields.tokenizer}, which cannot be compared "
                     f"with those of {self._tokenizer.name} ({error}); "
                     f"compute them again with `drtk termweight` and `tokenizer` {self._tokenizer.name}"
                 ) from error
             try:
                 self._tokenizer.check(other)
             except MismatchError as error:
-                raise MismatchError(f"{fields.place}: {error}") from error
+                raise MismatchError(f"{fields.location}: {error}") from error
             self._checked.add(fields.tokenizer)
         for weights, count, of in ((fields.weights, pieces, "text"), (fields.title_weights, title, "title")):
             if weights is not None and len(weights) != count:
                 raise MismatchError(
-                    f"{fields.place}: passage '{fields.passage.id}' has {len(weights)} weights for the {count} word pieces "
-                    f"{self._tokenizer.name} makes of its {of}"
+                    f"{fields.location}: passage '{fields.passage.id}' has {len(weights)} weights for the {count} word pieces "
+                    f"{self._tokenizer.name} makes of its {of}; "
+                    "compute them again with `drtk termweight`"
                 )
         if "title_weights" in self._fields and title and fields.title_weights is None:
             raise MismatchError(
-                f"{fields.place}: passage '{fields.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
+                f"{fields.location}: passage '{fields.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
             )
 
     def finish(self) -> None:

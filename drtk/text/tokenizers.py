@@ -47,45 +47,43 @@ _VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.m
 _ADVICE = "copy them from the model it was made from"
 
 
-def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
+def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub name with transformers, and check that its files are complete.
 
-    Raises MismatchError if the vocabulary is missing, for which transformers would create an empty one, or if
+    Raises MismatchError if the vocabulary is missing, since transformers would create an empty one. Also raises it if
     tokenizer_config.json is missing and transformers therefore lower-cases texts unlike tokenizer.json.
     """
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
 
-    def find(name: str) -> str | None:
-        path = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    def find(file: str) -> str | None:
+        path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
         return None if path is None else str(path)
 
-    def exists(name: str) -> bool:
-        return find(name) is not None
+    def exists(file: str) -> bool:
+        return find(file) is not None
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ValueError as error:
         if "trust_remote_code" in str(error):
-            raise MismatchError(f"{place}: its tokenizer needs remote code, which drtk does not run") from error
-        if not Path(place).is_dir() or any(map(exists, (*_COMMON_FILES, *_VOCABULARIES))):
+            raise MismatchError(f"{name}: its tokenizer needs remote code, which drtk does not run") from error
+        if not Path(name).is_dir() or any(map(exists, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
-        raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
+        raise MismatchError(f"{name}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
     definition = find("tokenizer.json")
     if definition is not None and not exists("tokenizer_config.json"):
         written, loaded = Path(definition).read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
         if _is_lowercasing(written) != _is_lowercasing(loaded):
-            raise MismatchError(
-                f"{place}: has no tokenizer_config.json, and tokenizer.json alone is misread; {_ADVICE}"
-            )
-    files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
+            raise MismatchError(f"{name}: has no tokenizer_config.json, and tokenizer.json alone is misread; {_ADVICE}")
+    files = {key: file for key, file in type(tokenizer).vocab_files_names.items() if file and "config" not in key}
     if not files or any(map(exists, _COMMON_FILES)):  # without files: byte or character tokenizers
         return tokenizer
-    own = [name for key, name in files.items() if key != "tokenizer_file"]
+    own = [file for key, file in files.items() if key != "tokenizer_file"]
     merges = files.get("merges_file")
-    if not any(exists(name) for name in own if name != merges) or (merges and not exists(merges)):
+    if not any(exists(file) for file in own if file != merges) or (merges and not exists(merges)):
         missing = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
-        raise MismatchError(f"{place}: has no tokenizer files ({missing}); {_ADVICE}")
+        raise MismatchError(f"{name}: has no tokenizer files ({missing}); {_ADVICE}")
     return tokenizer
 
 
@@ -123,7 +121,7 @@ class TextUnits(NamedTuple):
     def find_boundary(self, begin: int, latest: int) -> int:
         """Return the last unit in (begin, latest] before which the text may be split.
 
-        A word longer than that is split at `latest`, but never within a character.
+        A word that does not fit is split at `latest`, but never within a character.
         """
         for unit in range(latest, begin, -1):
             if self.may_cut[unit]:

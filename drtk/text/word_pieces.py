@@ -291,7 +291,7 @@ class RecordedTokenizers:
             tokenizer = WordPieceTokenizer(recorded) if recorded else None
         except DrtkError as error:
             if self.replacement is None:
-                raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new place") from error
+                raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new path") from error
             return self.replacement
         if self.replacement is None:
             if tokenizer is None:

@@ -16,7 +16,7 @@ from drtk.data.readers import read_examples
 from drtk.data.rows import dump
 from drtk.errors import RecordError
 from drtk.retrieval import encode as embeddings
-from drtk.retrieval.encode import Embedder, WindowEncoder
+from drtk.retrieval.encode import Embedder, RecordEncoder
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
 from drtk.text import chunking
@@ -65,7 +65,7 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
     (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
     call = ["encode", "c.jsonl", "--model", "model", "--set", "shard_size=16"]
     run_command(capfd, *call, "-o", "local", "-q")
-    monkeypatch.setattr(embeddings, "WindowEncoder", partial(KillingFunction, WindowEncoder, "d61", folder / "killed"))
+    monkeypatch.setattr(embeddings, "RecordEncoder", partial(KillingFunction, RecordEncoder, "d61", folder / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
     run_command(capfd, *call, "-o", "ray", *RAY)
     assert (folder / "killed").exists()

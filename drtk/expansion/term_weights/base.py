@@ -21,14 +21,14 @@ class SplitPassage(NamedTuple):
     """A passage split into words and word pieces. If titles are weighted, title pieces precede text pieces.
 
     ids: token ids of the word pieces, without special tokens
-    title: number of word pieces of the title
+    num_title: number of word pieces of the title
     words: word occurrences, lowercased and stemmed, without stop words
     owners: for each word piece, the index of its word in `words`; -1 if it belongs to no word
     """
 
     passage: Passage
     ids: list[int]
-    title: int
+    num_title: int
     words: list[str]
     owners: list[int]
 
@@ -95,7 +95,7 @@ class PassageSplitter:
         return stems, [new_number[owner] if owner >= 0 and is_kept[owner] else -1 for owner in owners]
 
 
-Needs = Literal["counts", "attention"]
+StatisticsKind = Literal["counts", "attention"]
 _SIZES = {"counts": 2, "attention": 1}  # numbers per word
 
 
@@ -194,7 +194,7 @@ class TermWeights:
     with_model: whether the method runs a model on the passages
     """
 
-    needs: ClassVar[Needs | None] = None
+    needs: ClassVar[StatisticsKind | None] = None
     split: ClassVar[WordSplit] = "pieces"
     with_model: ClassVar[bool] = False
 

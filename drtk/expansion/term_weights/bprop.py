@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, TermWeights
+from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, report_out_of_memory
 from drtk.models.model_folder import locate
@@ -231,7 +231,7 @@ def _find_continuations(split_passage: SplitPassage) -> list[int]:
 class Bprop(TermWeights):
     """B-PROP: contrast the attention of a passage with that of the collection (steps E to H)."""
 
-    needs: ClassVar[Needs | None] = "attention"
+    needs: ClassVar[StatisticsKind | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"
     with_model: ClassVar[bool] = True
 

@@ -8,7 +8,7 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, TermWeights
+from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
 from drtk.text.word_pieces import WordSplit
 
 
@@ -25,7 +25,7 @@ def compute_idf(documents: int, frequency: int) -> float:
 class CountBasedWeights(TermWeights):
     """Base class of methods that compute weights from counts. Words missing in the collection have df = cf = 1."""
 
-    needs: ClassVar[Needs | None] = "counts"
+    needs: ClassVar[StatisticsKind | None] = "counts"
 
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str

@@ -23,10 +23,10 @@ from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
-    Needs,
     PassageSplitter,
     SplitPassage,
     Statistics,
+    StatisticsKind,
     TermWeights,
     read_statistics,
 )
@@ -106,11 +106,11 @@ class WeightingPlan(NamedTuple):
     seed: int
 
     @property
-    def needs(self) -> Needs | None:
+    def needs(self) -> StatisticsKind | None:
         """Kind of collection statistics that the run requires, if any."""
         if self.method == "bprop" and self.settings.emit == "attention":
             return None
-        kind: Needs | None = TERM_WEIGHTS.load(self.method).needs
+        kind: StatisticsKind | None = TERM_WEIGHTS.load(self.method).needs
         return kind
 
 
@@ -166,11 +166,11 @@ class PassageWeigher(BatchFunction):
             lines.append(self._format_line(split_passage, pieces, self._method.make_fields(split_passage, values)))
             if self._report:
                 texts = self._tokenizer([split_passage.passage.text])[0]
-                report.update(count_masked(split_passage, texts, pieces[split_passage.title :], self._plan.seed))
+                report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
         return WindowResult(lines, {"report": dict(report)} if self._report else {})
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
-        passage, num_title = split_passage.passage, split_passage.title
+        passage, num_title = split_passage.passage, split_passage.num_title
         fields: dict[str, Any] = {"weights": weights[num_title:]}
         if num_title:
             fields["title_weights"] = weights[:num_title]
@@ -207,10 +207,11 @@ def make_weighting_plan(
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
         raise UsageError(f"`method={method}` requires {'`model`' if kind.with_model else '`tokenizer`'}")
-    name = _absolute(tokenizer or model or "")
+    name = tokenizer or model or ""
+    name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(WordPieceTokenizer(_absolute(model or "")))
+        pieces.check(WordPieceTokenizer(model or ""))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 
@@ -222,10 +223,6 @@ def _resolve_title(title: str | None, method: str, model: str | None) -> Literal
     if title is not None and trained is not None and title != trained:
         raise MismatchError(f"{model}: was trained with `title={trained}`, got `title={title}`; omit `title`")
     return "none" if (title or trained) == "none" else "join"
-
-
-def _absolute(name: str) -> str:
-    return os.path.abspath(name) if os.path.isdir(name) else name
 
 
 def describe_settings(plan: WeightingPlan, kind: str) -> dict[str, Any]:

@@ -162,5 +162,5 @@ def _write_ids(folder: Path, count: int) -> None:
         reader.close()
     for id, next_id in pairwise(sorted(ids)):
         if id == next_id:
-            raise MismatchError(f"two passages have the id '{id}'")
+            raise MismatchError(f"two passages have the id '{id}'; make the ids unique")
     write_ids(folder / IDS_FILE, ids)

@@ -13,7 +13,7 @@ from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import save_tiny_encoder
 
 ENGINES = ("bm25", "bm25s")
@@ -24,11 +24,11 @@ EXPANDED = [
 ]
 
 
-def run(capfd: pytest.CaptureFixture[str], command: str) -> str:
+def run(capfd: Capture, command: str) -> str:
     return run_command(capfd, *command.split())
 
 
-def get_warnings(capfd: pytest.CaptureFixture[str], command: str) -> str:
+def get_warnings(capfd: Capture, command: str) -> str:
     """Return what drtk with this command line writes to stderr."""
     capfd.readouterr()
     app(command.split(), standalone_mode=False)
@@ -41,7 +41,7 @@ def write_queries(*texts: str) -> None:
     write_rows(Path("queries.jsonl"), [{"_id": f"q{n}", "text": text} for n, text in enumerate(texts, start=1)])
 
 
-def search(capfd: pytest.CaptureFixture[str], command: str) -> dict[tuple[str, str], float]:
+def search(capfd: Capture, command: str) -> dict[tuple[str, str], float]:
     """Run drtk search with these arguments; return the score by query and passage."""
     lines = [line.split() for line in run(capfd, f"search {command}").splitlines()]
     return {(query, passage): float(score) for query, _, passage, _, score, _ in lines}
@@ -63,7 +63,7 @@ def meta(folder: str) -> dict:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_added_texts_are_found_and_passages_without_them_counted(engine: str, place: Path, capfd) -> None:
+def test_added_texts_are_found_and_passages_without_them_counted(engine: str, place: Path, capfd: Capture) -> None:
     if engine == "bm25":
         skip_without_lucene()
     write_rows(place / "corpus.jsonl", EXPANDED)
@@ -79,7 +79,7 @@ def test_added_texts_are_found_and_passages_without_them_counted(engine: str, pl
     assert meta("wide")["counts"] == {"passages": 3, "without queries": 1, "without continuations": 2}
 
 
-def test_the_strings_follow_title_and_text_with_spaces(place: Path, capfd) -> None:
+def test_the_strings_follow_title_and_text_with_spaces(place: Path, capfd: Capture) -> None:
     # p1 has the words wing which bird what soars: 5; p2 sea: 1; p3 bird: 1; avgdl 7/3. bird: idf ln(1 + 1.5/2.5) = .470004
     # p1: .470004 / (1 + .9 (.6 + .4 * 5/(7/3))) = .203339; p3: .470004 / (1 + .9 (.6 + .4 * 1/(7/3))) = .277405
     write_rows(place / "corpus.jsonl", EXPANDED)
@@ -92,7 +92,7 @@ def test_the_strings_follow_title_and_text_with_spaces(place: Path, capfd) -> No
     assert expected["q1", "p1"] == pytest.approx(0.203339, abs=2e-6)
 
 
-def test_fields_that_are_invalid_or_missing_everywhere_are_rejected(place: Path, capfd) -> None:
+def test_fields_that_are_invalid_or_missing_everywhere_are_rejected(place: Path, capfd: Capture) -> None:
     write_rows(place / "corpus.jsonl", [EXPANDED[0], {"_id": "p9", "text": "x", "queries": ["a", None]}])
     call = "index corpus.jsonl --type bm25s -o i --expand"
     with pytest.raises(
@@ -133,7 +133,9 @@ def bm25(idf: float, tf: int, length: int, average: float, *, k1: float, b: floa
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine: str, weights: Path, capfd) -> None:
+def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(
+    engine: str, weights: Path, capfd: Capture
+) -> None:
     if engine == "bm25":
         skip_without_lucene()
     run(capfd, f"index {weights} --type {engine} --term-weights -o i")
@@ -155,7 +157,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
         assert search(capfd, f"i queries.jsonl {more}") == pytest.approx(expected(k1, b), abs=1e-5)
 
 
-def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) -> None:
+def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd: Capture) -> None:
     # sqrt: rivers 100 * .2 = 20, engines 10; p2: engines 17 (17.3), rivers 7. Lengths 30, 24: average 27, both words common
     run(capfd, f"index {weights} --type bm25s --term-weights --set weight_scale=sqrt -o i")
     assert meta("i")["bm25"] == {"k1": 18.0, "b": 0.7}
@@ -169,16 +171,7 @@ def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) 
     assert search(capfd, "i queries.jsonl") == pytest.approx(scores, abs=1e-5)
 
 
-def test_weights_of_a_side_file_are_indexed(weights: Path, place: Path, capfd) -> None:
-    rows = read_rows(weights)
-    write_rows(place / "corpus.jsonl", [{"_id": row["_id"], "text": row["text"]} for row in rows])
-    write_rows(place / "side.jsonl", [{key: row[key] for key in ("_id", "weights", "metadata")} for row in rows])
-    run(capfd, f"index {weights} --type bm25s --term-weights -o one")
-    run(capfd, "index corpus.jsonl --with side.jsonl --type bm25s --term-weights -o two")
-    assert search(capfd, "one queries.jsonl") == search(capfd, "two queries.jsonl") != {}
-
-
-def test_titles_without_weights_are_logged_and_not_indexed(weights: Path, place: Path, capfd) -> None:
+def test_titles_without_weights_are_logged_and_not_indexed(weights: Path, place: Path, capfd: Capture) -> None:
     write_rows(place / "titled.jsonl", [row | {"title": "violins"} for row in read_rows(weights)])
     log = get_warnings(capfd, "index titled.jsonl --type bm25s --term-weights -o i")
     assert "titles of 2 passages are not indexed, because the passages have no 'title_weights'" in log
@@ -186,7 +179,7 @@ def test_titles_without_weights_are_logged_and_not_indexed(weights: Path, place:
     assert search(capfd, "i queries.jsonl") == {}
 
 
-def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
+def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd: Capture) -> None:
     run(capfd, f"index {weights} --type bm25s --term-weights -o one")
     run(capfd, f"index {weights} --type bm25s -o two")
     with pytest.raises(MismatchError, match="the scale of term weights differs from one"):
@@ -200,7 +193,7 @@ IMPACTS = [
 ]
 
 
-def test_impacts_are_summed_and_the_type_is_recorded(place: Path, capfd) -> None:
+def test_impacts_are_summed_and_the_type_is_recorded(place: Path, capfd: Capture) -> None:
     skip_without_lucene()
     write_rows(place / "corpus.jsonl", IMPACTS)
     write_queries("Wings? A wing of the BIRD, the bird!")
@@ -219,7 +212,7 @@ def test_impacts_are_summed_and_the_type_is_recorded(place: Path, capfd) -> None
         run(capfd, "search i queries.jsonl --tune --qrels qrels.tsv")
 
 
-def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None:
+def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd: Capture) -> None:
     skip_without_lucene()
     write_queries("wing bird")
     for name, part in (("whole", IMPACTS), ("one", IMPACTS[:1]), ("two", IMPACTS[1:])):
@@ -229,7 +222,7 @@ def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None
     assert "only roughly comparable" not in get_warnings(capfd, "search one two queries.jsonl")
 
 
-def test_an_invalid_impact_is_reported_with_line_and_id(place: Path, capfd) -> None:
+def test_an_invalid_impact_is_reported_with_line_and_id(place: Path, capfd: Capture) -> None:
     skip_without_lucene()
     write_rows(place / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
     message = r"^corpus\.jsonl:2: passage 'p9': the impact of 'wing' must be an integer, got 1\.5$"
@@ -247,14 +240,14 @@ def test_an_invalid_impact_is_reported_with_line_and_id(place: Path, capfd) -> N
         ("bm25s --set weight_scale=sqrt", "--set weight_scale requires --term-weights"),
     ],
 )
-def test_contradictory_options_are_rejected(more: str, message: str, place: Path, capfd) -> None:
+def test_contradictory_options_are_rejected(more: str, message: str, place: Path, capfd: Capture) -> None:
     write_rows(place / "corpus.jsonl", EXPANDED)
     with pytest.raises(UsageError, match=message):
         run(capfd, f"index corpus.jsonl -o i --type {more}")
     assert not (place / "i").exists()
 
 
-def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(place: Path, capfd) -> None:
+def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(place: Path, capfd: Capture) -> None:
     save_tiny_encoder(place / "there")
     save_tiny_encoder(place / "other", vocab_size=100)
     write_rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])

@@ -408,11 +408,11 @@ def without_document(row: dict[str, Any]) -> None:
 
 
 LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; drtk chunk"),
-    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; drtk doc2query adds them"),
-    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; drtk doc2query adds them"),
-    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; drtk continue-text adds"),
-    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; drtk termweight adds them"),
+    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; split the documents with `drtk chunk`"),
+    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; add them with `drtk doc2query`"),
+    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; add them with `drtk doc2query`"),
+    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; add them with `drtk continue-text`"),
+    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; add them with `drtk termweight`"),
     ("rom", lambda row: row["weights"].pop(), " weights for the "),
     (
         "rom",

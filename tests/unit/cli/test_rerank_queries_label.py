@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +12,7 @@ from drtk.query_expansion.label import Labeler
 from drtk.runtime.integrity import read_json
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import RANKS, label_expansions, make_collection, read_rows, write_collection, write_rows
+from tests.run_commands import Capture, fail_at_call
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,7 @@ def test_titles_are_searched_for_answers_with_match_title(place: Path, tmp_path:
     assert label(place, tmp_path / "title", f"{question} --set match_title=true", source=[KEY0])[0]["rank"] == 1
 
 
-def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: Capture) -> None:
     question = write_question(tmp_path, "ANS[0-9]$", "a[", "ans0 of")
     rows = label(place, tmp_path / "out", f"{question} --match regex", source=[KEY0])
     assert rows[0]["rank"] == 2
@@ -79,7 +76,7 @@ def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: pytest.Capt
 
 
 def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_logged(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     label(place, tmp_path / "out", quiet=False)
     counts = read_json(tmp_path / "out.meta.json")["counts"]
@@ -110,19 +107,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 ) -> None:
     more = "--batch-size 7"
     whole = label(place, tmp_path / "whole", more)
-    rank = Labeler._label
-    done = []
-
-    def fail(self: Labeler, *given: Any) -> Any:
-        done.append(1)
-        if len(done) == 20:
-            raise DrtkError("power failure")
-        return rank(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Labeler, "_label", fail)
-        with pytest.raises(DrtkError, match="power failure"):
-            label(place, tmp_path / "out", more)
+    with fail_at_call(20, Labeler, "_label"):
+        label(place, tmp_path / "out", more)
     assert read_json(tmp_path / "out.part.json")["records"] == 19 * 7
     assert label(place, tmp_path / "out", f"{more} --resume") == whole
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
@@ -175,7 +161,7 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     assert len(label(place, tmp_path / "out", f"{index} --corpus {place}/corpus.jsonl --force")) == 288
 
 
-def test_missing_passage_texts_are_reported(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_passage_texts_are_reported(place: Path, tmp_path: Path, capfd: Capture) -> None:
     passages = read_rows(place / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": " "} for row in passages])
     message = r"blank\.jsonl: none of the \d+ passages that were read has a text; check that it is the right file"
@@ -191,22 +177,3 @@ def test_missing_passage_texts_are_reported(place: Path, tmp_path: Path, capfd: 
 def test_a_max_rank_that_is_a_real_rank_is_rejected(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="`max_rank` 100: must be above `depth`, 100"):
         label(place, tmp_path / "out", "--set max_rank=100")
-
-
-def test_a_java_that_does_not_start_is_reported_on_one_line(lucene: Path, place: Path, tmp_path: Path) -> None:
-    # With this heap Java prints two lines of its own and calls exit() without an exception.
-    files = f"{place}/expansions.jsonl --queries {place}/queries.jsonl --index {lucene} -o {tmp_path}/out -q"
-    done = subprocess.run(
-        [sys.executable, "-m", "drtk", "rerank-queries", "label", *files.split()],
-        env={**os.environ, "DRTK_JAVA_OPTIONS": "-Xmx1k"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (1, "")
-    assert line.startswith("drtk: Java ")
-    assert "does not start: Error occurred during initialization of VM: Too small maximum heap" in line
-    assert line.endswith("; check $DRTK_JAVA_OPTIONS and run drtk doctor")
-    assert not list(tmp_path.iterdir())

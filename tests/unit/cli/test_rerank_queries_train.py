@@ -16,6 +16,7 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
+from tests.run_commands import Capture
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
@@ -162,7 +163,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     rows, questions = read_rows(place / "labeled.jsonl"), read_rows(place / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
@@ -207,7 +208,7 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
     assert max(rates.values()) == pytest.approx(1e-3)
 
 
-def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: Capture) -> None:
     files = f"{place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
     app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
@@ -221,9 +222,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_head_of_a_cross_encoder_changes_its_sign(place: Path, tmp_path: Path, capfd: Capture) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")

@@ -13,7 +13,6 @@ from drtk.records import Passage
 from drtk.runtime import integrity
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.streams import digest_file
-from tests.run_commands import open_pipe
 
 
 @pytest.fixture(autouse=True)
@@ -104,11 +103,6 @@ def test_an_empty_corpus_is_valid_and_stdin_is_rejected(tmp_path):
         store.get_many(["a"])
     with pytest.raises(DrtkError, match="<stdin>: the corpus must be a file"):
         CorpusStore.open("-")
-    with (
-        open_pipe(b'{"_id": "a", "text": "t"}\n') as pipe,
-        pytest.raises(DrtkError, match=f"{pipe}: the corpus must be a file"),
-    ):
-        CorpusStore.open(pipe)
     with pytest.raises(DrtkError, match="No such file"):
         CorpusStore.open(tmp_path / "nowhere.jsonl")
 

@@ -89,14 +89,6 @@ def test_damaged_shards_are_rejected(folder: Path):
         _ = read_shards(folder)[0].vectors
 
 
-def test_unfinished_and_foreign_folders_are_rejected(tmp_path: Path):
-    with pytest.raises(MismatchError, match=r"has no meta\.json"):
-        read_shards(tmp_path)
-    write_json(tmp_path / "meta.json", {"kind": "index"})
-    with pytest.raises(MismatchError, match="is of kind 'index'; expected 'embeddings'"):
-        read_shards(tmp_path)
-
-
 def test_a_malformed_journal_of_shards_is_rejected(tmp_path: Path):
     for journal in ("{}", "3", '[{"rows": "2", "digest": "x"}]', '[{"rows": 2}]', "[null]"):
         (tmp_path / "shards.json.part").write_text(journal)

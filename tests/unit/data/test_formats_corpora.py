@@ -11,7 +11,6 @@ from drtk.data.readers import read_passages, read_queries
 from drtk.errors import RecordError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
-from tests.shared_data import find_shared_data
 
 BEIR = b'{"_id":"7","title":"Wing","text":"Lift grows.","metadata":{"year":1958},"colour":"red"}\n'
 
@@ -144,20 +143,3 @@ def test_an_unclosed_quote_invalidates_only_its_line(tmp_path: Path) -> None:
     found = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     assert [passage.id for passage in found] == [str(number) for number in range(50)]
     assert found[3].text == 'text "3" here'
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "last"),
-    [
-        ("squad/corpus.jsonl.gz", 20_958, "a490-p047"),
-        ("squad/documents.jsonl.gz", 490, "a490"),
-        ("cranfield/corpus.jsonl.gz", 1_400, "1400"),
-        ("cacm/corpus.jsonl.gz", 3_204, "CACM-3204"),
-        ("peps/documents.jsonl.gz", 745, "pep-8107"),
-        ("msmarco/docs_sample.tsv", 100, "D2349982"),
-    ],
-)
-def test_public_corpora_are_read_completely(name: str, count: int, last: str) -> None:
-    folder, _, file = name.partition("/")
-    found = list(read_passages(str(find_shared_data(folder) / file)))
-    assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data

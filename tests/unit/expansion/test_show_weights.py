@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 from drtk.records import Passage
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import find_minilm, save_tiny_encoder
 
 TEXT = "The perveance beam, <the> beam."
@@ -108,7 +108,7 @@ def test_weights_that_do_not_fit_the_text_are_a_fault() -> None:
 
 
 def test_the_command_shows_passages_and_writes_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
@@ -125,7 +125,7 @@ def test_the_command_shows_passages_and_writes_a_page(
             run_command(capfd, "show", "c", *wrong)
 
 
-def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: Capture) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 

@@ -16,7 +16,7 @@ from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
 from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import open_pipe, run_command, run_rows, write_text
+from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
 from tests.tiny_models import find_minilm, make_passages, save_tiny_encoder
 
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
@@ -28,7 +28,7 @@ def write_corpus(texts: Sequence[str], path: str = "c") -> Path:
     return write_rows(Path(path), [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
 
 
-def weigh(capfd: pytest.CaptureFixture[str], command: str) -> list[dict[str, Any]]:
+def weigh(capfd: Capture, command: str) -> list[dict[str, Any]]:
     return run_rows(capfd, f"termweight {command}")
 
 
@@ -67,7 +67,7 @@ BPROP = {
 }
 
 
-def test_bprop_weighs_the_worked_example(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bprop_weighs_the_worked_example(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bprop, "FirstTokenAttention", PlantedAttention)
     write_corpus(HEARTS)
     call = f"c --method bprop --model {find_minilm()}"
@@ -89,7 +89,7 @@ def test_bprop_weighs_the_worked_example(capfd: pytest.CaptureFixture[str], monk
     ],
 )
 def test_weights_are_normalized_over_words_and_not_over_pieces(
-    capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
+    capfd: Capture, method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
     write_corpus(CATS)
     rows = weigh(capfd, f"c --method {method} --tokenizer {find_minilm()} --set weight_norm=sum")
@@ -102,9 +102,7 @@ def options(method: str, model: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["bprop", "tfidf"])
-def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
-    tiny: Path, capfd: pytest.CaptureFixture[str], method: str
-) -> None:
+def test_there_is_a_weight_for_each_word_piece_of_text_and_title(tiny: Path, capfd: Capture, method: str) -> None:
     passages = [{"_id": p.id, "title": p.title, "text": p.text, "color": "red"} for p in make_passages(20)]
     odd = {"_id": "odd", "text": "— ’ \u200b\U0001f600"}
     write_rows(Path("c"), [*passages, {"_id": "empty", "text": ""}, odd])
@@ -122,9 +120,7 @@ def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
     assert not any("title_weights" in row for row in without)
 
 
-def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(
-    tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(tiny: Path, capfd: Capture) -> None:
     text = "riverward castleous castleous planets and gardeners"
     write_corpus([text, "other words"])
     call = f"c {options('bprop', tiny)} --set words=plain --set spread"
@@ -139,9 +135,7 @@ def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(
 
 
 @pytest.mark.parametrize("method", ["bprop", "bm25"])
-def test_statistics_in_parts_give_what_the_whole_gives(
-    tiny: Path, capfd: pytest.CaptureFixture[str], method: str
-) -> None:
+def test_statistics_in_parts_give_what_the_whole_gives(tiny: Path, capfd: Capture, method: str) -> None:
     rows = read_rows(write_corpus([passage.text for passage in make_passages(40)]))
     call = options(method, tiny)
     expected = weigh(capfd, f"c {call}")
@@ -154,7 +148,7 @@ def test_statistics_in_parts_give_what_the_whole_gives(
     assert weigh(capfd, f"1 {call} --collection merged") == expected[:13]
 
 
-def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     call, file = f"c {options('tfidf', tiny)}", Path("out.collection.jsonl")
     piped = weigh(capfd, call)
@@ -168,7 +162,7 @@ def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: pyt
     assert file.stat().st_mtime_ns != written
 
 
-def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: Capture) -> None:
     source = write_corpus(CATS)
     side = write_rows(Path("s"), [{"_id": f"d{number}", "color": "red"} for number in range(3)])
     call = options("tfidf", tiny)
@@ -185,7 +179,7 @@ def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: pytest.Captu
     assert shown.startswith("d0\nthe cat sat\n")
 
 
-def test_statistics_with_other_settings_are_rejected(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_statistics_with_other_settings_are_rejected(tiny: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     call = options("idf", tiny)
     weigh(capfd, f"c {call} --collect --set stemmer=porter -o s")
@@ -193,7 +187,7 @@ def test_statistics_with_other_settings_are_rejected(tiny: Path, capfd: pytest.C
         weigh(capfd, f"c {call} --collection s")
 
 
-def test_stems_and_stop_words(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_stems_and_stop_words(tiny: Path, capfd: Capture) -> None:
     write_corpus(["the river and rivers", "castles"])
     write_text(Path("stop"), "river\n")
     plain, stemmed, lucene, own = (
@@ -208,7 +202,7 @@ def test_stems_and_stop_words(tiny: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert own[0] == plain[0]
 
 
-def test_plain_attention_needs_no_collection(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plain_attention_needs_no_collection(tiny: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     call = f"c {options('bprop', tiny)} --set emit=attention"
     assert weigh(capfd, call)[0]["weights"]
@@ -218,9 +212,7 @@ def test_plain_attention_needs_no_collection(tiny: Path, capfd: pytest.CaptureFi
             weigh(capfd, f"{call} {more}")
 
 
-def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(
-    tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(tiny: Path, capfd: Capture) -> None:
     write_corpus(["riverward castleous planets and gardeners winterish violinal market"])
     call = f"c {options('bprop', tiny)} --set emit=attention --set words=plain --set sub2word"
     summed, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("sum", "first"))
@@ -229,7 +221,7 @@ def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(
     assert 0 not in first
 
 
-def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: Capture) -> None:
     write_corpus(["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"])
     call = f"c {options('bprop', tiny)} --set max_length=5"
     weigh(capfd, f"{call} --collect -o s")
@@ -245,7 +237,7 @@ def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: 
         assert weights[-1] == 0
 
 
-def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: Capture) -> None:
     write_corpus([f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "x")])
     weigh(capfd, f"c {options('idf', tiny)} --stopword-share -o out")
     counts = read_json(Path("out.meta.json"))["counts"]["report"]
@@ -255,7 +247,7 @@ def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: pytes
 
 
 def test_a_report_is_not_mixed_with_passages_on_a_terminal(
-    tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_corpus(CATS)
     call = f"c {options('idf', tiny)} --stopword-share"
@@ -290,17 +282,13 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
         ("idf {model} --collect --collection c", "`collection` is only valid for computing weights; --collect"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    tiny: Path, capfd: pytest.CaptureFixture[str], call: str, message: str
-) -> None:
+def test_contradictory_options_are_rejected(tiny: Path, capfd: Capture, call: str, message: str) -> None:
     write_corpus(CATS)
     with pytest.raises(UsageError, match=message):
         weigh(capfd, f"c --method {call.format(model=f'--model {tiny}')}")
 
 
-def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(
-    tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(tiny: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     call = f"{options('bprop', tiny)} --set saturation=sqrt --set stemmer=porter"
     weigh(capfd, f"c {call} --collect -o s")
@@ -310,7 +298,7 @@ def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(
         weigh(capfd, f"{options('idf', tiny)} --merge")
 
 
-def test_a_tokenizer_other_than_the_models_is_rejected(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_other_than_the_models_is_rejected(tiny: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
         weigh(capfd, f"c --method bprop --model {tiny} --tokenizer {find_minilm()}")

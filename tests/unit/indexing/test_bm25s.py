@@ -6,14 +6,12 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
-from drtk.text.words import split_words
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages
 
 
@@ -39,21 +37,6 @@ def test_scores_of_the_known_collection(tmp_path: Path) -> None:
     (other,) = opened(tmp_path, k1=0.82, b=0.68).search(["b d"], 10)
     assert dict(other) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
     assert opened(tmp_path).search(["b d"], 10) == [ranking]  # the index itself is unchanged
-
-
-def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
-    import bm25s
-
-    rng = np.random.default_rng(7)
-    texts = {f"p{n}": " ".join(f"w{word}" for word in rng.zipf(1.3, size=rng.integers(1, 60)) % 97) for n in range(200)}
-    folder = built(tmp_path, texts)
-    library = bm25s.BM25(k1=1.6, b=0.9, method="lucene")
-    library.index([split_words(text) for text in texts.values()], show_progress=False)
-    index = opened(folder, k1=1.6, b=0.9)
-    for query in ("w1 w2 w40", "w5 w5 w96"):
-        (ranking,) = index.search([query], len(texts))
-        expected = dict(zip(texts, library.get_scores(split_words(query)).tolist(), strict=True))
-        assert dict(ranking) == pytest.approx({id: score for id, score in expected.items() if score > 0}, rel=1e-5)
 
 
 def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> None:

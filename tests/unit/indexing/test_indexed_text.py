@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from drtk.errors import DrtkError
-from drtk.indexing.indexed_text import compute_frequency, compute_word_frequencies, read_impacts, repeat_by_weight
+from drtk.indexing.config import IndexSettings
+from drtk.indexing.indexed_text import IndexedText, compute_frequency, compute_word_frequencies, read_impacts
 from drtk.records import Passage
 from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
 from tests.tiny_models import save_tiny_encoder
@@ -44,12 +47,16 @@ def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
 
 
 def made(*passages: Passage) -> tuple[list[Passage], list[str]]:
+    """Return the passages with repeated words, and the errors of others."""
     problems: list[str] = []
-    located = [(passage, number) for number, passage in enumerate(passages, start=1)]
-    found = repeat_by_weight(
-        located, "linear", lambda item, problem: problems.append(f"{item[1]}: {item[0].id}: {problem}")
-    )
-    return list(found), problems
+    tracker = SimpleNamespace(line=0, skip_or_raise=lambda error: problems.append(str(error)))
+
+    def read() -> Iterator[Passage]:
+        for tracker.line, passage in enumerate(passages, start=1):
+            yield passage
+
+    text = IndexedText(IndexSettings(term_weights=True), "bm25", "c.jsonl", tracker)  # type: ignore[arg-type]
+    return list(text(read())), problems
 
 
 def test_the_text_repeats_each_word_by_its_frequency(tokenizer: str) -> None:
@@ -80,13 +87,13 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
     found, problems = made(*faulty, good)
     assert [passage.text for passage in found] == ["rivers"]
     assert problems[:2] == [
-        "2: none: has no 'weights'; run `drtk termweight` first",
-        "3: unnamed: has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",
+        "c.jsonl:2: passage 'none': has no 'weights'; run `drtk termweight` first",
+        "c.jsonl:3: passage 'unnamed': has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",
     ]
     assert problems[2:] == [
-        f"1: short: 'weights' has {pieces + 1} numbers, but the tokenizer returns {pieces} word pieces",
-        "4: words: 'weights' must be a list of finite numbers",
-        "5: huge: the weight of 'rivers' is too large (frequency 100,000,000); expected weights between 0 and 1",
+        f"c.jsonl:1: passage 'short': 'weights' has {pieces + 1} numbers, but the tokenizer returns {pieces} word pieces",
+        "c.jsonl:4: passage 'words': 'weights' must be a list of finite numbers",
+        "c.jsonl:5: passage 'huge': the weight of 'rivers' is too large (frequency 100,000,000); expected weights between 0 and 1",
     ]
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.indexing.bm25s import Bm25sIndex
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.records import Passage
-from drtk.text.words import LUCENE_STOPWORDS
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages, skip_without_lucene
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
@@ -66,38 +64,6 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, thre
     assert ids_of(ranking) == ["p299", "p298", "p297"]
     assert len({score for _, score in ranking}) == 1
     assert ids_of(index.search(["same"], 1000)[0]) == [f"p{number:03}" for number in reversed(range(300))]
-
-
-def test_the_first_k_of_all_results_are_the_results_of_k(tmp_path: Path) -> None:
-    draw = random.Random(11)
-    texts = {
-        f"p{n}": " ".join(draw.choices(["ant", "bee", "cow", "dog", "elk"], k=draw.randint(1, 4))) for n in range(150)
-    }
-    index = opened(built(tmp_path, texts))
-    queries = ["ant", "ant bee", "cow dog elk elk"]
-    everything = index.search(queries, 1000)
-    for k in (1, 2, 7, 40, 149):
-        for query, whole, cut in zip(queries, everything, index.search(queries, k), strict=True):
-            assert cut == whole[:k], (query, k)
-    assert all(ranking == sorted(ranking, key=lambda hit: (hit[1], hit[0]), reverse=True) for ranking in everything)
-
-
-def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path) -> None:
-    # Passages of at most 39 words, whose lengths Lucene keeps exactly; words that both tokenizers cut alike.
-    draw = random.Random(5)
-    words = "running runs ponies relational the of conditional hopping sky agreed plastered a2 happiness skies"
-    texts = {f"p{n:03}": " ".join(draw.choices(words.split(), k=draw.randint(1, 39))) for n in range(120)}
-    lucene = opened(built(tmp_path / "lucene", texts), k1=1.2, b=0.75)
-    (tmp_path / "bm25s").mkdir()
-    settings = BM25IndexSettings(stemmer="porter", stopwords="lucene")
-    empty = {id for id, text in texts.items() if not set(text.split()) - LUCENE_STOPWORDS}
-    kept = {id: text for id, text in texts.items() if id not in empty}  # without a word Lucene does not count them
-    Bm25sIndex.build(make_passages(kept), tmp_path / "bm25s", settings)
-    other = Bm25sIndex.open(tmp_path / "bm25s", BM25SearchSettings(k1=1.2, b=0.75))
-    queries = ["run pony", "the relation of conditions", "happy sky sky", "a2"]
-    for mine, theirs in zip(lucene.search(queries, 200), other.search(queries, 200), strict=True):
-        assert len(mine) > 20
-        assert dict(mine) == pytest.approx(dict(theirs), rel=1e-5)
 
 
 def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:

@@ -69,15 +69,6 @@ def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Pat
     assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
 
 
-def test_auxiliary_task_does_not_change_vectors_and_retriever_loss(place: Path):
-    with_task, plain = create_setup(place), create_setup(place, aux="none")
-    inputs = model_inputs(with_task)
-    queries, passages, _ = with_task.model(**inputs)
-    theirs = plain.model(**{name: value for name, value in inputs.items() if not name.startswith("aux_")})
-    torch.testing.assert_close(queries, theirs[0])
-    torch.testing.assert_close(passages, theirs[1])
-
-
 def test_token_corruption_does_not_depend_on_the_batch(place: Path):
     stage = create_setup(place)
     whole, part = stage.inputs(range(4)), stage.inputs([2])

@@ -56,10 +56,10 @@ def parse_parts(*parts: str) -> Composition:
     return parse_composition(tomllib.loads("".join(parts)), "mine.toml")
 
 
-def get_error_message(function: Any, *given: Any) -> str:
-    """Return the message of a UsageError, of one line."""
+def get_error_message(function: Any, *arguments: Any) -> str:
+    """Return the one-line message of the UsageError that a function raises."""
     with pytest.raises(UsageError) as caught:
-        function(*given)
+        function(*arguments)
     assert "\n" not in str(caught.value)
     return name_options(str(caught.value))
 
@@ -112,22 +112,18 @@ WRONG = {
     "no view at all": (("[slots]\none = { view = [] }\n", MLM), "[slots.one]: view: expected a name or a list of names, got []"),
     "corruption without masking": (('[slots]\none = { view = "passage", corruption = "bert" }\n', MLM), "[slots.one]: corruption 'bert' requires a masking"),
     "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 is too small; use 3 or more"),
-    "a misspelled slot of a change": ((SLOTS, "onne = { rate = 0.4 }\n", MLM), "[slots.onne]: 'view' is missing"),
     "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two]: of: there is no slot 'zero'; choose from one, plain, two"),
     "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two]: of = \"one\" requires the same view and length in both slots"),
     "a circle": (
         (SLOTS.replace('one = { view = "passage",', 'one = { view = "passage", of = "two",'), MLM),
         "slots one -> two -> one refer to each other in a cycle",
     ),
-    "a slot that refers to itself": ((SLOTS.replace('of = "one"', 'of = "two"'), MLM), "slots two -> two refer to each other in a cycle"),
     "replaced without a generator": ((SLOTS.replace('"bert"', '"replaced"'), MLM), "[slots.one]: corruption 'replaced' requires a generator; add a [generator] table"),
     "a generator with another mode": (('[generator]\nmode = "thawed"\n', SLOTS, MLM), "[generator]: mode = 'thawed' is not one of frozen, joint"),
     "a joint generator of no slot": (('[generator]\nmode = "joint"\n', SLOTS, MLM), "[generator]: mode \"joint\" requires 'slot', the slot whose masked tokens train the generator"),
-    "a joint generator of no such slot": (('[generator]\nmode = "joint"\nslot = "zero"\n', SLOTS, MLM), "[generator]: slot: there is no slot 'zero'; choose from one, plain, two"),
     "a joint generator of a plain slot": (('[generator]\nmode = "joint"\nslot = "plain"\n', SLOTS, MLM, CONTRAST), "[generator]: slot 'plain' has no masked tokens to train the generator on"),
     "a frozen generator that begins at random": (('[generator]\ninit = "random"\n', SLOTS, MLM), "[generator]: init \"random\" requires mode \"joint\"; for a frozen generator use init"),
     "a slot and itself": ((SLOTS, CONTRAST.replace('"plain"', '"one"')), "objective 'contrast': slot 'one' is compared with itself; define a second slot"),
-    "oneself among the negatives": ((SLOTS, CONTRAST, 'extra_negatives = ["two", "plain"]\n'), "objective 'contrast': slot 'plain' is compared with itself; define a second slot"),
     "a projector of nothing": (('[projectors]\nhead = { slots = ["one"] }\n', SLOTS, MLM, 'projector = "head"\n'), "objective 'mlm': 'projector' requires 'source'"),
     "classes of words": ((SLOTS, MLM, "classes = 2\n"), "objective 'mlm': 'classes' requires target \"edited\""),
     "a mean of words over padding": ((SLOTS, MLM, 'reduction = "mean_all"\n'), "objective 'mlm': reduction 'mean_all' requires target \"edited\""),
@@ -135,9 +131,7 @@ WRONG = {
     "a key of an objective": ((SLOTS, MLM, "wieght = 2.0\n"), "objective 1: unknown key 'wieght'; choose from "),
     "an objective without a reader": ((SLOTS, MLM.replace('reader = "encoder"\n', "")), "objective 1: 'reader' is missing"),
     "a reader without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), "objective 1: 'use' is missing; set it to the name of a decoder"),
-    "an objective of another slot": ((SLOTS, MLM.replace('"one"', '"three"')), "objective 'mlm': there is no slot 'three'; choose from one, plain, two"),
     "a source there is not": ((SLOTS, DECODER.replace('source = "one"', 'source = "zero"')), "objective 'decoder': there is no slot 'zero'; choose from one, plain, two"),
-    "a contrast with nobody": ((SLOTS, CONTRAST.replace('b = "plain"\n', "")), "objective 1: 'b' is missing"),
     "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not positive"),
     "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature = nan is not a number"),
     "a weight below 0": ((SLOTS, MLM, "weight = -1\n"), "objective 'mlm': weight -1.0 is negative"),
@@ -198,7 +192,6 @@ def test_change_is_applied_to_a_copy_of_the_preset(change: str, get_value: Any, 
 
 CHANGES_WRONG = {
     "no value": ("slots.one.rate", "--set slots.one.rate: expected PATH=VALUE"),
-    "no such number": ("objective.4.weight=1", "--set objective.4.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
@@ -281,8 +274,6 @@ UNKNOWN = [
     ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
     ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),
-    ("mlm", "slots.passage.masking=complement", "[slots.passage]: masking 'complement' requires 'of'"),
-    ("simlm", "slots.decoder.rate=0.2", "[slots.decoder]: rate 0.2 is below the rate of 'encoder'; use 0.3 or more"),
     ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; choose from encoder, decoder, "),
     ("simlm", "objective.decoder.reader.layer=1", "objective 'decoder': reader 'decoder' has no option 'layer'; choose from layers, init"),
     ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),
@@ -290,7 +281,6 @@ UNKNOWN = [
     ("mlm", "objective.mlm.reader=decoder", "objective 'mlm': reader 'decoder' requires 'source'; set it to the slot whose vector the decoder gets"),
     ("simlm", "objective.encoder.source=decoder", "objective 'encoder': reader 'encoder' does not use a text vector; remove 'source'"),
     ("mlm", "example=document", '[slots.passage]: example = "document" and view "pair" with spans = "distinct" must be set together'),
-    ("cocondenser", "slots.b.spans=random", '[slots.b]: example = "document" and view "pair"'),
     ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and view "pair"'),
 ]  # fmt: skip
 

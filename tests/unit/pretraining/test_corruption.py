@@ -49,7 +49,7 @@ def test_corruption_none_returns_an_unchanged_copy() -> None:
 
 
 def test_bert_corruption_has_80_10_10_shares() -> None:
-    # 100,000 hidden tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. A swap may draw the token itself: 1 of 1,000.
+    # 100,000 masked tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. One random token of 1,000 is the original.
     ids = np.full(100_000, A, dtype=np.int32)
     found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
     masked, kept = int((found == MASK).sum()), int((found == A).sum())

@@ -47,20 +47,6 @@ def test_edit_detection_with_zero_logits_is_ln_2_per_token(world: PretrainingFil
     assert list(values.values()) == pytest.approx([math.log(2), math.log(2), 2 * math.log(2)], abs=5e-6)
 
 
-@pytest.mark.parametrize(("preset", "symmetric"), [("qac-cocondenser", True), ("simcse", False)])
-def test_contrastive_loss_of_equal_vectors_is_log_of_candidates(preset: str, symmetric: bool, world: PretrainingFiles):
-    stage = world.prepare(preset)
-    with torch.no_grad():
-        norm = stage.network.backbone.encoder.layer[-1].output.LayerNorm
-        norm.weight.zero_()
-        norm.bias.fill_(0.5)
-    batch = stage.batch(*range(9))
-    pairs = int(torch.stack([slot.present for slot in batch.values()]).all(dim=0).sum())
-    assert pairs > 2
-    expected = math.log(2 * pairs - 1 if symmetric else pairs)
-    assert compute_values(stage, batch)["contrast"] == pytest.approx(expected, abs=5e-6)
-
-
 FIVE_TOKENS = make_slot(5, masked=[[2]], changed=[[2]])
 
 

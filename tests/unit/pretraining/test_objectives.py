@@ -1,152 +1,17 @@
-"""Known answers of token targets and contrastive terms."""
+"""Known answers of the contrastive loss. For token losses see test_known_answers.py and test_against_references.py."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
-from drtk.pretraining.dataset import SlotBatch
-from drtk.pretraining.objectives import CorrectiveLM, EditDetection, TokenPrediction, contrastive_loss
-
-
-def make_slot(
-    clean: Sequence[int],
-    *,
-    given: Sequence[int] = (),
-    hidden: Sequence[int] = (),
-    edited: Sequence[int] = (),
-    pads: int = 0,
-) -> SlotBatch:
-    """Return one text with a special token on both sides of its content, then padding."""
-    size = len(clean) + pads
-    padding = [0] * pads
-    return SlotBatch(
-        original_ids=torch.tensor([[*clean, *padding]]),
-        input_ids=torch.tensor([[*(given or clean), *padding]]),
-        attention=torch.tensor([[1] * len(clean) + padding]),
-        content=torch.tensor([[0 < at < len(clean) - 1 for at in range(size)]]),
-        masked=torch.tensor([[at in hidden for at in range(size)]]),
-        present=torch.tensor([True]),
-        edited=torch.tensor([[*edited, *padding]]) if edited else None,
-    )
-
-
-class RecordedHead(nn.Module):
-    """A head whose scores are the states: a state is the logarithms of the probabilities wanted."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.weight, self.bias = torch.eye(vocabulary), None
-
-    def features(self, hidden: Tensor) -> Tensor:
-        return hidden
-
-    logits = features
-
-
-def make_target(kind: Any, name: str, *, size: int = 3, predicts_next: bool = False, **options: Any) -> Any:
-    """Make a target of an objective whose reader has `Said` for a head and states of `size`."""
-    parts: Any = SimpleNamespace(
-        get_head=lambda reader: RecordedHead(size),
-        readers={"r": SimpleNamespace(predicts_next=predicts_next)},
-        adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
-    )
-    return kind(TokenObjective(reader="r", slot=("s",), target=name, **options), parts)
-
-
-def make_two_class_target(reduction: Any = "mean") -> Any:
-    """Make an `Edited` whose scores are the state."""
-    made = make_target(EditDetection, "edited", size=2, classes=2, reduction=reduction)
-    with torch.no_grad():
-        made.head.weight.copy_(torch.eye(2))
-        made.head.bias.zero_()
-    return made
-
-
-def make_states(*shares: float, of: int = 3) -> Tensor:
-    """Return states (1, tokens, of) under which token 0 has a probability each, and the others share what is left."""
-    rows = torch.tensor([[(1 - share) / (of - 1)] * of for share in shares])
-    rows[:, 0] = torch.tensor(shares)
-    return rows.log().unsqueeze(0)
-
-
-def compute_mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
-    """Return the number of labels and the mean loss."""
-    count = int(made.select_positions(text).sum())
-    return count, made.sum_losses(rows, text, text.input_ids).item() / count
-
-
-def test_labeled_positions_of_targets_all_and_masked() -> None:
-    # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
-    text, rows = make_slot([1, 0, 0, 0, 1], hidden=[2]), make_states(0.01, 0.7, 0.2, 0.5, 0.01)
-    assert compute_mean_loss(make_target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
-    assert compute_mean_loss(make_target(TokenPrediction, "masked"), rows, text) == (
-        1,
-        pytest.approx(1.609438, abs=2e-6),
-    )
-
-
-def test_causal_labels_are_next_tokens_and_last_special_token() -> None:
-    text, made = (
-        make_slot([1, 2, 0, 1], pads=2),
-        make_target(TokenPrediction, "all", predicts_next=True),
-    )  # [CLS] a b [SEP]
-    assert made.select_positions(text).tolist() == [[True, True, True, False, False, False]]
-    rows = torch.full((1, 6, 3), 0.25).log()
-    for place, following in enumerate((2, 0, 1)):
-        rows[0, place, following] = torch.tensor(0.5).log()
-    assert compute_mean_loss(made, rows, text) == (3, pytest.approx(0.693147, abs=5e-6))
-
-
-def test_mean_all_labels_special_tokens_and_padding_as_original() -> None:
-    # "original" has .9 .8 .3 .6, the third was replaced: .105361 + .223144 + .356675 + .510826 = 1.196005; a quarter is .299001.
-    text = make_slot([5, 5, 5, 5], given=[5, 5, 6, 5], pads=2)
-    rows = make_states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2)
-    assert compute_mean_loss(make_two_class_target(), rows, text) == (4, pytest.approx(0.299001, abs=2e-6))
-    # and two pads at .95: (1.196005 + 2 x .051293) / 6 = .216432
-    assert compute_mean_loss(make_two_class_target("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
-
-
-def test_proposed_original_token_is_labeled_unchanged() -> None:
-    text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
-    assert make_two_class_target().build_labels(text, text.input_ids).tolist() == [[0, 0, 1, 0]]
-    # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
-    both = SlotBatch(
-        original_ids=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
-        input_ids=torch.tensor([[1, 5, 7, 1], [1, 5, 8, 1]]),
-        attention=torch.ones(2, 4, dtype=torch.long),
-        content=text.content.repeat(2, 1),
-        masked=text.masked.repeat(2, 1),
-        present=torch.tensor([True, True]),
-        edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
-    )
-    assert make_two_class_target().build_labels(both, both.input_ids).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
-
-
-def test_absent_text_has_no_labeled_position() -> None:
-    text = make_slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
-    absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
-    tokens = [
-        make_target(TokenPrediction, "all"),
-        make_target(TokenPrediction, "masked"),
-        make_target(TokenPrediction, "all", predicts_next=True),
-    ]
-    for made in [
-        *tokens,
-        make_two_class_target("mean_all"),
-        make_two_class_target(),
-        make_target(CorrectiveLM, "corrected"),
-    ]:
-        assert made.select_positions(text).any()
-        assert not made.select_positions(absent).any()
-
+from drtk.pretraining.composition import ContrastiveObjective
+from drtk.pretraining.objectives import contrastive_loss
 
 LEFT, RIGHT = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
 UNEVEN = torch.tensor([[0.8, 0.6], [0.28, 0.96]])

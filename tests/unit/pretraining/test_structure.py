@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.pretraining.dataset import SlotBatch
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
 # One term for each kind of reader and bottleneck.
@@ -83,35 +79,3 @@ def test_frozen_generator_has_no_gradient_and_is_not_saved(preset: str, world: P
         assert weight.grad is None
         assert not weight.requires_grad
         assert id(weight) not in mine
-
-
-def pad_slot(slot: SlotBatch, *, more: int, junk: int) -> SlotBatch:
-    """Return a slot with `more` columns of padding, and `junk` as the ids of padding."""
-    wider = slot.map(lambda each: F.pad(each, (0, more) * (each.dim() - 1)) if each.dim() > 1 else each)
-    if wider.visible is not None:
-        wider.visible[:, :, 0] = True
-    behind = wider.attention == 0
-    return replace(
-        wider,
-        original_ids=wider.original_ids.masked_fill(behind, junk),
-        input_ids=wider.input_ids.masked_fill(behind, junk),
-    )
-
-
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert found[name].item() == pytest.approx(expected[name].item(), abs=5e-5, rel=5e-5), name
-
-
-@pytest.mark.parametrize("preset", ["simlm", "qac-cotmae-released", "retromae", "cocondenser", "diffcse-sts-bert"])
-def test_losses_do_not_depend_on_padding_or_batch_order(preset: str, world: PretrainingFiles):
-    changes = ["objective.2.reduction=mean"] if preset.startswith("diffcse") else []  # its mean_all counts padding
-    stage = world.prepare(preset, *changes).randomize_weights()
-    batch = stage.batch()
-    with torch.no_grad():
-        before = stage.terms(batch)
-        assert_same(stage.terms({name: pad_slot(slot, more=3, junk=17) for name, slot in batch.items()}), before)
-        assert_same(
-            stage.terms({name: slot.map(lambda each: each[[3, 5, 0, 1, 4, 2]]) for name, slot in batch.items()}), before
-        )

@@ -29,7 +29,7 @@ PASSAGES = [
 
 
 def write_titled_corpus(world: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
-    """Return the world with these passages as its corpus."""
+    """Return the files with these passages as corpus, and with `model` as encoder if it is given."""
     rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
     path = folder / "titled.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -60,30 +60,27 @@ def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
     return calls
 
 
-@pytest.mark.parametrize("max_length", [8, 9, 16, 64])
-def test_title_segment_equals_the_tokenizers_pair_encoding(world: PretrainingFiles, tmp_path: Path, max_length: int):
-    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", max_length=max_length)
+@pytest.mark.parametrize(
+    ("family", "max_length"), [*(("bert", length) for length in (8, 9, 16, 64)), ("roberta", 32), ("distilbert", 32)]
+)
+def test_title_segment_equals_the_tokenizers_pair_encoding(
+    world: PretrainingFiles, tmp_path: Path, family: str, max_length: int
+):
+    """RoBERTa has two separators and one token type; DistilBERT has no token types."""
+    if family != "bert":
+        save_random_masked_lm(family, tmp_path / family)
+    model = world.model if family == "bert" else tmp_path / family
+    stage = write_titled_corpus(world, tmp_path, model).prepare("simlm-ae", max_length=max_length)
     encoder, *_ = record_embedding_inputs(stage)
+    assert ("token_type_ids" in encoder) == (family == "bert")
     for row, passage in enumerate(get_first_batch(stage)):
-        wanted = tokenize_expected(stage, passage)
-        size = len(wanted["input_ids"])
-        assert encoder["input_ids"][row, :size].tolist() == wanted["input_ids"]
-        assert encoder["token_type_ids"][row, :size].tolist() == wanted["token_type_ids"]
+        expected = tokenize_expected(stage, passage)
+        size = len(expected["input_ids"])
+        assert encoder["input_ids"][row, :size].tolist() == expected["input_ids"]
         assert stage.batch()["encoder"].attention[row].sum() == size
-        assert not encoder["token_type_ids"][row, size:].any()
-    assert encoder["token_type_ids"].any()
-
-
-@pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
-    """RoBERTa has two separators and one type; DistilBERT takes no types."""
-    save_random_masked_lm(family, tmp_path / family)
-    stage = write_titled_corpus(world, tmp_path, tmp_path / family).prepare("simlm-ae", max_length=32)
-    encoder, *_ = record_embedding_inputs(stage)
-    for row, passage in enumerate(get_first_batch(stage)):
-        wanted = tokenize_expected(stage, passage)["input_ids"]
-        assert encoder["input_ids"][row, : len(wanted)].tolist() == wanted
-    assert "token_type_ids" not in encoder
+        if family == "bert":
+            assert encoder["token_type_ids"][row, :size].tolist() == expected["token_type_ids"]
+            assert not encoder["token_type_ids"][row, size:].any()
 
 
 @pytest.mark.parametrize(

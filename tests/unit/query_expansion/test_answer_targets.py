@@ -1,4 +1,4 @@
-"""What a GAR generator shall write: answers, sentences and titles worked out by hand."""
+"""Targets of GAR generators: answers, sentences and titles worked out by hand."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ AGAIN = Passage("p5", "Ships sail on Lake Victoria.", "Lake Victoria")
     ("answer", "wanted"),
     [
         ("DAVID BECKHAM", "David Beckham"),
-        ("O'BRIEN", "O'brien"),
         ("the BBC", "the BBC"),  # not in capitals alone
         ("1984", "1984"),
-        ("HENRY VIII", "Henry Viii"),
     ],
 )
 def test_an_answer_in_capitals_alone_gets_initial_capitals(answer: str, wanted: str) -> None:

@@ -17,7 +17,7 @@ from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
 from tests.qa_collection import QuestionFiles, write_questions
-from tests.run_commands import run_rows
+from tests.run_commands import Capture, fail_at_call, run_rows
 from tests.tiny_models import save_tiny_generator
 
 SHORT = "--n 6 --max-new-tokens 4"
@@ -38,11 +38,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuestionFiles:
     return write_questions(tmp_path, 24)
 
 
-def expand(capfd: pytest.CaptureFixture[str], command: str, *arguments: str) -> list[dict[str, Any]]:
+def expand(capfd: Capture, command: str, *arguments: str) -> list[dict[str, Any]]:
     return run_rows(capfd, f"expand-queries {command} -q", *arguments)
 
 
-def get_warnings(capfd: pytest.CaptureFixture[str], command: str) -> str:
+def get_warnings(capfd: Capture, command: str) -> str:
     """Run drtk expand-queries with this command line, and return what it writes to stderr."""
     capfd.readouterr()
     app(["expand-queries", *command.split()], standalone_mode=False)
@@ -65,7 +65,7 @@ def plant_texts(monkeypatch: pytest.MonkeyPatch, model: Path, texts: Sequence[st
 
 
 def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_texts(monkeypatch, models / "t5", ["rivers", " ", "planets market", "rivers", "", "winters"])
     call = f"questions.jsonl --model {models}/t5 --kind answer -o e.jsonl"
@@ -89,9 +89,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert log == "drtk: 24 of 24 questions have no candidate of kind 'answer'\n"
 
 
-def test_texts_do_not_depend_on_order_batches_or_neighbors(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_do_not_depend_on_order_batches_or_neighbors(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
     call = f"--model {models}/t5 --kind answer {SHORT}"
     whole = expand(capfd, f"questions.jsonl {call}")
     assert len({row["text"] for row in whole}) > 40
@@ -106,9 +104,7 @@ def test_texts_do_not_depend_on_order_batches_or_neighbors(
     assert expand(capfd, f"questions.jsonl {call} --seed 43") != whole
 
 
-def test_greedy_beam_and_greedy_with_samples(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_greedy_beam_and_greedy_with_samples(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
     def run(more: str) -> list[dict[str, Any]]:
         call = f"questions.jsonl --model {models}/gpt2 --kind answer --max-new-tokens 4 {more}"
         return expand(capfd, call, "--prompt", "… castles")
@@ -127,7 +123,7 @@ def test_greedy_beam_and_greedy_with_samples(
 
 
 def test_a_generator_records_kind_length_and_questions_of_its_training(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
+    asked: QuestionFiles, models: Path, capfd: Capture
 ) -> None:
     with pytest.raises(
         UsageError, match=r"--kind: .* does not record what it generates; set --kind to answer, sentence"
@@ -144,7 +140,7 @@ def test_a_generator_records_kind_length_and_questions_of_its_training(
 
 
 def test_a_prompt_contains_the_question_as_an_unexpanded_query(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(Path("one.jsonl"), [{"_id": "q", "text": " rivers planets? "}])
     batches = plant_texts(monkeypatch, models / "t5", ["winters"])
@@ -158,7 +154,7 @@ def test_a_prompt_contains_the_question_as_an_unexpanded_query(
 
 
 def test_a_long_question_is_truncated_and_never_the_prompt(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(Path("long.jsonl"), [{"_id": "q", "text": "rivers " * 90}])
     batches = plant_texts(monkeypatch, models / "t5", ["winters"])
@@ -171,7 +167,7 @@ def test_a_long_question_is_truncated_and_never_the_prompt(
         expand(capfd, f"{call} max_length=3", "--prompt", "market winters")
 
 
-def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
     call = f"questions.jsonl --model {models}/gpt2 --kind answer {SHORT}"
     with pytest.raises(UsageError, match="is a language model, which requires `prompt`"):
         expand(capfd, call)
@@ -193,7 +189,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
     def train(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         trained[target.name] = {pairs[index].source for index in range(len(pairs))}
-        save_pretrained_model(start.writer.model, start.writer.tokenizer, target)
+        save_pretrained_model(start.generator.model, start.generator.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -206,7 +202,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
 
 def test_no_question_is_expanded_by_a_generator_that_saw_it(
-    held_out: Held, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    held_out: Held, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generators, questions, trained = held_out
     assert len(trained) == 3
@@ -235,9 +231,7 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     assert all(sum(texts.isdisjoint(others) for others in seen) == 1 for texts in inputs.values())
 
 
-def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(
-    held_out: Held, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(held_out: Held, capfd: Capture) -> None:
     generators, questions, _ = held_out
     rows = expand(capfd, f"{questions} --model {generators} --holdout {SHORT}")
     of_fold = [row for row in rows if row.pop("fold") == 1]
@@ -248,7 +242,7 @@ def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(
 
 
 def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
-    held_out: Held, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    held_out: Held, tmp_path: Path, capfd: Capture
 ) -> None:
     generators, questions, trained = held_out
     folds = [row["fold"] for row in read_rows(generators / "questions.jsonl")]
@@ -271,7 +265,7 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
 
 
 def test_holdout_is_rejected_without_a_generator_per_fold(
-    held_out: Held, models: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    held_out: Held, models: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     generators, questions, _ = held_out
     with pytest.raises(MismatchError, match=r"gen: contains 3 generators, one per fold; use `holdout`, or .*/fold-0"):
@@ -289,7 +283,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
         expand(capfd, f"{call} --set outside=draw")
 
 
-def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pytest.CaptureFixture[str]) -> None:
+def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: Capture) -> None:
     rows = expand(capfd, FROM_RUN)
     assert {row["kind"] for row in rows} == {"sentence", "title", "terms"}
     first = [row for row in rows if row["query_id"] == "q0"]
@@ -304,9 +298,7 @@ def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pyte
     assert [row["_id"] for row in two[:3]] == ["q0#sentence#01", "q0#sentence#02", "q1#sentence#01"]
 
 
-def test_a_run_with_unknown_ids_is_rejected_with_one_line(
-    asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_unknown_ids_is_rejected_with_one_line(asked: QuestionFiles, capfd: Capture) -> None:
     run = asked.run.read_text()
     asked.run.write_text(run.replace("q1 Q0 d1 ", "q1 Q0 gone ").replace("q2 Q0 d2 ", "q2 Q0 lost "))
     with pytest.raises(RecordError, match=r"bm25.run:5: the corpus has no 'gone' \(1 more ids are unknown\)$"):
@@ -335,16 +327,12 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(
         ("--model m --holdout --prompt x", "--prompt cannot be combined with --holdout"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    asked: QuestionFiles, capfd: pytest.CaptureFixture[str], more: str, message: str
-) -> None:
+def test_contradictory_options_are_rejected(asked: QuestionFiles, capfd: Capture, more: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         expand(capfd, f"questions.jsonl {more}")
 
 
-def test_a_question_without_text_is_reported_with_its_line(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_without_text_is_reported_with_its_line(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
     write_rows(asked.questions, [*read_rows(asked.questions), {"_id": "blank", "text": " "}])
     call = f"questions.jsonl --model {models}/t5 --kind answer --n 1 --max-new-tokens 2"
     with pytest.raises(RecordError, match=r"questions.jsonl:25: 'blank' has no text"):
@@ -353,22 +341,12 @@ def test_a_question_without_text_is_reported_with_its_line(
 
 
 def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
-    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
     call = f"questions.jsonl --model {models}/t5 --kind answer {SHORT}"
-    run_batch, batches = QueryExpander.__call__, []
-
-    def fail(self: QueryExpander, prepared: Any) -> Any:
-        batches.append(1)
-        if len(batches) == 4:
-            raise DrtkError("power failure")
-        return run_batch(self, prepared)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(QueryExpander, "__call__", fail)
-        with pytest.raises(DrtkError, match="power failure"):
-            expand(capfd, f"{call} -o parts")
+    with fail_at_call(4, QueryExpander, "__call__"):
+        expand(capfd, f"{call} -o parts")
     assert read_json(Path("parts.part.json"))["records"] == 12
     assert not Path("parts").exists()
     expand(capfd, f"{call} -o parts --resume")
@@ -378,9 +356,7 @@ def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
     assert counts[0] == counts[1]
 
 
-def test_missing_candidates_are_reported_with_kind_and_corpus(
-    asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_candidates_are_reported_with_kind_and_corpus(asked: QuestionFiles, capfd: Capture) -> None:
     write_rows(asked.corpus, [row | {"text": " "} for row in read_rows(asked.corpus)])
     problem = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     no_sentences = "24 of 24 questions have no candidate of kind 'sentence'"

@@ -22,7 +22,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import read_rows, write_rows
 from tests.retriever_setup import MemoryCorpus
-from tests.run_commands import run_rows, write_text
+from tests.run_commands import Capture, fail_at_call, run_rows, write_text
 from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_generator
 
 OPTIONS = "--queries queries.jsonl --max-new-tokens 6 --device cpu -q --model"
@@ -59,7 +59,7 @@ def read(model: Path, more: str, *, corpus: str = "corpus.jsonl") -> None:
     app(f"read --corpus {corpus} {OPTIONS} {model} {more}".split(), standalone_mode=False)
 
 
-def predict(capfd: pytest.CaptureFixture[str], model: Path, more: str) -> dict[str, tuple[str, float]]:
+def predict(capfd: Capture, model: Path, more: str) -> dict[str, tuple[str, float]]:
     rows = run_rows(capfd, f"read --corpus corpus.jsonl {OPTIONS} {model} {more}")
     return {row["query_id"]: (row["answer"], row["score"]) for row in rows}
 
@@ -96,7 +96,7 @@ def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
     return " ".join(writer.tokenizer.decode(tokens, skip_special_tokens=True).split()), score
 
 
-def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capfd: Capture) -> None:
     answers = predict(capfd, model, "run")
     with torch.inference_mode():
         for question in iter_inputs("run"):
@@ -107,7 +107,7 @@ def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capf
 
 
 def test_batches_windows_and_neighbors_change_no_answer(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predict(capfd, model, "run")
     others = [predict(capfd, model, "run --set batch_tokens=1")]
@@ -136,9 +136,7 @@ def fuse(depth: int = 20) -> list[tuple[str, float]]:
     return [hit for pair in zip(*rankings, strict=True) for hit in pair]
 
 
-def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(here: Path, model: Path, capfd: Capture) -> None:
     hits = fuse()
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(hits, start=1)]
     write_text(here / "fused", "".join(lines))
@@ -151,9 +149,7 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
     assert predict(capfd, model, "fused --depth 10 --set order=score") != answer
 
 
-def test_different_orders_of_ranks_and_scores_are_reported_once(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_different_orders_of_ranks_and_scores_are_reported_once(here: Path, model: Path, capfd: Capture) -> None:
     hits = enumerate(fuse(), start=1)
     lines = [f"{{}} Q0 {id} {rank} {score} t\n" for rank, (id, score) in hits]
     write_text(here / "fused", "".join(line.format(query) for query in ("q1", "q2") for line in lines))
@@ -166,7 +162,7 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(
     assert "different orders" not in capfd.readouterr().err  # the scores of drtk fuse fall with the ranks
 
 
-def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: Capture) -> None:
     # 4 of 20 questions have the answer of the reader; one question is not in the run.
     read(model, "run -o predictions.jsonl")
     answers = {row["query_id"]: row["answer"] for row in read_rows(here / "predictions.jsonl")}
@@ -182,31 +178,18 @@ def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: pyte
 
 
 def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.read.WINDOW", 4)
     read(model, "run -o whole")
-    done = []
-    work = AnswerReader.__call__
-
-    def fail(self: AnswerReader, prepared: Any) -> Any:
-        if len(done) == 3:
-            raise DrtkError("power failure")
-        done.append(prepared)
-        return work(self, prepared)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AnswerReader, "__call__", fail)
-        with pytest.raises(DrtkError, match="power failure"):
-            read(model, "run -o out")
+    with fail_at_call(4, AnswerReader, "__call__"):
+        read(model, "run -o out")
     assert Path("out.part").read_text().count("\n") == 12  # three windows of four
     read(model, "run -o out --resume")
     assert Path("out").read_bytes() == Path("whole").read_bytes()
 
 
-def test_a_released_reader_loads_from_its_wrapped_weights(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_released_reader_loads_from_its_wrapped_weights(here: Path, model: Path, capfd: Capture) -> None:
     # The public code saves encoder.* as encoder.encoder.*, each block's parts below module.*, and no tokenizer.
     wrapped = here / "wrapped"
     wrapped.mkdir()
@@ -233,7 +216,7 @@ def test_a_released_reader_loads_from_its_wrapped_weights(
 
 
 def test_unknown_ids_and_models_of_another_kind_are_rejected(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+    here: Path, model: Path, capfd: Capture, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     write_text(here / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
     with pytest.raises(RecordError, match=r"unknown:2: the corpus has no 'nowhere'"):
@@ -253,7 +236,7 @@ def test_unknown_ids_and_models_of_another_kind_are_rejected(
 
 
 def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(
-    here: Path, model: Path, capfd: pytest.CaptureFixture[str]
+    here: Path, model: Path, capfd: Capture
 ) -> None:
     passages = read_rows(here / "corpus.jsonl")
     write_text(here / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
@@ -274,7 +257,7 @@ def test_skipped_passages_make_room_for_the_next(here: Path) -> None:
     assert question.inputs == make_inputs("q1", "d1", "d2")
 
 
-def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: Capture) -> None:
     folder = here / "broken"
     loaded = T5ForConditionalGeneration.from_pretrained(model)
     loaded.shared.weight.data[:] = float("nan")
@@ -285,7 +268,7 @@ def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: pytest.CaptureF
         predict(capfd, folder, "run")
 
 
-def test_a_run_without_a_query_is_reported(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_query_is_reported(here: Path, model: Path, capfd: Capture) -> None:
     write_text(here / "empty", "")
     capfd.readouterr()
     read(model, "empty")

@@ -227,14 +227,6 @@ def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp
     assert content(tmp_path / "out") == WHOLE
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_no_records_give_an_empty_output_with_a_manifest(tmp_path: Path, suffix: str) -> None:
-    output = tmp_path / f"out{suffix}"
-    run(output, records=[])
-    assert content(output) == b""
-    assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 0, "out": 0}
-
-
 def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")  # if this fails, the link is replaced and not the device
     run(tmp_path / "null")

@@ -168,15 +168,6 @@ def test_opening_a_part_that_another_run_finishes_keeps_the_finished_output(
     assert target.read_bytes() == b"two\n"
 
 
-def test_a_device_is_written_and_not_replaced(tmp_path: Path) -> None:
-    # By way of a link: should this fail, the link is replaced and not the machine's device.
-    (tmp_path / "null").symlink_to("/dev/null")
-    with Output(str(tmp_path / "null")) as output:
-        output.write(b"one\n")
-    assert (tmp_path / "null").is_symlink()
-    assert os.listdir(tmp_path) == ["null"]
-
-
 def test_a_full_disk_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     output = Output(str(tmp_path / "full")).begin()

@@ -1,8 +1,7 @@
-"""DPR's answer matching, SQuAD's exact match and F1, and targets of generators, compared with a reference."""
+"""DPR's answer matching, and SQuAD's exact match and F1, compared with a reference."""
 
 from __future__ import annotations
 
-import random
 import unicodedata
 from collections.abc import Callable
 
@@ -10,13 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drtk.query_expansion.train_generator import (
-    build_title_target,
-    capitalize_words,
-    select_answer_target,
-    select_sentence_target,
-)
-from drtk.records import Passage
 from drtk.text.answers import (
     PatternMatcher,
     TokenMatcher,
@@ -25,11 +17,7 @@ from drtk.text.answers import (
     normalize_answer,
     tokenize_answer,
 )
-from drtk.text.expanded_text import expand_query, format_query
-from drtk.text.sentences import split_plain_sentences
 from tests.reference import answers as reference
-from tests.reference import queries
-from tests.reference.queries import Found
 
 BEYONCE = "Beyonc\u00e9"
 DPR_TABLE = [
@@ -90,8 +78,6 @@ def test_exact_match_and_f1() -> None:
     assert compute_token_f1("the", ["b"]) == 0.0
 
 
-# Against loops written from the description of the methods.
-
 # Characters that Python's tables know: those of the regex library are of a later Unicode.
 ANY = st.text(st.characters(exclude_categories=["Cs", "Cn", "Co"]), max_size=12)
 SPELLINGS = """a A The an U.S. 1,000 Beyonc\u00e9 Beyonce\u0301 Beyonce O'Brien O\u2019Brien \u1e9e \u03a3\u03a3 \u03c3\u03c2 \u0130
@@ -138,53 +124,3 @@ def test_exact_match_equals_the_reference(prediction: str, golds: list[str], how
     golds = [*golds, respell(prediction, how)] if taken else golds
     assert normalize_answer(prediction) == reference.normal(prediction)
     assert is_exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))
-
-
-@given(
-    st.lists(
-        st.sampled_from(["DAVID", "Beckham", "VIII", "O'BRIEN", "U.S.", "1984", "\u00c9MILE", "the", "-"]), max_size=5
-    )
-)
-def test_capitalization_of_answers_equals_the_reference(words: list[str]) -> None:
-    answer = " ".join(words)
-    assert capitalize_words(answer) == queries.initial_capitals(answer)
-    if answer:
-        assert select_answer_target([answer], case="initial") == queries.initial_capitals(answer)
-        assert select_answer_target([answer], case="kept") == answer
-
-
-def test_expanded_queries_equal_the_reference() -> None:
-    for question in ("who wrote hamlet", " who wrote hamlet?", "who wrote hamlet?\n", "who? where??", " ?", ""):
-        assert format_query(question).split() == queries.plain(question).split()
-        expanded = expand_query(question, "a play")
-        assert expanded.split() == queries.expanded(question, "a play").split()
-        if question.strip(" ?"):
-            assert (format_query(question), expanded) == (queries.plain(question), queries.expanded(question, "a play"))
-
-
-def sample_hits(rng: random.Random, answers: list[str]) -> list[Passage]:
-    """Return up to eight passages of up to three sentences, some with an answer, some with equal titles."""
-    hits = []
-    for number in range(rng.randint(0, 8)):
-        sentences = []
-        for _ in range(rng.randint(1, 3)):
-            words = rng.choices(["river", "Lake", "stone", *answers, "bridge", "town", "north"], k=rng.randint(1, 5))
-            sentences.append(" ".join(["Here", *words]) + ".")
-        title = rng.choice(["Nile", "Lake Victoria", "Speke", "Ruvu"])
-        hits.append(Passage(f"d{number}", " ".join(sentences), title))
-    return hits
-
-
-def test_generator_targets_equal_the_reference() -> None:
-    for seed in range(60):
-        rng = random.Random(seed)
-        answers = rng.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])
-        passages = sample_hits(rng, [answer.upper() for answer in answers if answer != "never said"])
-        hits = [Found(passage.id, passage.text, passage.title) for passage in passages]
-        contains = TokenMatcher(answers)
-        assert select_sentence_target(passages, contains) == queries.sentence_target(
-            hits, answers, split=split_plain_sentences
-        )
-        for mode in ("all", "first"):
-            titles = queries.title_targets(hits, answers, every=mode == "all")
-            assert build_title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, UsageError
-from tests.run_commands import stop_at
 from tests.unit.text.small_tokenizers import word_pieces
 
 
@@ -151,37 +148,6 @@ def test_rejected_options(run, tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
         run([{"_id": "a", "text": "He went."}], *arguments)
     assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
-    documents = [{"_id": str(n), "text": f"He went {n} times. She came. " * (n % 60)} for n in range(600)]
-    options = ["--max-words", 20, "--set", "short_prob=0.3", "--set", "punkt_mb=0.05"]
-    rows, _ = run(documents, *options, "--num-workers", 1)
-    cut = tmp_path / "cut.jsonl"
-    call = ["chunk", tmp_path / "in.jsonl", *options, "--num-workers", 2, "-o", cut]
-    process = stop_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    workers = children.read_text().split() if children.exists() else []
-    if signal_number == signal.SIGINT:  # sent to parent and workers, as a terminal does
-        os.killpg(process.pid, signal_number)
-    else:
-        process.send_signal(signal_number)
-    process.send_signal(signal.SIGCONT)
-    _, log = process.communicate(timeout=300)
-    assert process.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL)
-    assert b"Traceback" not in log
-    assert not cut.exists()
-    app([str(argument) for argument in [*call, "--resume"]], standalone_mode=False)
-    assert [json.loads(line) for line in cut.open()] == rows
-    assert not any(is_alive(worker) for worker in workers)
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.slow

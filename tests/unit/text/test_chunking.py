@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -103,15 +102,6 @@ def test_greedy_groups_are_full_and_within_the_cap(lengths, cap, overlap):
         for size, group in zip(sizes(groups), groups[1:], strict=False):
             sentence, begin, _ = group[0]
             assert begin or size + lengths[sentence] > cap
-
-
-@given(st.integers(0, 300), st.integers(1, 40), st.integers(0, 39))
-def test_blocks_cover_all_words(count, cap, overlap):
-    overlap = min(overlap, cap - 1)
-    blocks = split_blocks(count, cap, overlap=overlap)
-    assert sorted({word for begin, end in blocks for word in range(begin, end)}) == list(range(count))
-    assert all(0 < end - begin <= cap for begin, end in blocks)
-    assert all(last[1] - first[0] == overlap for last, first in pairwise(blocks))
 
 
 # Passages.

@@ -32,8 +32,7 @@ raise SystemExit("a file that is run would end here")
 def flow(speed):
     """Return the water that passes in a second.
 
-    The speed is in meters.
-    """
+    The speed is in meters."""
 
 def _hidden():
     """Not for users.
@@ -43,21 +42,18 @@ def _hidden():
 class River:
     """A stream of water that runs into the sea.
 
-    It has a name.
-    """
+    It has a name."""
 
     def __init__(self):
         """Make a river.
 
-        Out of nothing.
-        """
+        Out of nothing."""
 
     if True:
         async def mouth(self):
             """Where the river ends.
 
-            Usually a sea.
-            """
+            Usually a sea."""
 
     def silent(self):
         """Only a summary."""

@@ -21,7 +21,7 @@ from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import run_command, run_rows, write_text
+from tests.run_commands import Capture, run_command, run_rows, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
@@ -85,9 +85,7 @@ def models(place: Path) -> dict[str, Path]:
     return {method: place / method for method in ("deepct", "deepimpact")}
 
 
-def weigh(
-    capfd: pytest.CaptureFixture[str], source: Path, method: str, model: Path, more: str = ""
-) -> list[dict[str, Any]]:
+def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = "") -> list[dict[str, Any]]:
     return run_rows(capfd, f"termweight {source} --method {method} --model {model} {more}")
 
 
@@ -100,7 +98,7 @@ def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], l
     return found
 
 
-def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd) -> None:
+def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd: Capture) -> None:
     unseen = write_rows(place / "unseen", [{"_id": "u", "text": "sailors castleing copperal violinish wintering"}])
     (row,) = weigh(capfd, unseen, "deepct", models["deepct"])
     (pieces,) = WordPieceTokenizer(str(models["deepct"]))([row["text"]])
@@ -113,7 +111,9 @@ def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[s
     assert read_json(models["deepct"] / "meta.json")["term_weights"]["method"] == "deepct"
 
 
-def test_deepimpact_learns_the_words_that_distinguish_positives(place: Path, models: dict[str, Path], capfd) -> None:
+def test_deepimpact_learns_the_words_that_distinguish_positives(
+    place: Path, models: dict[str, Path], capfd: Capture
+) -> None:
     rows = weigh(capfd, place / "corpus.jsonl", "deepimpact", models["deepimpact"])
     asked, never = by_ending([(row["_id"], row["impacts"]) for row in rows])
     assert np.mean(asked) > np.mean(never) + 50
@@ -132,7 +132,7 @@ def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models: 
 
 
 def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(
-    place: Path, models: dict[str, Path], capfd
+    place: Path, models: dict[str, Path], capfd: Capture
 ) -> None:
     batches = [weigh(capfd, place / "corpus.jsonl", "deepct", models["deepct"], more)
                for more in ("", "--set batch_tokens=1")]  # fmt: skip
@@ -171,7 +171,7 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
 
 
 @pytest.mark.slow
-def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd) -> None:
+def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd: Capture) -> None:
     skip_without_lucene()
     out = place / "impacts.jsonl"
     call = ["termweight", place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"]]
@@ -233,13 +233,13 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     ],
 )
 def test_contradictory_options_are_rejected(
-    place: Path, tmp_path: Path, method: str, more: str, message: str, capfd
+    place: Path, tmp_path: Path, method: str, more: str, message: str, capfd: Capture
 ) -> None:
     with pytest.raises(UsageError, match=message):
         run_command(capfd, *train(place, method, tmp_path / "m", *more.split()))
 
 
-def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
+def test_missing_files_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
     arguments = train(place, "deepct", tmp_path / "m")
     for flag, message in (
         ("--corpus", "--train requires --corpus, --queries and --model"),
@@ -254,7 +254,7 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     assert not (tmp_path / "m").exists()
 
 
-def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
+def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
     row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
     for method, more, rows, message in (
         ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: 'q1' has no negatives"),
@@ -267,7 +267,7 @@ def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
 
 
 def test_titles_are_read_as_the_model_was_trained_to(
-    place: Path, models: dict[str, Path], tmp_path: Path, capfd
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
 ) -> None:
     titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
     bare = tmp_path / "bare"
@@ -279,14 +279,18 @@ def test_titles_are_read_as_the_model_was_trained_to(
         weigh(capfd, titled, "deepct", bare, "--set title=join")
 
 
-def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models: dict[str, Path], capfd) -> None:
+def test_models_that_were_not_trained_to_weigh_are_rejected(
+    place: Path, models: dict[str, Path], capfd: Capture
+) -> None:
     with pytest.raises(MismatchError, match="not a term weighting model"):
         weigh(capfd, place / "corpus.jsonl", "deepct", place / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact; deepct contradicts it"):
         weigh(capfd, place / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
-def test_added_texts_of_a_wrong_type_are_named(place: Path, models: dict[str, Path], tmp_path: Path, capfd) -> None:
+def test_added_texts_of_a_wrong_type_are_named(
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
+) -> None:
     rows = [{"_id": f"p{n}", "text": "rivers", "queries": queries} for n, queries in ((8, ["q"]), (9, 7))]
     bad = write_rows(place / "added.jsonl", rows)
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
