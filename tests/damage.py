@@ -214,7 +214,7 @@ def _write_manifest(folder: Path, program: str, kind: str = "model", **facts: An
 
 DENSE = {  # type and options of drtk index
     "exact": "exact",
-    "exact_int8": "exact --precision int8",
+    "exact_int8": "exact --vector-dtype int8",
     "flat": "flat",
     "hnsw": "hnsw",
     "ivf": "ivf",
