@@ -2,11 +2,11 @@
 
 python benchmarks/compare_checkouts.py OLD NEW [--data DIR] [--rounds N] [--only NAME ...] [--folder DIR]
 
-OLD and NEW are folders of checkouts; both run under this Python, in turns, with one thread. Each command runs on a small and on a large
-input, and the difference of their processor seconds counts: start-up cancels out, and other work on the machine matters little.
-Prints for each command the medians and their ratio, the speed of NEW over that of OLD: 1 is as fast, .95 is 5% slower. The
-inputs are 5,000 paragraphs of SQuAD, their questions and an untrained encoder of 3 layers, so that drtk's own work
-weighs more than with a large model; OLD makes them, in --folder, once.
+OLD and NEW are checkouts; both run under this Python, in turns, with one thread, and must know the options of COMMANDS. Each command runs
+on a small and on a large input. The difference of their processor seconds counts, which excludes startup and is little affected by other
+processes. Prints the medians of each command and the speed of NEW divided by that of OLD: .95 is 5% slower. The inputs are 5,000
+paragraphs of SQuAD, their questions and an untrained encoder of 3 layers, so that most of the time is drtk's own code; OLD makes them
+once, in --folder.
 """
 
 from __future__ import annotations

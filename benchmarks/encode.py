@@ -2,7 +2,7 @@
 
     python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N]
 
-Both take turns, and the best of the repeats counts. Processor seconds vary less on a shared machine. Writes JSON to stdout.
+Both take turns, and the fastest repeat counts. Processor seconds are printed too: they vary less on a shared machine. Writes JSON to stdout.
 """
 
 from __future__ import annotations

@@ -87,12 +87,12 @@ def generate_plain(
             batch, padding=True, truncation=True, max_length=settings.max_length, return_tensors="pt"
         )
         with torch.inference_mode():
-            found = model.generate(
+            outputs = model.generate(
                 input_ids=inputs.input_ids.to(device), attention_mask=inputs.attention_mask.to(device), do_sample=True,
                 top_k=settings.top_k, top_p=settings.top_p, num_return_sequences=settings.n,
                 max_new_tokens=settings.max_new_tokens,
             )  # fmt: skip
-        texts += writer.tokenizer.batch_decode(found, skip_special_tokens=True)
+        texts += writer.tokenizer.batch_decode(outputs, skip_special_tokens=True)
     return time.perf_counter() - start, texts
 
 
@@ -113,11 +113,11 @@ def profile_operations(work: Callable[[], object], device: str) -> dict[str, Any
     """Profile `work`; return the operations with the most self time, of the GPU if there is one, and their share."""
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     start = time.perf_counter()
-    with profile(activities=kinds) as found:
+    with profile(activities=kinds) as profiler:
         work()
     took = time.perf_counter() - start
     by_own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"  # microseconds
-    operations = sorted(found.key_averages(), key=lambda entry: -getattr(entry, by_own))
+    operations = sorted(profiler.key_averages(), key=lambda entry: -getattr(entry, by_own))
     total = sum(getattr(entry, by_own) for entry in operations)
     return {
         "seconds": took,
@@ -168,7 +168,7 @@ def main() -> None:
             if options.profile
             else None
         )
-    rates = {kind: options.passages / min(found) for kind, found in seconds.items()}
+    rates = {kind: options.passages / min(rounds) for kind, rounds in seconds.items()}
     result = {
         "command": "python benchmarks/generate.py",
         "passages": options.passages,

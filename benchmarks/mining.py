@@ -2,10 +2,9 @@
 
 python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch-size N] [--rounds N] [--out FILE]
 
-Every way runs in a process of its own, from vectors on disk to a file of examples; they take turns, and the quickest
-round of each counts. Writes JSON: seconds, processor seconds of all threads, queries a second, peak memory (of which the
-vectors themselves are a part), and whether each query got the same negatives as by raw faiss. Vectors are random, of
-length 1, float32; each query lies near one passage, which is its positive.
+Each program runs in its own process, from vectors on disk to a file of examples; they take turns, and the fastest round of each counts.
+Writes JSON: seconds, processor seconds of all threads, queries per second, peak memory (vectors included), and whether the negatives of
+each query are equal. Vectors are random, float32, normalized; each query is near one passage, its positive.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def mine_plain(folder: Path, output: str, depth: int, batch: int) -> None:
     draw = random.Random(0)
     with open(output, "w") as file:
         for first in range(0, len(queries), batch):
-            _, found = index.search(queries[first : first + batch], depth)
-            for at, row in enumerate(found.tolist(), start=first):
+            _, rows = index.search(queries[first : first + batch], depth)
+            for at, row in enumerate(rows.tolist(), start=first):
                 negatives = [f"p{passage}" for passage in row if passage != at]
                 draw.shuffle(negatives)
                 file.write(json.dumps({"query_id": f"q{at}", "positives": [f"p{at}"], "negatives": negatives}) + "\n")
@@ -163,11 +162,11 @@ def main() -> None:
             calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
         rounds = [{way: measure_command(call) for way, call in calls.items()} for _ in range(given.rounds)]
         results: dict[str, dict[str, Any]] = {}
-        wanted = read_negatives(out["raw faiss"])
+        expected = read_negatives(out["raw faiss"])
         for way in calls:
             best = min((one[way] for one in rounds), key=lambda one: one["seconds"])
-            found = read_negatives(out[way])
-            same = [len(found[query] & wanted[query]) / len(wanted[query]) for query in wanted]
+            negatives = read_negatives(out[way])
+            same = [len(negatives[query] & expected[query]) / len(expected[query]) for query in expected]
             results[way] = {key: round(value, 2) for key, value in best.items()} | {
                 "queries_per_s": round(given.queries / best["seconds"], 1),
                 "agrees": round(sum(same) / len(same), 6),

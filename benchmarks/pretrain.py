@@ -46,14 +46,14 @@ def main() -> None:
     tokens = _count_tokens_per_text(_open_inputs(options))
     rounds: dict[str, list[dict[str, float]]] = {"textbook": [], "drtk": []}
     for _ in range(options.rounds):
-        for name, found in rounds.items():
+        for name, results in rounds.items():
             call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
             done = subprocess.run(call, capture_output=True, text=True, check=True)
-            found.append(json.loads(done.stdout.splitlines()[-1]))
-            print(name, found[-1], file=sys.stderr)
-    best = {name: max(found, key=lambda each: each["sequences_per_second"]) for name, found in rounds.items()}
-    for found in best.values():
-        found["tokens_per_second"] = found["sequences_per_second"] * tokens
+            results.append(json.loads(done.stdout.splitlines()[-1]))
+            print(name, results[-1], file=sys.stderr)
+    best = {name: max(results, key=lambda result: result["sequences_per_second"]) for name, results in rounds.items()}
+    for result in best.values():
+        result["tokens_per_second"] = result["sequences_per_second"] * tokens
     report = {
         "benchmark": "pretrain",
         "command": " ".join(["python", "benchmarks/pretrain.py", *map(_anonymize_path, sys.argv[1:])]),

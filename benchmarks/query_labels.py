@@ -2,11 +2,11 @@
 
 python benchmarks/query_labels.py [DATA] [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
 
-DATA is a folder with `squad` in BEIR layout: its paragraphs are the passages, N of its questions are expanded with the first words of the
-passages that the plain question finds. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, what pyserini's LuceneSearcher calls) is given
-the different query strings, and its results stay in Java: nothing is turned into Python, no answer is looked for. drtk searches, by the same Lucene, and in the
-second of its rows also looks for answers and writes the labels. A process each; the first hundred queries warm the JVM and are not
-counted. Writes JSON: queries per second, the ratios to Anserini's, how many first passages agree, versions, hardware.
+DATA is a folder with `squad` in BEIR layout: its paragraphs are the passages, and N of its questions are expanded with the first words of
+the passages that the question alone retrieves. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, which pyserini's
+LuceneSearcher calls) gets the distinct query strings; its results stay in Java and no answers are searched in them. drtk uses the same
+Lucene; its second row includes finding answers and writing labels. Each runs in its own process; the first 100 queries warm up the JVM and
+are not counted. Writes JSON: queries per second, ratios to Anserini, agreement of the top passages, versions, hardware.
 """
 
 from __future__ import annotations

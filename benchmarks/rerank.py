@@ -2,10 +2,9 @@
 
     python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N]
 
-A cross-encoder is made of the model's weights with a new head, so that any encoder will do: what it costs does not
-depend on how good it is. Queries are first sentences of passages, their candidates are passages drawn at random. drtk
-does all that the command does: it reads the run and looks texts up, tokenizes, scores, sorts and writes; loading the
-model apart. The two take turns; the best of the repeats counts. JSON on stdout.
+The cross-encoder is MODEL with a new head, because speed does not depend on quality. Queries are first sentences of passages; their
+candidates are passages sampled at random. drtk does everything that the command does except loading the model: it reads the run, looks up
+texts, tokenizes, scores, sorts and writes. Both take turns, and the fastest repeat counts. Writes JSON to stdout.
 """
 
 from __future__ import annotations

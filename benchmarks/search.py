@@ -2,9 +2,9 @@
 
 python benchmarks/search.py [--passages N] [--queries N] [--dimension N] [-k N] [--out FILE]
 
-Writes JSON: for each way the seconds to open and to search, queries a second, and how many of the k passages agree with
-those of the exact index. The vectors are random and of length 1; threads are those the environment allows. The quickest
-of three searches counts; processor seconds (of all threads) are the steadier figure on a machine shared with others.
+Writes JSON: for each method the seconds to open and to search, queries per second, and the overlap of its top k passages with those of
+the exact index. Vectors are random and normalized; the environment sets the number of threads. The fastest of three searches counts.
+Processor seconds (of all threads) vary less on a shared machine.
 """
 
 from __future__ import annotations
@@ -100,9 +100,11 @@ def time_best_of(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tu
     return *min(times), found
 
 
-def compute_agreement(found: list[Ranking], wanted: list[Ranking]) -> float:
+def compute_agreement(hits: list[Ranking], expected: list[Ranking]) -> float:
     """Return the mean overlap of the top k passages per query."""
-    shares = [len(dict(one).keys() & dict(other).keys()) / len(other) for one, other in zip(found, wanted, strict=True)]
+    shares = [
+        len(dict(one).keys() & dict(other).keys()) / len(other) for one, other in zip(hits, expected, strict=True)
+    ]
     return sum(shares) / len(shares)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/store.py --passages 1000000 -o results/store.json
 
-Makes a corpus of random words, then measures in a fresh process each: seconds to open it once it is indexed, random reads per
-second, and what the process holds in memory (own, anonymous memory; pages of files are the system's to take back).
+Writes a corpus of random words, then measures each store in a new process: seconds to open the indexed corpus, random reads per second,
+and anonymous memory (without pages of mapped files, which the system can reclaim).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Learned term weights beside plain BM25: DeepCT and DeepImpact trained on SQuAD's train questions, judged on questions held out.
+"""Learned term weights compared with plain BM25: DeepCT and DeepImpact, trained on SQuAD's train questions, evaluated on held-out questions.
 
 python benchmarks/term_weights.py --data DIR --model DIR [--methods deepct deepimpact] [--max-steps N] [--out FILE] [--work DIR]
 
-DIR of --data holds `squad` and `cranfield` in BEIR's layout; --model is the encoder to start from. Everything runs through the
-commands. Passages that are searched were not trained on: 1,000 of SQuAD's dev paragraphs and 1,000 train paragraphs as distractors,
-whose questions choose k1 and b; Cranfield; and `drtk sample` of the installed packages. Writes JSON: measures by collection and system.
+The folder of --data contains `squad` and `cranfield` in BEIR layout; --model is the initial encoder. All steps are drtk commands.
+Evaluated collections: 1,000 paragraphs of SQuAD dev with 1,000 train paragraphs as distractors, whose questions tune k1 and b; Cranfield;
+and `drtk sample` of the installed packages. No evaluated passage is used in training. Writes JSON: measures by collection and system.
 """
 
 from __future__ import annotations

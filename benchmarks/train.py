@@ -2,12 +2,11 @@
 
 python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--out FILE]
 
-InfoNCE at temperature .05 by cosine over the positives and hard negatives of the batch: sentence-transformers'
-MultipleNegativesRankingLoss, then its cached form beside --grad-cache (--chunk 0 leaves that out). Both see the same texts in the same order, each in a
-process of its own, and take turns; samples a second are of the steps after the first two. Processor seconds are given too: on a
-machine shared with others they are the steadier figure. Memory is the peak of the process (of the GPU where there is one), less
-what it has before the first step; --tensors adds what the tensors alone take in a step at most, beside those that are there
-before it, and spoils the clock. Writes JSON.
+InfoNCE with cosine similarity and temperature .05 over the positives and hard negatives of the batch, compared with sentence-transformers'
+MultipleNegativesRankingLoss; then --grad-cache compared with its cached version (--chunk 0 skips this). Both get the same texts in the
+same order, run in separate processes and take turns. Samples per second exclude the first two steps; processor seconds vary less on a
+shared machine. Memory is the peak of the process (of the GPU, if there is one) minus that before the first step; --tensors adds the peak
+of new tensors in a step and makes the timing invalid. Writes JSON.
 """
 
 from __future__ import annotations

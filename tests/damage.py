@@ -261,7 +261,7 @@ class Subjects:
         return self._index("exact", self._file("vectors"), self._query_vectors())
 
     def _exact_int8(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._query_vectors(), "--precision", "int8")
+        return self._index("exact", self._file("vectors"), self._query_vectors(), "--vector-dtype", "int8")
 
     def _flat(self) -> Subject:
         return self._index("flat", self._file("vectors"), self._query_vectors())

@@ -238,7 +238,7 @@ def train_generator(
     if questions is not None and settings.folds is not None:
         _train_folds(questions, dev_questions, model, settings, training, job)
         return
-    plan_schedule(len(trained), settings, what="pairs", source=source)
+    plan_schedule(len(trained), settings, unit="pairs", source=source)
     resuming = job.is_resuming
     folder = job.begin()
     if questions is not None:

@@ -229,8 +229,10 @@ def _train_on_lists(
     judgments = load_qrels(qrels, tracker=job.tracker)
     data = read_lists(source, vectors=opened, judgments=judgments, depth=settings.depth, tracker=job.tracker)
     opened.warn_if_order_differs(data.source)
-    if data.without:
-        log(f"excluded {data.without:,} queries without a positive among their first {settings.depth} documents")
+    if data.without_relevant:
+        log(
+            f"excluded {data.without_relevant:,} queries without a positive among their first {settings.depth} documents"
+        )
     if data.unjudged:
         log(f"excluded {data.unjudged:,} of {data.queries:,} queries without a judgment")
     plan_list_schedule(data, settings)
@@ -251,7 +253,7 @@ def _train_on_lists(
     job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": settings.dev_vectors})
     job.counts |= {
         "lists": len(data.lists),
-        "without a positive": data.without,
+        "without a positive": data.without_relevant,
         "without a judgment": data.unjudged,
         **facts,
     }

@@ -33,7 +33,7 @@ from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
 MAX_RELEVANT = 4  # relevant documents shown per query
-TOP = 10  # ranks stored per run besides those of judged documents
+TOP_RANKS = 10  # ranks stored per run besides those of judged documents
 ShowPassage = Callable[[str, str], tuple[str, str]]  # (query text, passage id) -> title and snippet
 
 
@@ -61,7 +61,7 @@ class System:
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
     def find_rank(self, query: str, id: str) -> int | None:
-        """Return the rank of a judged document or of a document in the top `TOP`; None if not retrieved."""
+        """Return the rank of a judged document or of a document in the top `TOP_RANKS`; None if not retrieved."""
         top = self.top_ids.get(query, [])
         return self.judged_ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
 
@@ -251,7 +251,7 @@ def compare_runs(
             if len(system.runs) == 1:
                 for query, ids in rankings.ids.items():
                     judged = judgments[query]
-                    system.top_ids[query] = ids[:TOP]
+                    system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _find_common_queries(retrieved, judgments, settings, judged_by)
     results = [result for system in systems.values() for result in system.runs]

@@ -14,7 +14,7 @@ from drtk.errors import DrtkError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 
-MIN_TREND = 6  # values needed for a trend
+MIN_TREND_VALUES = 6  # values needed for a trend
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
@@ -64,7 +64,7 @@ class Curve:
 def describe_loss(loss: Curve) -> str:
     """Return a sentence on how the training loss changed."""
     steps = f"{loss.steps[-1]:,} steps"
-    if len(loss.values) < MIN_TREND:
+    if len(loss.values) < MIN_TREND_VALUES:
         return f"The training log has {len(loss.values)} losses in {steps}, too few for a trend."
     verb = "fell" if loss.last < loss.first else "did not fall:"
     return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."

@@ -15,7 +15,7 @@ from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 
 # ir_measures' parser of trec_eval names lacks 15 of these, so drtk has its own.
-_NAMES = [
+_TREC_NAMES = [
     "runid", "num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref", "recip_rank",
     "iprec_at_recall", "P", "relstring", "recall", "infAP", "gm_bpref", "Rprec_mult", "utility", "11pt_avg", "binG",
     "G", "ndcg", "ndcg_rel", "Rndcg", "ndcg_cut", "map_cut", "relative_P", "success", "set_P", "set_relative_P",
@@ -41,8 +41,8 @@ _PARAMETERS = {  # measure -> (kind of its parameters, default); other measures 
     "rbp_resid": ("persistence", ""),
 }
 _COUNTS = ["runid", "num_q", "num_ret", "num_rel", "num_rel_ret"]
-_SETS = {
-    "all_trec": _NAMES,
+_TREC_SETS = {
+    "all_trec": _TREC_NAMES,
     "official": [*_COUNTS, "map", "gm_map", "Rprec", "bpref", "recip_rank", "iprec_at_recall", "P"],
     "set": [*_COUNTS, "utility", "set_P", "set_relative_P", "set_recall", "set_map", "set_F"],
 }
@@ -50,7 +50,7 @@ _SETS = {
 _WITH_CUTOFF = {
     "P": "P", "R": "recall", "Success": "success", "nDCG": "ndcg_cut", "AP": "map_cut", "RR": "recip_rank"
 }  # fmt: skip
-_PLAIN = {
+_WITHOUT_CUTOFF = {
     "AP": "map", "nDCG": "ndcg", "RR": "recip_rank", "Rprec": "Rprec", "Bpref": "bpref", "infAP": "infAP", "SetAP": "set_map",
     "SetP": "set_P", "SetR": "set_recall", "SetF": "set_F", "NumRel": "num_rel", "NumRelRet": "num_rel_ret",
 }  # fmt: skip
@@ -112,27 +112,27 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
 
 
 def _parse_name(name: str, rel: int) -> list[Measure]:
-    if name in _SETS:
-        return [measure for member in _SETS[name] for measure in _parse_name(member, rel)]
+    if name in _TREC_SETS:
+        return [measure for member in _TREC_SETS[name] for measure in _parse_name(member, rel)]
     base, at, cutoffs = name.rpartition("@")
     if at and re.fullmatch(r"\d+(,\d+)+", cutoffs):
         return [measure for cutoff in cutoffs.split(",") for measure in _parse_name(f"{base}@{cutoff}", rel)]
     lower = name.lower()
     if "@" not in name and "(" not in name:
-        for family in sorted(_NAMES, key=len, reverse=True):
+        for family in sorted(_TREC_NAMES, key=len, reverse=True):
             if lower == family.lower() or lower.startswith((family.lower() + ".", family.lower() + "_")):
                 return _parse_trec(family, name, rel)
-    typed = re.split("[@(]", name)[0]
+    measure_name = re.split("[@(]", name)[0]
     standard_names = _load_names()
-    standard = standard_names.get(typed) or standard_names.get(typed.lower())
+    standard = standard_names.get(measure_name) or standard_names.get(measure_name.lower())
     if standard is None:
-        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
-    parameters = name[len(typed) :]
+        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, measure_name)}")
+    parameters = name[len(measure_name) :]
     is_builtin = standard in METRICS
     # IPrec@0.1 is at a recall level.
     has_cutoff = standard == "Answer" or (is_builtin and parameters) or ("@" in parameters and standard != "IPrec")
     if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
-        raise UsageError(f"`measures`: '{name}' requires a cut-off of at least 1, such as {typed}@10")
+        raise UsageError(f"`measures`: '{name}' requires a cut-off of at least 1, such as {measure_name}@10")
     if not is_builtin:
         return [_parse_ir(name, standard + parameters, rel)]
     return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
@@ -146,9 +146,9 @@ def _load_names() -> Mapping[str, str]:
     return {name.lower(): name for name in names} | _ALIASES | {name: name for name in names}
 
 
-def _suggest(name: str, typed: str) -> str:
+def _suggest(name: str, measure_name: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
-    stem = typed[: cutoff.start()].lower() if cutoff and "@" not in name else typed.lower()
+    stem = measure_name[: cutoff.start()].lower() if cutoff and "@" not in name else measure_name.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
     standard_names = _load_names()
     near = dict.fromkeys(standard_names[close] + suffix for close in get_close_matches(stem, standard_names, n=2))
@@ -161,7 +161,7 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
     try:
         pairs = _parse_parameters(kind, text, default)
     except ValueError:
-        hint = f"; did you mean {family}_cut_{text}?" if text.isdecimal() and f"{family}_cut" in _NAMES else ""
+        hint = f"; did you mean {family}_cut_{text}?" if text.isdecimal() and f"{family}_cut" in _TREC_NAMES else ""
         raise UsageError(f"`measures`: '{text}' is not a valid parameter of {measure}{hint}") from None
     return [_make_trec_measure(measure + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
@@ -252,8 +252,8 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
         return trec("set_relative_P")
     if not params and cutoff is not None and kind in _WITH_CUTOFF:
         return trec(f"{_WITH_CUTOFF[kind]}_{cutoff}", **at)
-    if not params and cutoff is None and kind in _PLAIN:
-        return trec(_PLAIN[kind])
+    if not params and cutoff is None and kind in _WITHOUT_CUTOFF:
+        return trec(_WITHOUT_CUTOFF[kind])
     if not ir_measures.DefaultPipeline.supports(parsed):
         raise UsageError(
             f"`measures`: '{name}' requires a package that is not installed; run "

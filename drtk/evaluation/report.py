@@ -31,7 +31,7 @@ from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import escape_markdown, format_markdown_code
 
-PLOT = "report.png"
+PLOT_FILE = "report.png"
 SNIPPET_WORDS = 40
 
 
@@ -220,7 +220,7 @@ class Report:
         yield from (f"# {escape_markdown(self.title)}", "", self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
-            yield from ("", f"![{', '.join(self.measure_names)} by system, recall by depth, loss by step]({PLOT})")
+            yield from ("", f"![{', '.join(self.measure_names)} by system, recall by depth, loss by step]({PLOT_FILE})")
         yield from ("", "## Findings", "")
         yield from (f"- {escape_markdown(line)}" for line in self.list_findings())
         if self.examples:
@@ -261,7 +261,7 @@ class Report:
             "deepest": {result.name: result.deepest for result in self.results},
         }
         try:
-            draw_report(folder / PLOT, self.title, self.results, self.measure_names, recall, self.loss)
+            draw_report(folder / PLOT_FILE, self.title, self.results, self.measure_names, recall, self.loss)
             self.has_plot = True
         except MissingDependency as missing:
             warn(f"report.png was not drawn: {missing}")

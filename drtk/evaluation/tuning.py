@@ -21,7 +21,7 @@ from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.search import IndexGroup, RankingOptions, search
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import Progress, log
+from drtk.runtime.progress import log, track
 
 Point = TypeVar("Point")
 
@@ -53,18 +53,12 @@ def grid_search(
     points: Iterable[Point],
     rank: Callable[[Point], Mapping[str, Ranking]],
     score: Callable[[Mapping[str, Ranking]], float],
-    report: Callable[[Point, float], None] = lambda point, value: None,
 ) -> list[tuple[Point, float]]:
     """Return every point with the score of its rankings, highest first; equal scores keep the order of `points`.
 
-    rank: function that returns the rankings by query id at a point; report: function called after each point
+    rank: function that returns the rankings by query id at a point
     """
-    scores = []
-    for point in points:
-        value = score(rank(point))
-        report(point, value)
-        scores.append((point, value))
-    return sorted(scores, key=lambda pair: -pair[1])
+    return sorted(((point, score(rank(point))) for point in points), key=lambda pair: -pair[1])
 
 
 def parse_grid(text: str) -> list[tuple[float, float]]:
@@ -139,12 +133,13 @@ def find_fusion_weights(
             for query in queries
         }
 
-    def report(weights: tuple[float, ...], value: float) -> None:
-        log(f"fuse: weights {','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}")
-
-    best, value = grid_search(sorted(iter_weights(len(runs), settings.step), key=max), rank, score, report)[0]
-    log(f"fuse: best weights {','.join(f'{weight:g}' for weight in best)}: {score.name} {value:.4f}")
-    return best, value
+    points = sorted(iter_weights(len(runs), settings.step), key=max)
+    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank, score)
+    lines = [f"{','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}" for weights, value in scores]
+    for line in lines:
+        log(f"fuse: weights {line}")
+    log(f"fuse: best weights {lines[0]}")
+    return scores[0]
 
 
 class BM25Grid(NamedTuple):
@@ -193,7 +188,6 @@ def tune_bm25(
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
-    with Progress("tune", total=len(grid), unit="points") as progress:
-        scores = grid_search(grid, rank, score, lambda point, value: progress.add())
+    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank, score)
     judged.check()
     return BM25Grid(score.name, scores, len(queries))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs as Pairs
 
 QUERIES, SCORES = "queries", "query_scores"
-_WINDOW = 1000  # lines of the second pass
+_LINES_PER_BATCH = 1000  # in the second pass
 
 
 def iter_with_queries(
@@ -163,9 +163,9 @@ class TopShareFilter:
             self._counts["min_score"] = float(str(threshold))  # shortest decimal, for use as `min_score`
             log(f"keeping {count:,} of {len(scores):,} queries, with scores of at least {self._counts['min_score']}")
         stream = lines()
-        while window := list(islice(stream, _WINDOW)):
+        while batch := list(islice(stream, _LINES_PER_BATCH)):
             results, num_kept = [], 0
-            for line in window:
+            for line in batch:
                 row = orjson.loads(line)
                 row_scores = np.array(row[SCORES], dtype=np.float32)
                 is_tied = row_scores == threshold

@@ -150,9 +150,9 @@ class Miner:
             if not (pool.query.query and any(pool.query.query.answers or ())):
                 pool.skipped = WITHOUT_ANSWERS
         active = [pool for pool in pools if not pool.skipped]
-        found = answers.find_rejections(active, [pool.unique_candidates() for pool in active])
-        for pool, passages in zip(active, found, strict=True):
-            pool.promote([passage.candidate.id for passage in passages])
+        matches = answers.find_rejections(active, [pool.unique_candidates() for pool in active])
+        for pool, pool_matches in zip(active, matches, strict=True):
+            pool.promote([match.candidate.id for match in pool_matches])
 
     def add_random_passages(self, pools: Sequence[CandidatePool]) -> None:
         """Add random passages up to the policy's `min_negatives`; replace passages that a content filter rejects."""
@@ -163,13 +163,13 @@ class Miner:
             samples = [passages for passages in samples if passages]
             rejected: list[dict[str, Rejection]] = [{} for _ in pools]
             for content_filter in filters:
-                for first, rejections in zip(rejected, content_filter.find_rejections(pools, samples), strict=True):
+                for by_id, rejections in zip(rejected, content_filter.find_rejections(pools, samples), strict=True):
                     for rejection in rejections:
-                        first.setdefault(rejection.candidate.id, rejection)
-            for pool, passages, first in zip(pools, samples, rejected, strict=True):
-                pool.negatives = [*pool.negatives, *(passage for passage in passages if passage.id not in first)]
-                pool.rejected_random |= first
-            pools = [pool for pool, first in zip(pools, rejected, strict=True) if first]
+                        by_id.setdefault(rejection.candidate.id, rejection)
+            for pool, passages, by_id in zip(pools, samples, rejected, strict=True):
+                pool.negatives = [*pool.negatives, *(passage for passage in passages if passage.id not in by_id)]
+                pool.rejected_random |= by_id
+            pools = [pool for pool, by_id in zip(pools, rejected, strict=True) if by_id]
             if not pools:
                 break
 
@@ -208,8 +208,9 @@ class Miner:
         sources = {"negatives": [negative.source for negative in pool.negatives]}
         return Example(pool.query_id, positives, negatives, scores, sources, dict(pool.query.extra))
 
-    def _add_count(self, name: str) -> None:
-        self.counts[name] = self.counts.get(name, 0) + 1
+    def _add_count(self, name: str, number: int = 1, *, group: str | None = None) -> None:
+        counts = self.counts if group is None else self.counts.setdefault(group, {})
+        counts[name] = counts.get(name, 0) + number
 
     def _count_outcomes(self, pool: CandidatePool) -> None:
         """Count sampled, rejected and unused candidates of queries that were not skipped before filtering."""
@@ -217,21 +218,21 @@ class Miner:
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
             self._add_count("below_floor")
-        dropped = self.counts.setdefault("dropped", {})
+        self.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():
-            dropped[rejection.filter] = dropped.get(rejection.filter, 0) + 1
-        passages = self.counts.setdefault("passages", {})
-        for name, number in (
-            ("candidates", pool.num_candidates),
-            ("kept", len(pool.negatives) - pool.num_random),
-            ("dropped", len(pool.rejected)),
-            ("not_drawn", pool.num_not_sampled),
-            ("became_positives", len(pool.promoted)),
-            ("random", pool.num_random),
-        ):
-            passages[name] = passages.get(name, 0) + number
+            self._add_count(rejection.filter, group="dropped")
+        outcomes = {
+            "candidates": pool.num_candidates,
+            "kept": len(pool.negatives) - pool.num_random,
+            "dropped": len(pool.rejected),
+            "not_drawn": pool.num_not_sampled,
+            "became_positives": len(pool.promoted),
+            "random": pool.num_random,
+        }
         if pool.rejected_random:
-            passages["random_refused"] = passages.get("random_refused", 0) + len(pool.rejected_random)
+            outcomes["random_refused"] = len(pool.rejected_random)
+        for name, number in outcomes.items():
+            self._add_count(name, number, group="passages")
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
         """Record in `counts`, for each source, whether it has retrieved a judged document.

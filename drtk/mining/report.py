@@ -318,35 +318,27 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
         words=SNIPPET_WORDS,
         mark="{}".join(pages.HIGHLIGHT_MARKS).format,
     )
+
+    def render_passage(query: Query, passage: AuditRow, label: str, note: str = "", css: str = "dim") -> Markup:
+        title, snippet = get_snippet(" ".join((query.text, *(query.answers or ()))), passage["id"])
+        label += "".join(f", {name} {passage[name]:z.4g}" for name in _SHOWN_VALUES if name in passage)
+        heading = Markup('{} <span class="{}">{}</span>').format(label, css, note)
+        return pages.render_passage_item(heading, passage["id"], title, snippet)
+
     for row in rows:
         query = texts.get(row["query_id"], Query(row["query_id"], ""))
-        question = " ".join((query.text, *(query.answers or ())))
         items: list[Markup] = []
-
-        def add(
-            passage: AuditRow,
-            label: str,
-            note: str = "",
-            css: str = "dim",
-            *,
-            question: str = question,
-            items: Any = items,
-        ) -> None:
-            title, snippet = get_snippet(question, passage["id"])
-            label += "".join(f", {name} {passage[name]:z.4g}" for name in _SHOWN_VALUES if name in passage)
-            heading = Markup('{} <span class="{}">{}</span>').format(label, css, note)
-            items.append(pages.render_passage_item(heading, passage["id"], title, snippet))
-
         for positive in row["positives"][:NUM_NEGATIVES]:
             ranks = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in positive["found"].items())
             label = "became a positive: contains an answer" if "promoted" in positive else "positive"
-            add(positive, f"{label}, {ranks or 'not retrieved'}")
+            items.append(render_passage(query, positive, f"{label}, {ranks or 'not retrieved'}"))
         for negative in sorted(row["kept"], key=_order_by_hardness)[:NUM_NEGATIVES]:
             suspicions = "; ".join(SUSPICIONS[name] for name in negative.get("suspicious", ()))
-            add(negative, f"negative, {_format_rank(negative)}", suspicions, "bad")
+            items.append(render_passage(query, negative, f"negative, {_format_rank(negative)}", suspicions, "bad"))
         for candidate in row["dropped"][:NUM_REJECTED]:
             limit = f", limit {candidate['limit']:.4g}" if "limit" in candidate else ""
-            add(candidate, _format_rank(candidate), f"dropped: {FILTERS.get(candidate['by'], candidate['by'])}{limit}")
+            reason = f"dropped: {FILTERS.get(candidate['by'], candidate['by'])}{limit}"
+            items.append(render_passage(query, candidate, _format_rank(candidate), reason))
         if (num_more := len(row["dropped"]) - NUM_REJECTED) > 0:
             items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(num_more))
         num_suspicious = sum("suspicious" in negative for negative in row["kept"])

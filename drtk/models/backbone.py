@@ -34,7 +34,9 @@ class BackboneAdapter:
         self.config = config
         self.family = str(config.model_type)
         if self.family not in FAMILIES:
-            raise MismatchError(f"cannot pre-train an encoder of type {self.family}; supported: {', '.join(FAMILIES)}")
+            raise MismatchError(
+                f"cannot pre-train an encoder of type {self.family}; use one of type {', '.join(FAMILIES)}"
+            )
         self.hidden_size = int(config.hidden_size)
         self.has_positions = self.family != "modernbert"  # ModernBERT uses rotary embeddings
 
@@ -123,11 +125,13 @@ class BackboneAdapter:
         rotations: dict[str, tuple[Tensor, Tensor]] = {}
         for layer in layers:
             if self.family == "modernbert":
-                kind = str(getattr(layer, "attention_type", "full_attention"))
-                if kind not in rotations:
+                attention_type = str(getattr(layer, "attention_type", "full_attention"))
+                if attention_type not in rotations:
                     positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
-                    rotations[kind] = self.backbone.rotary_emb(hidden, positions, kind)
-                hidden = layer(hidden, attention_mask=mask[kind], position_embeddings=rotations[kind])
+                    rotations[attention_type] = self.backbone.rotary_emb(hidden, positions, attention_type)
+                hidden = layer(
+                    hidden, attention_mask=mask[attention_type], position_embeddings=rotations[attention_type]
+                )
             else:
                 hidden = layer(hidden, mask)
             states.append(hidden)

@@ -84,8 +84,9 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
     if paths["query"] != paths["passage"]:
         query = load_encoder(paths["query"], overrides=overrides, strict=False)
         if query.encoder.dimension != passage.encoder.dimension:
+            dimensions = f"{query.encoder.dimension} and {passage.encoder.dimension}"
             raise MismatchError(
-                f"{folder}: its query and passage vectors have different dimensions: {query.encoder.dimension} and {passage.encoder.dimension}"
+                f"{folder}: its query and passage vectors have different dimensions ({dimensions}); use another model"
             )
         return {"query": query, "passage": passage}
     if not untied:

@@ -100,7 +100,9 @@ def load_encoder(
         backbone, pooling=encoding.pooling, dense=dense, normalize=encoding.normalize, truncate=encoding.truncate
     )
     if dense and dense[0].linear.in_features != encoder.hidden_size * len(encoding.pooling):
-        raise MismatchError(f"{folder}: `pooling` {'+'.join(encoding.pooling)} does not fit the model's Dense module")
+        raise MismatchError(
+            f"{folder}: `pooling` {'+'.join(encoding.pooling)} does not fit the model's Dense module; omit `pooling`"
+        )
     return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 

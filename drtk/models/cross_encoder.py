@@ -84,7 +84,9 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         if names and not any(name.endswith("ForSequenceClassification") for name in names):
             raise MismatchError(f"{folder}: expected a cross-encoder, got {names[0]}; use another model")
         if config.num_labels != 1:
-            raise MismatchError(f"{folder}: expected a classifier with one label, got {config.num_labels} labels")
+            raise MismatchError(
+                f"{folder}: expected a classifier with one label, got {config.num_labels} labels; use another model"
+            )
         model, missing = load_weights(AutoModelForSequenceClassification, path)
         if missing:  # transformers initializes them at random
             raise MismatchError(
@@ -183,7 +185,7 @@ class CrossEncoderScorer:
             raise MismatchError(f"{model}: cannot read {settings.max_length} tokens; use at most {loaded.max_length}")
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
-        self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
+        self.dtype = choose_dtype(settings.precision, self.device, model_type=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizer = (
@@ -375,7 +377,7 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     """
     stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
-        raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it")
+        raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it, so omit it")
     return str(override or stated or default)
 
 

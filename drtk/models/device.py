@@ -26,13 +26,13 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind: str = "") -> torch.dtype:
+def choose_dtype(name: str, device: torch.device, *, half: str = "float16", model_type: str = "") -> torch.dtype:
     """Return a torch dtype by name; "auto" is float32 on a CPU and `half` on a GPU.
 
-    kind: model type of transformers; "auto" is bfloat16 on a GPU for types that overflow in float16
+    model_type: model type in transformers; "auto" is bfloat16 on a GPU for types that overflow in float16
     """
     if name == "auto":
-        name = "float32" if device.type == "cpu" else "bfloat16" if kind in _FLOAT16_OVERFLOWS else half
+        name = "float32" if device.type == "cpu" else "bfloat16" if model_type in _FLOAT16_OVERFLOWS else half
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 

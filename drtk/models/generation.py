@@ -118,15 +118,15 @@ def _decode(
     is_open = torch.ones(total, dtype=torch.bool, device=device)  # rows whose text is unfinished
     for step in range(settings.max_new_tokens):
         if uniform is None:
-            chosen = decoding.logits.argmax(dim=-1)
+            new_tokens = decoding.logits.argmax(dim=-1)
         else:
             candidates = filter_logits(
                 decoding.logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature
             )
-            chosen = sample_tokens(*candidates, uniform[rows, step])
-        is_end = torch.isin(chosen, ends)
+            new_tokens = sample_tokens(*candidates, uniform[rows, step])
+        is_end = torch.isin(new_tokens, ends)
         lengths[rows[is_open & is_end]] = step
-        tokens[rows, step] = chosen
+        tokens[rows, step] = new_tokens
         is_open &= ~is_end
         num_open = int(is_open.sum())
         if num_open == 0 or step + 1 == settings.max_new_tokens:
@@ -134,8 +134,8 @@ def _decode(
         if num_open < _COMPACT_BELOW * len(is_open):
             unfinished = is_open.nonzero().squeeze(1)
             decoding.select_rows(unfinished)
-            rows, chosen, is_open = rows[unfinished], chosen[unfinished], is_open[unfinished]
-        decoding.append(chosen)
+            rows, new_tokens, is_open = rows[unfinished], new_tokens[unfinished], is_open[unfinished]
+        decoding.append(new_tokens)
     return tokens.cpu().numpy(), lengths.cpu().numpy()
 
 
@@ -196,9 +196,9 @@ class TextGenerator:
         self._model = load_generation_model(folder)
         if needs_encoder is not None and self.is_encoder_decoder != needs_encoder:
             raise MismatchError(
-                f"{model}: expected an encoder-decoder (T5, BART), got a decoder-only model"
+                f"{model}: is a decoder-only model; use an encoder-decoder such as T5 or BART"
                 if needs_encoder
-                else f"{model}: expected a decoder-only model (GPT-2), got an encoder-decoder"
+                else f"{model}: is an encoder-decoder; use a decoder-only model such as GPT-2"
             )
         ignored = find_ignored_settings(self._model.model, settings.decode)
         if ignored:

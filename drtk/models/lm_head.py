@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,26 +49,19 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
 LM_HEAD = "lm_head"
 
 
-class _HeadModules(NamedTuple):
-    """Names of a head's submodules in transformers; a head computes decoder(norm(act(dense(h)))) + bias."""
-
-    dense: str
-    act: str
-    norm: str
-
-
-_PARTS = {
-    "bert": _HeadModules(*(f"cls.predictions.transform.{part}" for part in ("dense", "transform_act_fn", "LayerNorm"))),
-    "roberta": _HeadModules("lm_head.dense", "", "lm_head.layer_norm"),
-    "xlm-roberta": _HeadModules("lm_head.dense", "", "lm_head.layer_norm"),
-    "electra": _HeadModules(*(f"generator_predictions.{part}" for part in ("dense", "activation", "LayerNorm"))),
-    "distilbert": _HeadModules("vocab_transform", "activation", "vocab_layer_norm"),
-    "modernbert": _HeadModules("head.dense", "head.act", "head.norm"),
+_BERT, _ELECTRA = "cls.predictions.transform", "generator_predictions"
+_SUBMODULES = {  # names of (dense layer, norm, activation) in transformers by model type; activation "" is GELU
+    "bert": (f"{_BERT}.dense", f"{_BERT}.LayerNorm", f"{_BERT}.transform_act_fn"),
+    "roberta": ("lm_head.dense", "lm_head.layer_norm", ""),
+    "xlm-roberta": ("lm_head.dense", "lm_head.layer_norm", ""),
+    "electra": (f"{_ELECTRA}.dense", f"{_ELECTRA}.LayerNorm", f"{_ELECTRA}.activation"),
+    "distilbert": ("vocab_transform", "vocab_layer_norm", "activation"),
+    "modernbert": ("head.dense", "head.norm", "head.act"),
 }
 
 
 class LMHead(nn.Module):
-    """A masked-LM head: dense layer, activation, norm and output layer.
+    """A masked-LM head, which computes decoder(norm(activation(dense(hidden)))) + bias.
 
     A tied output layer uses the encoder's word embeddings, which are not parameters of this module.
 
@@ -83,10 +76,10 @@ class LMHead(nn.Module):
         """
         super().__init__()
         masked: Any = model
-        parts = _get_head_modules(str(masked.config.model_type))
-        self.dense: Any = masked.get_submodule(parts.dense)
-        self.norm: Any = masked.get_submodule(parts.norm)
-        self._act: Callable[[Tensor], Tensor] = masked.get_submodule(parts.act) if parts.act else F.gelu
+        dense, norm, activation = _get_submodules(str(masked.config.model_type))
+        self.dense: Any = masked.get_submodule(dense)
+        self.norm: Any = masked.get_submodule(norm)
+        self._activation: Callable[[Tensor], Tensor] = masked.get_submodule(activation) if activation else F.gelu
         decoder = masked.get_output_embeddings()
         self.bias: nn.Parameter | None = decoder.bias
         tied = decoder.weight is masked.get_input_embeddings().weight
@@ -105,7 +98,7 @@ class LMHead(nn.Module):
 
     def features(self, hidden: Tensor) -> Tensor:
         """Return the input of the output layer, (…, E), for hidden states (…, H)."""
-        features: Tensor = self.norm(self._act(self.dense(hidden)))
+        features: Tensor = self.norm(self._activation(self.dense(hidden)))
         return features
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -113,10 +106,12 @@ class LMHead(nn.Module):
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
-def _get_head_modules(family: str) -> _HeadModules:
-    if family not in _PARTS:
-        raise MismatchError(f"masked-LM heads of type {family} are not supported; supported: {', '.join(_PARTS)}")
-    return _PARTS[family]
+def _get_submodules(model_type: str) -> tuple[str, str, str]:
+    if model_type not in _SUBMODULES:
+        raise MismatchError(
+            f"masked-LM heads of type {model_type} are not supported; use a model of type {', '.join(_SUBMODULES)}"
+        )
+    return _SUBMODULES[model_type]
 
 
 def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
@@ -144,10 +139,10 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
     from transformers import AutoModelForMaskedLM
 
     config: Any = backbone.config
-    parts = _get_head_modules(config.model_type)
+    dense, norm, _ = _get_submodules(config.model_type)
     with report_load_errors(folder, "its masked-LM head cannot be loaded"):
         model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
-    is_untrained = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
+    is_untrained = {f"{dense}.weight", f"{norm}.weight"} <= {*missing}
     if missing and not is_untrained:
         raise MismatchError(f"{folder}: the masked-LM head has no weights for {missing[0]}; restore the checkpoint")
     if is_untrained and warn_untrained:
@@ -185,9 +180,9 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     body = getattr(model, model.base_model_prefix)
     weights = backbone.state_dict()
     body.load_state_dict({name: weights[name] for name in body.state_dict()})  # without the pooler, which it lacks
-    parts = _get_head_modules(model.config.model_type)
-    model.get_submodule(parts.dense).load_state_dict(head.dense.state_dict())
-    model.get_submodule(parts.norm).load_state_dict(head.norm.state_dict())
+    dense, norm, _ = _get_submodules(model.config.model_type)
+    model.get_submodule(dense).load_state_dict(head.dense.state_dict())
+    model.get_submodule(norm).load_state_dict(head.norm.state_dict())
     decoder = model.get_output_embeddings()
     with torch.no_grad():
         decoder.weight.copy_(head.weight)

@@ -132,7 +132,7 @@ class EncodingConfig:
             if strict and trained is not None and trained != value:
                 raise MismatchError(
                     f"{folder}: was trained with {name.replace('_', ' ')} {format_value(trained)}; "
-                    f"{format_value(value)} contradicts it"
+                    f"{format_value(value)} contradicts it, so omit it"
                 )
         return replace(self, **overrides)
 

@@ -60,7 +60,9 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
         if not config.is_encoder_decoder:
             names = " ".join(config.architectures or ())
             if config.model_type not in CAUSAL or ("CausalLM" not in names and "LMHead" not in names):
-                raise MismatchError(f"{folder}: expected a generation model, got an encoder ({config.model_type})")
+                raise MismatchError(
+                    f"{folder}: expected a generation model, got an encoder ({config.model_type}); use T5, BART or GPT-2"
+                )
         model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
         if missing:  # transformers initializes them at random
             raise MismatchError(

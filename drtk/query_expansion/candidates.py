@@ -105,7 +105,7 @@ def iter_expansion_lists(
 
 
 class CandidateWriter:
-    """Writer that formats the candidates of a window (batch) of queries as JSON lines, and counts them."""
+    """Writer that formats the candidates of a batch of queries as JSON lines, and counts them."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -156,7 +156,7 @@ def _count_words(query: str) -> int:
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """Yield a line per kind: distinct candidates per query, and mean lengths in words.
 
-    words: counts of `CandidateWriter`, summed over windows
+    words: counts of `CandidateWriter`, summed over batches
     """
     for kind, sums in words.items():
         queries, candidates = sums["questions"], sums["candidates"]

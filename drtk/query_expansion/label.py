@@ -25,7 +25,7 @@ PROGRAM = "rerank-queries label"  # program name in the manifests of labels
 
 
 class AnswerCheck:
-    """`check` of `iter_expansion_lines` that requires an answer of the query that can be matched.
+    """Check for `iter_expansion_lines` that the query of a candidate has an answer that can be matched.
 
     Logs one warning for each answer that is not a valid regular expression.
     """
@@ -49,7 +49,7 @@ class AnswerCheck:
 
 
 class Labeler:
-    """Labeler of windows (batches) of candidates; matches answers of a window while it searches the next window.
+    """Labeler of batches of candidates; matches the answers of a batch while it searches the next batch.
 
     num_searched: number of searched queries
     """
@@ -64,27 +64,27 @@ class Labeler:
         """Seconds since the start of the first search."""
         return time.monotonic() - self._start_time if self._start_time else 0.0
 
-    def label(self, windows: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
-        """Yield the result of each window, in order."""
+    def label(self, batches: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
+        """Yield the result of each batch, in order."""
         pending: Future[WindowResult] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
-            for window in windows:
+            for batch in batches:
                 self._start_time = self._start_time or time.monotonic()
-                queries = [expand_query(line.query.text, line.expansion.text) for line in window]
+                queries = [expand_query(line.query.text, line.expansion.text) for line in batch]
                 num_searched = len(set(queries))
                 self.num_searched += num_searched
                 rankings = self._searcher.search(queries, self._settings.depth)
                 if pending is not None:
                     yield pending.result()
-                pending = pool.submit(self._label, window, rankings, num_searched)
+                pending = pool.submit(self._label, batch, rankings, num_searched)
             if pending is not None:
                 yield pending.result()
 
-    def _label(self, window: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> WindowResult:
+    def _label(self, batch: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> WindowResult:
         lines = []
         counts = Counter({"searched": num_searched, "find an answer": 0})
-        matcher: _AnswerMatcher | None = None  # not shared by windows, so that a resumed run has the same counts
-        for line, ranking in zip(window, rankings, strict=True):
+        matcher: _AnswerMatcher | None = None  # not shared by batches, so that a resumed run has the same counts
+        for line, ranking in zip(batch, rankings, strict=True):
             if matcher is None or matcher.query != line.query:
                 matcher = _AnswerMatcher(line.query, self._searcher, self._settings, counts)
             rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if matcher.contains_answer(id)), None)

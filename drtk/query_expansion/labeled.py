@@ -26,7 +26,7 @@ from drtk.training.folds import digest_question
 
 
 class DepthCheck:
-    """`check` of `iter_expansion_lists` for the search depth of the labels of one file.
+    """Check for `iter_expansion_lists` of the search depth that the candidates of a file were labeled with.
 
     default_depth: depth of candidates without "depth", from the manifest of `source`, else from `settings`, else assumed
     assumed: sources with an assumed depth, for which a warning was logged

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
 LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
 CHOICES_FILE = "choices.jsonl"  # file of the selected candidates of each query and kind
-WINDOW = 64  # lists of candidates
+LISTS_PER_BATCH = 64
 ALL_KINDS = ""  # key of the model for all kinds of expansions that have no specific model
 
 
@@ -127,7 +127,7 @@ TokenizedLists: TypeAlias = "tuple[list[ExpansionList], dict[RankEstimator, Toke
 class QuerySelector(BatchFunction):
     """Batch function that selects the best candidates of `ExpansionList` records; results are lines of choices.jsonl.
 
-    models: query rerankers by kind of expansion, see ALL_KINDS; {} unless `select` is "scorer"
+    models: query rerankers by kind of expansion, or by `ALL_KINDS`; {} unless `select` is "scorer"
     index, corpus: sparse index and its corpus, to search the top-1 passage of candidates without "top1" (for "rd" models)
     """
 
@@ -193,7 +193,7 @@ class QuerySelector(BatchFunction):
         return top_passages
 
     def __call__(self, prepared: TokenizedLists) -> WindowResult:
-        """Return the lines of a window, and counts of candidates and of retrieved passages."""
+        """Return the lines of a batch, and counts of candidates and of retrieved passages."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
@@ -248,7 +248,7 @@ def select_queries(
 ) -> dict[str, Any]:
     """Select the best candidates of each query; write choices.jsonl and the query files into the folder of `job`.
 
-    models: query rerankers by kind of expansion, see ALL_KINDS
+    models: query rerankers by kind of expansion, or by `ALL_KINDS`
     Returns counts for the manifest; "files" has the number of queries per file.
     Raises the errors of `iter_expansion_lists`, RecordError (file:line) for candidates without the labels that `select`
     requires, DrtkError if there are no candidates.
@@ -285,7 +285,7 @@ def select_queries(
             QuerySelector,
             *arguments,
             running=running,
-            window=WINDOW,
+            window=LISTS_PER_BATCH,
             unit="questions",
         )
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]

@@ -226,7 +226,7 @@ def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | Non
     """Raise DrtkError if a fold leaves too few pairs for a batch, or none for evaluation."""
     for fold in range(settings.folds or 0):
         train_pairs, dev_pairs = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
-        plan_schedule(len(train_pairs), settings, what="pairs")
+        plan_schedule(len(train_pairs), settings, unit="pairs")
         if settings.dev_share is not None and not dev_pairs:
             raise DrtkError(
                 f"fold {fold}: no questions remain for evaluation with `dev_share={settings.dev_share}`; increase `dev_share`"

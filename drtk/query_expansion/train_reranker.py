@@ -80,7 +80,7 @@ def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of candidate lists. Raises the errors of `plan_schedule`."""
     epochs = DEFAULT_EPOCHS[config.variant] if config.epochs is None else config.epochs
-    return plan_schedule(num_lists, replace(config, epochs=epochs), what="lists of candidates")
+    return plan_schedule(num_lists, replace(config, epochs=epochs), unit="lists of candidates")
 
 
 def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> dict[str, Tensor]:

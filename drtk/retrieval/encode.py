@@ -93,7 +93,7 @@ class Embedder:
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)

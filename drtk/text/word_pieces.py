@@ -283,20 +283,16 @@ class RecordedTokenizers:
         other pieces.
         """
         if recorded not in self._known:
-            self._known[recorded] = self._load(recorded)
-        return self._known[recorded]
-
-    def _load(self, recorded: str) -> WordPieceTokenizer:
-        try:
-            tokenizer = WordPieceTokenizer(recorded) if recorded else None
-        except DrtkError as error:
-            if self.replacement is None:
-                raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new path") from error
-            return self.replacement
-        if self.replacement is None:
+            try:
+                tokenizer = WordPieceTokenizer(recorded) if recorded else None
+            except DrtkError as error:
+                if self.replacement is None:
+                    raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new path") from error
+                tokenizer = None
+            if self.replacement is not None and tokenizer is not None:
+                self.replacement.check(tokenizer)
+            tokenizer = self.replacement or tokenizer
             if tokenizer is None:
                 raise DrtkError("the weights have no tokenizer name; set `tokenizer`")
-            return tokenizer
-        if tokenizer is not None:
-            self.replacement.check(tokenizer)
-        return self.replacement
+            self._known[recorded] = tokenizer
+        return self._known[recorded]

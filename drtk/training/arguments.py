@@ -37,21 +37,23 @@ class Schedule:
 
 
 def plan_schedule(
-    count: int, config: TrainingConfig, *, what: str = "examples", source: str = "training data"
+    num_examples: int, config: TrainingConfig, *, unit: str = "examples", source: str = "training data"
 ) -> Schedule:
-    """Return the schedule of a training on `count` examples.
+    """Return the schedule of a training on `num_examples` examples.
 
-    what, source: the noun for examples and the file they are from, for error messages
+    unit: name of the examples in error messages, such as "pairs"    source: file of the examples, for error messages
     Raises DrtkError for fewer examples than a batch, or a batch size that cannot be divided among the devices.
     """
-    if not count:
-        raise DrtkError(f"{source}: there are no {what} to train on")
+    if not num_examples:
+        raise DrtkError(f"{source}: there are no {unit} to train on; check the file")
     batch, devices = config.batch_size, get_world_size()
     if batch % devices:
         raise DrtkError(f"`batch_size` {batch}: must be a multiple of the number of processes, {devices}")
-    if count < batch:
-        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch_size` {count} or less")
-    per_epoch = count // batch
+    if num_examples < batch:
+        raise DrtkError(
+            f"{num_examples:,} {unit} do not fill one batch of {batch:,}; use `batch_size` {num_examples} or less"
+        )
+    per_epoch = num_examples // batch
     schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
     micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
@@ -125,7 +127,7 @@ def build_training_arguments(
             f"the warm-up of {warmup_steps:,} steps is not shorter than the training of {steps:,}, which ends at learning "
             f"rate {learning_rate * steps / warmup_steps:.1e}; use `warmup` 0.1"
         )
-    chosen: dict[str, Any] = {
+    values: dict[str, Any] = {
         "output_dir": str(folder / CHECKPOINTS),
         "max_steps": steps,
         "per_device_train_batch_size": schedule.batch,
@@ -153,11 +155,11 @@ def build_training_arguments(
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,
     }
-    chosen |= parse_trainer_items([*defaults, *config.trainer])
-    loggers = chosen["report_to"]
+    values |= parse_trainer_items([*defaults, *config.trainer])
+    loggers = values["report_to"]
     check_reporting([loggers] if isinstance(loggers, str) else loggers or ())
     try:
-        arguments = TrainingArguments(**chosen)
+        arguments = TrainingArguments(**values)
     except (ValueError, TypeError, ImportError) as error:
         raise UsageError(f"`trainer`: {str(error).splitlines()[0]}") from error
     if arguments.n_gpu > 1:  # no DataParallel; use torchrun for several GPUs

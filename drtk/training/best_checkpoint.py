@@ -38,9 +38,9 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load weights that `save_weights` wrote. Raises DrtkError for the weights of another model."""
     weights, state = load_file(path), model.state_dict()
-    places = {state[name].data_ptr() for name in weights if name in state}
+    pointers = {state[name].data_ptr() for name in weights if name in state}
     differing = [name for name in weights if name not in state]
-    differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in places]
+    differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in pointers]
     if differing:
         raise DrtkError(f"{path}: contains the weights of another model ({differing[0]}); use `force` to start over")
     model.load_state_dict(weights, strict=False)

@@ -72,7 +72,7 @@ class SampledExamples(EpochDataset):
         examples, query_id = self._examples, self._examples.query_ids[index]
         positives, negatives = examples.positives(index), examples.negatives(index)
         positive = select_positive(range(len(positives)), epoch=epoch, seed=self.seed) if self._rotate else 0
-        chosen = sample_negatives(
+        sampled = sample_negatives(
             range(len(negatives)),
             self._negatives,
             method=self._negative_sampling,
@@ -80,11 +80,11 @@ class SampledExamples(EpochDataset):
             seed=self.seed,
             key=f"{query_id}\0{index}",
         )
-        passages = [positives[positive], *(negatives[rank] for rank in chosen)]
+        passages = [positives[positive], *(negatives[rank] for rank in sampled)]
         scores: list[float] = []
         if self._with_scores:
             negative_scores = examples.negative_scores(index)
-            scores = [examples.positive_scores(index)[positive], *(negative_scores[rank] for rank in chosen)]
+            scores = [examples.positive_scores(index)[positive], *(negative_scores[rank] for rank in sampled)]
         return SampledExample(
             self._queries[query_id],
             passages,
@@ -116,8 +116,10 @@ def collate(
     }
     batch = {"passage_indices": torch.tensor([index for item in items for index in item.indices])}
     if any(len(item.positives) for item in items):
-        most = max(len(item.positives) for item in items)
-        batch["positives"] = torch.tensor([[*item.positives, *[-1] * (most - len(item.positives))] for item in items])
+        max_positives = max(len(item.positives) for item in items)
+        batch["positives"] = torch.tensor(
+            [[*item.positives, *[-1] * (max_positives - len(item.positives))] for item in items]
+        )
     if any(len(item.scores) for item in items):
         batch["teacher"] = torch.tensor([list(item.scores) for item in items], dtype=torch.float32)
     for role, (tokenizer, role_texts) in texts.items():

@@ -52,17 +52,17 @@ class PackedExamples:
             self.query_ids.append(example.query_id)
             self._lines.append(line() if line else len(self.query_ids))
             positives, positive_ids = example.positives[: 1 if first_positive else None], set(example.positives)
-            places = [place for place, id in enumerate(example.negatives) if id not in positive_ids]
-            self.contradictions += len(example.negatives) - len(places)
+            kept = [index for index, id in enumerate(example.negatives) if id not in positive_ids]
+            self.contradictions += len(example.negatives) - len(kept)
             self._references.extend(map(self._get_index, positives))
             self._splits.append(len(self._references))
-            self._references.extend(self._get_index(example.negatives[place]) for place in places)
+            self._references.extend(self._get_index(example.negatives[index]) for index in kept)
             self._starts.append(len(self._references))
             if self._scores is not None:
-                given = example.scores or {}
-                scores = given.get("negatives") or [nan] * len(example.negatives)
-                self._scores.extend((given.get("positives") or [nan] * len(positives))[: len(positives)])
-                self._scores.extend(scores[place] for place in places)
+                example_scores = example.scores or {}
+                scores = example_scores.get("negatives") or [nan] * len(example.negatives)
+                self._scores.extend((example_scores.get("positives") or [nan] * len(positives))[: len(positives)])
+                self._scores.extend(scores[index] for index in kept)
         self.passage_ids = list(self._indices)
 
     def _get_index(self, id: str) -> int:
@@ -87,25 +87,25 @@ class PackedExamples:
         assert self._scores is not None
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
-    def subsample(self, share: float, *, seed: int) -> None:
-        """Keep the examples of a random share of the queries. With the same seed, smaller samples are subsets of larger ones."""
+    def subsample(self, fraction: float, *, seed: int) -> None:
+        """Keep the examples of a random fraction of the queries. With the same seed, smaller samples are subsets of larger ones."""
         order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
-        chosen = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(share * len(order)))])
-        self._keep([index for index, id in enumerate(self.query_ids) if id in chosen])
+        selected = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(fraction * len(order)))])
+        self._keep([index for index, id in enumerate(self.query_ids) if id in selected])
 
-    def _keep(self, chosen: Sequence[int]) -> None:
-        """Keep only the chosen examples and the passages that they use. chosen: example indices"""
+    def _keep(self, selected: Sequence[int]) -> None:
+        """Keep only the selected examples and the passages that they use. selected: example indices"""
         indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
-        for example in chosen:
+        for example in selected:
             for side in (self.positives(example), self.negatives(example)):
                 references.extend(indices.setdefault(index, len(indices)) for index in side)
                 splits.append(len(references))
             starts.append(splits.pop())
             if self._scores is not None:
                 scores.extend(self._scores[self._starts[example] : self._starts[example + 1]])
-        self._lines = array("q", [self._lines[example] for example in chosen])
-        self.query_ids = [self.query_ids[example] for example in chosen]
+        self._lines = array("q", [self._lines[example] for example in selected])
+        self.query_ids = [self.query_ids[example] for example in selected]
         self.passage_ids = [self.passage_ids[index] for index in indices]
         self._references, self._starts, self._splits, self._indices = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
@@ -144,17 +144,19 @@ class PackedExamples:
         unknown = sum(id not in queries for id in query_ids)
         valid = []
         for index, query_id in enumerate(self.query_ids):
-            place = f"{source}:{self._lines[index]}"
+            location = f"{source}:{self._lines[index]}"
             error: DrtkError | None = None
             if query_id not in queries:
-                error = MismatchError(f"{place}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}")
+                error = MismatchError(
+                    f"{location}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}"
+                )
             elif negatives and not len(self.negatives(index)):
-                error = DrtkError(f"{place}: '{query_id}' has no negatives; mine them with `drtk mine-negatives`")
+                error = DrtkError(f"{location}: '{query_id}' has no negatives; mine them with `drtk mine-negatives`")
             elif absent and (id := self._find_absent_id(index, absent)) is not None:
                 missing = _count_missing(len(absent), self.passage_ids)
-                error = MismatchError(f"{place}: the corpus has no '{id}'{missing}")
+                error = MismatchError(f"{location}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                error = self._find_bad_score(index, f"{place}: '{query_id}'")
+                error = self._find_bad_score(index, f"{location}: '{query_id}'")
             if error is None:
                 valid.append(index)
             elif on_error is None:
@@ -169,21 +171,24 @@ class PackedExamples:
         references = self._references[self._starts[example] : self._starts[example + 1]]
         return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
 
-    def _find_bad_score(self, example: int, place: str) -> DrtkError | None:
+    def _find_bad_score(self, example: int, location: str) -> DrtkError | None:
         assert self._scores is not None
         start, stop = self._starts[example], self._starts[example + 1]
         scores = self._scores[start:stop]
         if all(map(isfinite, scores)):
             return None
-        at = next(at for at, score in enumerate(scores) if not isfinite(score))
-        id = self.passage_ids[self._references[start + at]]
-        if scores[at] != scores[at]:  # missing scores are packed as NaN
-            return DrtkError(f"{place} has no score for '{id}'; add teacher scores with `drtk score`")
-        return DrtkError(f"{place}: the score of '{id}' is {scores[at]}, not a finite number")
+        position = next(position for position, score in enumerate(scores) if not isfinite(score))
+        id = self.passage_ids[self._references[start + position]]
+        if scores[position] != scores[position]:  # missing scores are packed as NaN
+            return DrtkError(f"{location} has no score for '{id}'; add teacher scores with `drtk score`")
+        return DrtkError(
+            f"{location}: the score of '{id}' is {scores[position]}; write finite scores with `drtk score`"
+        )
 
 
 def _count_missing(absent: int, ids: Sized) -> str:
-    return f"; {absent:,} of the {len(ids):,} ids in the examples are missing" if absent > 1 else ""
+    missing = f"; {absent:,} of the {len(ids):,} ids in the examples are missing" if absent > 1 else ""
+    return f"{missing}; use the file that the examples were made from"
 
 
 @dataclass(frozen=True)
@@ -205,21 +210,21 @@ def load_examples(
     negatives: int,
     scored: bool = False,
     first_positive: bool = False,
-    share: float = 1.0,
+    fraction: float = 1.0,
     seed: int = 42,
 ) -> TrainingData:
     """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
 
     negatives: if above 0, require negatives in each example
     scored, first_positive: arguments of PackedExamples
-    share: share of the queries to keep, sampled at random by `seed`
+    fraction: fraction of the queries to keep, sampled at random by `seed`
     Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
     """
     examples = PackedExamples(
         read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive
     )
-    if share < 1:
-        examples.subsample(share, seed=seed)
+    if fraction < 1:
+        examples.subsample(fraction, seed=seed)
     query_ids = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)

@@ -127,14 +127,14 @@ def fit(
 class ProgressCallback(TrainerCallback):
     """Callback that shows progress and the last loss: a bar on a terminal, otherwise a line after 10 s and every 30 s."""
 
-    def __init__(self, what: str, steps: int) -> None:
-        self._what, self._steps = what, steps
+    def __init__(self, name: str, steps: int) -> None:
+        self._name, self._steps = name, steps
         self._progress: Progress | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             self._progress = Progress(
-                self._what, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_PROGRESS
+                self._name, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_PROGRESS
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -145,7 +145,7 @@ class ProgressCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         if self._progress is not None and logs and "loss" in logs:
             self._progress.note = f"loss {logs['loss']:z.4g}"
-            log_detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
+            log_detail(f"{self._name}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
@@ -271,9 +271,9 @@ class DrtkTrainer(Trainer):
     ) -> None:
         if micro_batch is not None:
             arguments = kwargs["args"]
-            share = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            device_batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
             arguments.per_device_train_batch_size = micro_batch
-            arguments.gradient_accumulation_steps = share // micro_batch
+            arguments.gradient_accumulation_steps = device_batch // micro_batch
         super().__init__(**kwargs)
         self._lr_factor = lr_factor
         self._weights = weights or {}

@@ -50,10 +50,10 @@ class TrainedQuestions:
     """Training questions of the generators in a folder, with their folds."""
 
     def __init__(
-        self, place: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
+        self, folder: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
         """questions: digests by id    folds: folds by digest    count: number of folds; None: a single generator"""
-        self.place, self.count = place, count
+        self.folder, self.count = folder, count
         self._questions, self._folds = questions, folds
 
     @classmethod
@@ -89,14 +89,14 @@ class TrainedQuestions:
         digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
             raise MismatchError(
-                f"question '{query.id}' differs from '{query.id}' in {self.place}; use the training questions"
+                f"question '{query.id}' differs from '{query.id}' in {self.folder}; use the training questions"
             )
         fold = self._folds.get(digest)
         if fold is not None:
             return fold
         if not allow_unknown:
             raise MismatchError(
-                f"question '{query.id}' is in no fold of {self.place}; use `outside` draw to assign a random generator"
+                f"question '{query.id}' is in no fold of {self.folder}; use `outside` draw to assign a random generator"
             )
         return sample_integer(0, self.count - 1, "outside", query.id)
 
@@ -116,5 +116,5 @@ def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[
 def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
-        raise ValueError("'fold' must be a whole number from 0")
+        raise ValueError("'fold' must be an integer of at least 0")
     return parse_id(take_field(row, "_id"), "_id"), parse_text(take_field(row, "question"), "question"), fold

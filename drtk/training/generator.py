@@ -41,7 +41,7 @@ class GenerationEvaluator:
 
     def __init__(
         self,
-        writer: GenerationModel,
+        generator: GenerationModel,
         pairs: Sequence[TextPair],
         *,
         collate: Collate,
@@ -50,7 +50,7 @@ class GenerationEvaluator:
         max_new_tokens: int,
     ) -> None:
         """score: (generated texts, targets) -> metrics; None: generate no texts    batch_size: pairs per batch"""
-        self._writer, self._collate, self._score = writer, collate, score
+        self._generator, self._collate, self._score = generator, collate, score
         self._targets = [pair.target for pair in pairs]
         self._local_pairs = pairs[get_rank() :: get_world_size()]
         self._batch_size = batch_size
@@ -59,7 +59,7 @@ class GenerationEvaluator:
     @torch.inference_mode()
     def __call__(self) -> dict[str, float]:
         """Return the metrics by name. The training mode of the model is restored."""
-        model = self._writer.model
+        model = self._generator.model
         training = model.training
         model.eval()
         try:
@@ -72,25 +72,25 @@ class GenerationEvaluator:
 
     def _compute_loss(self) -> float:
         """Return the mean cross-entropy over the tokens of all targets, without label smoothing."""
-        device = next(self._writer.model.parameters()).device
+        device = next(self._generator.model.parameters()).device
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for pairs in self._iter_batches():
             batch = {name: value.to(device) for name, value in self._collate(pairs).items()}
-            loss = cross_entropy_sum(compute_logits(self._writer.model, batch), batch["labels"])
+            loss = cross_entropy_sum(compute_logits(self._generator.model, batch), batch["labels"])
             total += torch.stack([loss.double(), (batch["labels"] != IGNORE_INDEX).sum().double()])
         loss, tokens = all_reduce_sum(total).tolist()
         return loss / tokens
 
     def _generate(self) -> list[str]:
         """Return a generated text for each held-out pair, gathered from all processes."""
-        device = next(self._writer.model.parameters()).device
+        device = next(self._generator.model.parameters()).device
         texts: dict[str, str] = {}  # by source; a source may have several targets
         for batch_pairs in self._iter_batches():
             if pairs := [*{pair.source: pair for pair in batch_pairs if pair.source not in texts}.values()]:
                 batch = self._collate(pairs)
                 ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
-                generated = generate_tokens(self._writer, ids, mask, [""] * len(pairs), self._settings, seed=0)
-                decoded = self._writer.tokenizer.batch_decode(
+                generated = generate_tokens(self._generator, ids, mask, [""] * len(pairs), self._settings, seed=0)
+                decoded = self._generator.tokenizer.batch_decode(
                     [tokens for (tokens,) in generated], skip_special_tokens=True
                 )
                 texts |= {pair.source: " ".join(text.split()) for pair, text in zip(pairs, decoded, strict=True)}
@@ -122,13 +122,13 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 class StartModel:
     """A generation model to train, and its input format."""
 
-    writer: GenerationModel
+    generator: GenerationModel
     input_format: GeneratorInputFormat
 
     @property
     def architecture(self) -> str:
         """Model type of transformers, such as t5 or bart."""
-        config: Any = self.writer.model.config
+        config: Any = self.generator.model.config
         return str(config.model_type)
 
 
@@ -140,29 +140,29 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     folder = locate(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
     input_format = load_input_format(folder, overrides, strict=False)
-    writer = load_generation_model(folder)
-    start = StartModel(writer, input_format)
-    if not writer.is_encoder_decoder:
+    generator = load_generation_model(folder)
+    start = StartModel(generator, input_format)
+    if not generator.is_encoder_decoder:
         raise MismatchError(
-            f"{model}: expected an encoder-decoder (T5, BART), got a decoder-only model ({start.architecture})"
+            f"{model}: is a decoder-only model ({start.architecture}); use an encoder-decoder such as T5 or BART"
         )
-    max_input_length(writer, input_format)
+    max_input_length(generator, input_format)
     return start
 
 
 def collate(
-    pairs: Sequence[TextPair], *, writer: GenerationModel, max_length: int, target_length: int
+    pairs: Sequence[TextPair], *, generator: GenerationModel, max_length: int, target_length: int
 ) -> dict[str, Tensor]:
     """Return the inputs of a step: input_ids, attention_mask and labels, (pairs, tokens) each.
 
     labels: IGNORE_INDEX at padding    max_length, target_length: maximum lengths of source and target, in tokens
     """
     rows = np.arange(len(pairs))
-    sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, max_length=max_length)
+    sources = tokenize_texts([pair.source for pair in pairs], generator.tokenizer, max_length=max_length)
     targets = tokenize_texts(
-        [pair.target for pair in pairs], writer.tokenizer, max_length=target_length, are_targets=True
+        [pair.target for pair in pairs], generator.tokenizer, max_length=target_length, are_targets=True
     )
-    batch = sources.pad(rows, pad=writer.pad)
+    batch = sources.pad(rows, pad=generator.pad)
     batch["labels"] = targets.pad(rows, pad=IGNORE_INDEX)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
 
@@ -198,9 +198,9 @@ def train_generator(
     score: (generated texts, targets) -> metrics, including `config.best_by` unless that is the loss
     Raises DrtkError if the pairs do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
-    writer = start.writer
-    model: Any = writer.model
-    schedule = plan_schedule(len(pairs), config, what="pairs")
+    generator = start.generator
+    model: Any = generator.model
+    schedule = plan_schedule(len(pairs), config, unit="pairs")
     arguments = build_training_arguments(
         config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule
     )
@@ -210,13 +210,16 @@ def train_generator(
     positions = getattr(model.config, "max_position_embeddings", None) or config.target_length
     target_length = min(config.target_length, positions)
     collate_pairs = partial(
-        collate, writer=writer, max_length=max_input_length(writer, start.input_format), target_length=target_length
+        collate,
+        generator=generator,
+        max_length=max_input_length(generator, start.input_format),
+        target_length=target_length,
     )
     selection = None
     if dev:
         by_loss = config.best_by == "loss"
         evaluation = GenerationEvaluator(
-            writer,
+            generator,
             dev,
             collate=collate_pairs,
             score=None if by_loss else score,
@@ -228,7 +231,7 @@ def train_generator(
 
     def save() -> None:
         model.config.use_cache = use_cache
-        save_pretrained_model(model.cpu().eval(), writer.tokenizer, folder)
+        save_pretrained_model(model.cpu().eval(), generator.tokenizer, folder)
 
     return fit(
         model,

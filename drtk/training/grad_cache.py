@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,21 +17,6 @@ from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
 _MAX_CHUNKS = 1 << 20  # upper bound of the number of chunks per step, for random seeds
-
-
-class AuxiliaryModel(Protocol):
-    """Protocol for a BiEncoder with an auxiliary task; `forward` returns (query vectors, passage vectors, task losses)."""
-
-    pair: BiEncoder
-
-    def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
-        """Return the inputs of the task for the texts of a role. rows: text indices; all texts by default"""
-
-    def count_labels(self, role: str, slot: Any) -> Tensor:
-        """Return the number of labels of a role in all processes, a scalar, by which the loss of the role is divided."""
-
-    def compute_loss(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the scalar loss by name for the texts of `slot`, divided by `count`. vectors: vectors of these texts"""
 
 
 class Chunk(NamedTuple):
@@ -89,18 +74,15 @@ class RetrieverTrainer(DrtkTrainer):
         model.train()
         inputs = self._prepare_inputs(inputs)
         bare: Any = self.accelerator.unwrap_model(model)  # without the DDP wrapper: gradients are averaged once, below
-        auxiliary: AuxiliaryModel | None = None if isinstance(bare, BiEncoder) else bare
+        auxiliary: Any = None if isinstance(bare, BiEncoder) else bare  # the model of AuxiliaryTask.wrap
         pair: BiEncoder = bare if auxiliary is None else auxiliary.pair
         chunks = [chunk for role in ROLES for chunk in split_by_length(inputs, role, self.micro_batch)]
         leaves = {role: rows.requires_grad_() for role, rows in self._encode_all(pair, inputs, chunks).items()}
         terms = self.loss.compute_terms(leaves["query"], leaves["passage"], inputs, temperature=self.temperature)
         self.sum_terms(terms).backward()
         total = {name: value.detach() for name, value in terms.items()}
-        counts = (
-            {}
-            if auxiliary is None
-            else {role: auxiliary.count_labels(role, auxiliary.build_slot(inputs, role)) for role in ROLES}
-        )
+        roles = () if auxiliary is None else ROLES
+        counts = {role: auxiliary.count_labels(role, auxiliary.build_slot(inputs, role)) for role in roles}
         for number, chunk in enumerate(chunks):
             self._seed(number)
             with self.accelerator.autocast():

@@ -42,13 +42,13 @@ class RankedCandidates:
 class ListData:
     """Candidate lists of a run for training, and the ids of their queries.
 
-    Numbers of queries: `without` a relevant candidate, `unjudged`, and in total (`queries`).
+    without_relevant, unjudged, queries: numbers of queries without a relevant candidate, without judgments, and in total
     """
 
     source: str
     lists: list[RankedCandidates] = field(default_factory=list)
     query_ids: set[str] = field(default_factory=set)
-    without: int = 0
+    without_relevant: int = 0
     unjudged: int = 0
     queries: int = 0
 
@@ -68,14 +68,14 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
         ids = hits.to_ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
         if not labels.any():
-            data.without += 1
+            data.without_relevant += 1
             continue
         rows = vectors.find_rows(hits.query_id, ids)
-        for at in np.flatnonzero(rows < 0):
-            line = hits.lines[hits.doc_ids.index(ids[at])]
+        for index in np.flatnonzero(rows < 0):
+            line = hits.lines[hits.doc_ids.index(ids[index])]
             problem = (
-                f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
-                "`depth` reads fewer per query"
+                f"{vectors.folder} has no vector of '{ids[index]}' for '{hits.query_id}'; use the run that they were computed for "
+                f"({vectors.run}) or a smaller `depth`"
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         has_vector = rows >= 0
@@ -89,8 +89,8 @@ def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
     """Return the training schedule. Raises DrtkError if no query is judged, and the errors of `plan_schedule`."""
     if data.queries and data.unjudged == data.queries:
         raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged; check the qrels file")
-    what = f"lists with a positive among the first {config.depth} documents"
-    return plan_schedule(len(data.lists), config, what=what, source=data.source)
+    unit = f"lists with a positive among the first {config.depth} documents"
+    return plan_schedule(len(data.lists), config, unit=unit, source=data.source)
 
 
 def collate(lists: Sequence[RankedCandidates], vectors: PairVectors) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class DevCandidates(Protocol):
 def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
     """Return the training schedule. source: examples file, for errors. Raises the errors of `plan_schedule`."""
     if config.loss == "bce":
-        return plan_schedule(sum(count_pairs(examples)), config, what="pairs", source=source)
+        return plan_schedule(sum(count_pairs(examples)), config, unit="pairs", source=source)
     return plan_schedule(len(examples), config, source=source)
 
 

@@ -43,7 +43,11 @@ class AuxiliaryTask(Protocol):
         """Weights of the task's losses by name."""
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
-        """Return the model to train, an AuxiliaryModel (drtk.training.grad_cache)."""
+        """Return the model to train; its `forward` returns (query vectors, passage vectors, losses of the task by name).
+
+        Gradient caching also uses its `pair` (the BiEncoder), `build_slot` (inputs of the task for the texts of a role),
+        `count_labels` (number of labels in all processes) and `compute_loss` (losses of the texts, divided by this number).
+        """
 
     def corrupt(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
@@ -207,7 +211,7 @@ def train_from_files(
         tracker=job.tracker,
         negatives=config.negatives,
         scored=learns_from_teacher(config.loss),
-        share=config.train_fraction,
+        fraction=config.train_fraction,
         seed=seed,
     )
     plan_schedule(len(data.examples), config, source=data.source)

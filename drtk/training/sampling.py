@@ -48,9 +48,9 @@ def sample_negatives(
         raise ValueError("there are no negatives to sample from")
     rng = create_generator(seed, epoch, key, "negatives")
     if method == "replacement":
-        return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
+        return [negatives[int(index)] for index in rng.integers(len(negatives), size=count)]
     order = rng.permutation(len(negatives))
-    return [negatives[int(order[place % len(order)])] for place in range(count)]
+    return [negatives[int(order[rank % len(order)])] for rank in range(count)]
 
 
 def select_positive(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
@@ -84,10 +84,10 @@ class EpochDataset:
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        epoch, place = divmod(index, self._per_epoch)
+        epoch, position = divmod(index, self._per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, shuffle_epoch(self._count, epoch=epoch, seed=self.seed))
-        return self.load(int(self._order[1][place]), epoch)
+        return self.load(int(self._order[1][position]), epoch)
 
     def load(self, index: int, epoch: int) -> Any:
         """Return the item at `index`. Subclasses may override it to return different items per epoch."""

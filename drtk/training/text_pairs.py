@@ -111,9 +111,9 @@ class Subset:
         return self._pairs.key(self._indices[index])
 
 
-def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
-    """Return (training pairs, held-out pairs). A hash of the key selects about `share` of the keys to hold out."""
-    is_held_out = [sample_uniform("dev", pairs.key(index)) < share for index in range(len(pairs))]
+def split_held_out(pairs: TextPairs, fraction: float) -> tuple[Subset, Subset]:
+    """Return (training pairs, held-out pairs). A hash of the key selects about `fraction` of the keys to hold out."""
+    is_held_out = [sample_uniform("dev", pairs.key(index)) < fraction for index in range(len(pairs))]
     return (
         Subset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
         Subset(pairs, (index for index, out in enumerate(is_held_out) if out)),
@@ -175,9 +175,9 @@ def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> lis
 
 
 def warn_of_overlap(
-    dev: Iterable[Hashable], trained: Collection[Hashable], what: str, *, file: str, source: str
+    dev: Iterable[Hashable], trained: Collection[Hashable], unit: str, *, file: str, source: str
 ) -> None:
     """Warn if items of the evaluation file are also training items, since the best weights would then be overfitted."""
     items = [*dev]
     if both := sum(item in trained for item in items):
-        warn(f"{file}: {both:,} of its {len(items):,} {what} are in {source} too, so the best weights overfit them")
+        warn(f"{file}: {both:,} of its {len(items):,} {unit} are in {source} too, so the best weights overfit them")

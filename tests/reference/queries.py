@@ -36,14 +36,6 @@ class Candidate:
 # -- what a generator learns to write (7.2) --------------------------------------------------------------------------
 
 
-def initial_capitals(answer: str) -> str:
-    """An answer in capitals throughout as words that begin with one; any other as it is."""
-    letters = [character for character in answer if character.isalpha()]
-    if not letters or any(not character.isupper() for character in letters):
-        return answer
-    return " ".join(word[:1].upper() + word[1:].lower() for word in answer.split(" "))
-
-
 def right_passages(found: Sequence[Found], answers: Sequence[str]) -> list[Found]:
     """Those with an answer in their text, in the order of the ranks."""
     return [passage for passage in found if has_answer(answers, passage.text)]
@@ -97,14 +89,6 @@ def distinct(texts: Sequence[str]) -> list[str]:
         if text not in kept:
             kept.append(text)
     return kept
-
-
-def rank_label(found: Sequence[Found], answers: Sequence[str], *, max_rank: int, depth: int = 100) -> int:
-    """Rank from 1 of the first passage with an answer among the first `depth`, max_rank where there is none."""
-    for rank, passage in enumerate(found[:depth], start=1):
-        if has_answer(answers, passage.text):
-            return rank
-    return max_rank
 
 
 # -- how a scorer learns (7.5, 7.7) --------------------------------------------------------------------------------------
@@ -228,21 +212,3 @@ def joined(candidates: Sequence[Candidate]) -> str:
     for candidate in first_distinct(candidates, None):
         text += (" " if text else "") + candidate.text
     return text
-
-
-def round_robin(lists: Sequence[Sequence[str]], depth: int) -> list[str]:
-    """At every rank each list in turn gives its passage, if none gave it before."""
-    fused: list[str] = []
-    for rank in range(max([len(names) for names in lists], default=0)):
-        for names in lists:
-            if rank < len(names) and names[rank] not in fused:
-                fused.append(names[rank])
-    return fused[:depth]
-
-
-# -- who reads the passages (7.10, 7.11) -----------------------------------------------------------------------------------
-
-
-def reader_input(question: str, title: str, text: str) -> str:
-    """A passage as Fusion-in-Decoder reads it."""
-    return "question: " + question + " title: " + title + " context: " + text

@@ -2,15 +2,15 @@
 
     python -m tests.slow.compare_checkouts OLD NEW --recorded DIR [--old-inventory FILE] [--ignore FIELD ...] [NAME ...]
 
-Options and presets may have other names in OLD: OLD runs the steps of its own tests/slow/inventory.toml (or of --old-inventory, if it has
-none), NEW those of this checkout, and settings in OLD's manifests are translated by drtk/renamed.py before they are compared. OLD and NEW are checkouts; run this from the root of one that has tests/slow. OLD's outputs are stored in DIR (outside both) and
-reused, so later comparisons run NEW only; delete DIR/scripts/NAME to record a step again. NAME: steps to compare, * is a wildcard;
-all by default. Comparing OLD with itself must find no difference.
+OLD and NEW are checkouts; run this from the root of one that has tests/slow. Options and presets may have other names in OLD: it runs the
+steps of its own tests/slow/inventory.toml (or of --old-inventory), and drtk/renamed.py translates the settings in its manifests.
+OLD's outputs are stored in DIR (outside both) and reused, so later comparisons run NEW only; delete DIR/scripts/NAME to record a step
+again. NAME: steps to compare, * is a wildcard; all by default. Comparing OLD with itself must find no difference.
 
-Each step of NEW reads OLD's outputs of the steps before it, so a difference is reported at its origin, and NEW must open OLD's
-folders. Files are compared byte for byte. For manifests and training logs (LENIENT) the fields of IGNORED are skipped (versions,
-times, sizes and digests of files); for pages and pictures only the file names are compared. NEW's output of a differing step is
-kept in DIR.new/NAME. Exit status 1 if anything differs or fails.
+Each step of NEW reads OLD's outputs of the steps before it, so a difference is reported at its origin, and NEW must open OLD's folders.
+Files are compared byte for byte. In manifests, training logs and tokenizers (LENIENT) the fields of IGNORED are skipped (versions, times,
+sizes and digests of files); for pages and pictures only the file names are compared. NEW's output of a differing step is kept in
+DIR.new/NAME. Exit status 1 if anything differs or fails.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.slow.inventory import (
 
 IGNORED = {"versions", "started", "seconds", "waiting", "waiting_for_data"}  # versions and times
 IGNORED |= {"mtime_ns", "bytes", "digest", "manifest_digest", "files"}
-LENIENT = ("meta.json", "log.jsonl")
+LENIENT = ("meta.json", "log.jsonl", "tokenizer.json")
 BY_NAME = {".html", ".png", ".svg", ".pdf"}
 
 

@@ -141,8 +141,7 @@ def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum",
 
 
 def saturate(attention: float, kind: Saturation) -> float:
-    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D in
-    docs/methods/term-weights.md)."""
+    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":
@@ -229,7 +228,7 @@ def _find_continuations(split_passage: SplitPassage) -> list[int]:
 
 
 class Bprop(TermWeights):
-    """B-PROP: contrast the attention of a passage with that of the collection (steps E to H)."""
+    """B-PROP weights: the contrast of the attention in a passage with that in the collection (steps E to H)."""
 
     needs: ClassVar[StatisticsKind | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"

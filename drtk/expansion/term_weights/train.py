@@ -171,7 +171,7 @@ def plan_training(
     if method == "deepimpact":
         return plan_schedule(len(examples), training, source=source)
     passages = {number for example in range(len(examples)) for number in examples.positives(example)}
-    return plan_schedule(len(passages), training, what="passages", source=source)
+    return plan_schedule(len(passages), training, unit="passages", source=source)
 
 
 def compute_recall_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,4 @@
-"""Compute term weights of a corpus: collect statistics in a first pass if required, then write weights.
-
-Passages are processed in windows (batches).
-"""
+"""Compute term weights of a corpus: collect statistics in a first pass if required, then write weights."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ class WeightingPlan(NamedTuple):
 
 
 class StatisticsCollector(BatchFunction):
-    """Batch function that computes collection statistics; the result is one JSON line per window.
+    """Batch function that computes collection statistics; the result is one JSON line per batch.
 
     made_by: result of `describe_settings`, which is written with the statistics
     """
@@ -191,8 +188,8 @@ def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
     return [float(f"{weight / divisor:.6g}") if divisor > 0 else 0.0 for weight in weights]
 
 
-# Passages per window. A window of counts becomes one line of statistics, so large windows make small files.
-_COUNT_WINDOW, _MODEL_WINDOW, _PLAIN_WINDOW = 10_000, 512, 1000
+# Passages per batch. A batch becomes one line of collection statistics, so large batches make small files.
+_COUNT_BATCH, _MODEL_BATCH, _PLAIN_BATCH = 10_000, 512, 1000
 _COUNT_SETTINGS = ("words", "stemmer", "stopwords", "title")
 _ATTENTION_SETTINGS = (*_COUNT_SETTINGS, "sub2word", "gather", "saturation", "max_length")
 
@@ -260,7 +257,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSetti
         kind,
         describe_settings(plan, kind),
         running=running,
-        window=_COUNT_WINDOW if kind == "counts" else _MODEL_WINDOW * 4,
+        window=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
     )
 
 
@@ -313,7 +310,7 @@ def weigh_corpus(
 
             model = plan.model or ""
             passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
-        window = _MODEL_WINDOW if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_WINDOW
+        window = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
         run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):

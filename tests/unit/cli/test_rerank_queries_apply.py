@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.trec import load_run
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.query_expansion import rerank
 from drtk.runtime.integrity import read_json
@@ -93,9 +92,7 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
     assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 0}
 
 
-def test_several_queries_of_a_question_are_written_by_their_place_searched_and_fused(
-    place: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_several_queries_of_a_question_are_written_by_rank(place: Path, tmp_path: Path, capfd: Capture) -> None:
     rows = [row for row in read_rows(place / "labeled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
     folder = call(place, tmp_path / "out", "--select oracle --n-best 3", rows)
@@ -105,17 +102,6 @@ def test_several_queries_of_a_question_are_written_by_their_place_searched_and_f
     assert [len(each) for each in files] == [24, 23, 23]
     made = {row["_id"]: row["made"] for row in rows}
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
-    # The fused run alternates between the first two lists.
-    runs = [tmp_path / "1.run", tmp_path / "2.run"]
-    for name, run in zip(names, runs, strict=False):
-        run_command(capfd, "search", place / "bm25s", folder / name, "-k", "10", "-o", run, "-q")
-    run_command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
-    first, second, fused = (load_run(str(path)) for path in (*runs, tmp_path / "fused.run"))
-    assert (len(first), len(second), len(fused)) == (24, 23, 24)
-    for question, hits in fused.items():
-        lists = [run[question] for run in (first, second) if question in run]
-        assert {ranking[0][0] for ranking in lists} <= {id for id, _ in hits[:2]}
-    assert [id for id, _ in fused["q1"]] == [id for id, _ in first["q1"]]
 
 
 def test_repeated_candidates_are_one_and_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
@@ -191,10 +177,6 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     manifest = read_json(folder / "meta.json")
     assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 67}
     assert (manifest["counts"]["questions"], manifest["counts"]["without a candidate"]) == (24, 22)
-    # Each file's run has all questions.
-    for queries, run in ((folder / "title.jsonl", "run"), (place / "queries.jsonl", "bm25")):
-        run_command(capfd, "search", place / "bm25s", queries, "-k", "5", "-o", tmp_path / run, "-q")
-    assert set(load_run(str(tmp_path / "run"))) == set(load_run(str(tmp_path / "bm25"))) | {"q1"}
     # With several files, a question without candidates is in the first.
     folder = call(place, tmp_path / "two", "--select first --n-best 2", rows)
     files = [{row["_id"]: row["text"] for row in read_rows(folder / f"title.{at}.jsonl")} for at in (1, 2)]
@@ -256,7 +238,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
 def test_an_interrupted_run_resumes_with_the_same_files(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    monkeypatch.setattr(rerank, "WINDOW", 7)
+    monkeypatch.setattr(rerank, "LISTS_PER_BATCH", 7)
     more = f"--model {place}/planted --device cpu"
     whole, output = call(place, tmp_path / "whole", more), tmp_path / "out"
     function = (4, rerank.QuerySelector, "__call__") if stage == "selecting" else (1, rerank, "write_queries")

@@ -148,7 +148,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
 
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
     for model, message in (
-        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"got a decoder-only model \(gpt2\)"),
+        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
         (save_tiny_encoder(tmp_path / "encoder"), r"got an encoder \(bert\)"),
     ):
         with pytest.raises(MismatchError, match=message):
@@ -184,7 +184,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 
     def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         by_folder[folder.name.removesuffix(".part")] = {pairs[at].source: pairs[at].target for at in range(len(pairs))}
-        save_pretrained_model(start.writer.model, start.writer.tokenizer, folder)
+        save_pretrained_model(start.generator.model, start.generator.tokenizer, folder)
         return {"steps": 0, "epochs": 0.0}
 
     for module in ("drtk.query_expansion.train_generator", "drtk.training.generator"):

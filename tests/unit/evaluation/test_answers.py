@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
 from drtk.evaluation.answers import compute_rouge
-from drtk.query_expansion.read import iter_reader_questions
-from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import write_rows
 from tests.reference import answers as slow
-from tests.reference import queries
 from tests.run_commands import run_command, write_text
-from tests.shared_data import find_shared_data
 from tests.unit.text.test_answers import BEYONCE
 
 BY_ANSWERS = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
@@ -97,18 +92,6 @@ def test_prediction_with_the_highest_score_is_evaluated(folder: Path, capfd: pyt
     write_rows(folder / "p.jsonl", [rome, paris, {"query_id": "q0", "answer": "Oslo"}])
     with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q0' has several predictions"):
         run_eval(capfd, *EXACT)
-
-
-@pytest.mark.slow
-def test_the_paragraph_of_a_squad_question_contains_its_answer(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # every answer is in its paragraph; tokens do not match if an answer begins or ends within a word
-    squad = find_shared_data("squad")
-    judged = (squad / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
-    write_text(folder / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
-    arguments = ["--answers", str(squad / "queries.jsonl.gz"), "--corpus", str(squad / "corpus.jsonl.gz")]
-    result = run_eval(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
-    assert result["queries"] == 200
-    assert 0.98 < result["Answer@1"] <= 1
 
 
 def test_empty_passages_warn_and_a_corpus_without_texts_is_rejected(
@@ -212,26 +195,6 @@ def test_top_k_accuracy_equals_the_reference(folder: Path, capfd: pytest.Capture
     more = ["--measures", " ".join(f"Answer@{k}" for k in cutoffs), "--match", "regex" if regex else "tokens"]
     means = run_eval(capfd, "a.run", *BY_ANSWERS, *more)
     assert [means[f"Answer@{k}"] for k in cutoffs] == pytest.approx([slow.top_k_accuracy(ranks, k) for k in cutoffs])
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_reader_gets_the_top_of_a_fused_run(folder: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
-    rng = random.Random(seed)
-    texts = {f"d{n}": {"title": rng.choice(WORDS), "text": rng.choice(WORDS)} for n in range(30)}
-    write_rows(folder / "c.jsonl", [{"_id": id} | row for id, row in texts.items()])
-    lists = [rng.sample(list(texts), rng.randint(1, 20)) for _ in range(3)]
-    for number, ids in enumerate(lists):
-        lines = [f"q Q0 {id} {rank} {50 * number - rank} t\n" for rank, id in enumerate(ids, start=1)]
-        write_text(folder / f"{number}.run", "".join(lines))
-    runs = ["0.run", "1.run", "2.run"]
-    run_command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "100", "-o", "fused", "-q")
-    expected = [queries.reader_input("who?", **texts[id]) for id in queries.round_robin(lists, 100)[:10]]
-    store = CorpusStore.open("c.jsonl")
-    for order in ("rank", "score"):
-        (question,) = iter_reader_questions(
-            "fused", queries={"q": "who?"}, corpus=store, depth=10, order=order, tracker=InputTracker()
-        )
-        assert question.inputs == expected
 
 
 def test_rouge_of_a_worked_example() -> None:

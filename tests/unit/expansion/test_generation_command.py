@@ -140,8 +140,8 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: Ca
     encoder = save_tiny_encoder(here / "encoder")
     for name, model, message in (
         ("doc2query", encoder, r"encoder: expected a generation model.*, got an encoder \(bert\)"),
-        ("doc2query", models / "gpt2", "expected an encoder-decoder"),
-        ("continue-text", models / "t5", "expected a decoder-only model"),
+        ("doc2query", models / "gpt2", "is a decoder-only model; use an encoder-decoder"),
+        ("continue-text", models / "t5", "is an encoder-decoder; use a decoder-only model"),
     ):
         with pytest.raises(MismatchError, match=message):
             run_rows(capfd, f"{name} c.jsonl --model {model}")

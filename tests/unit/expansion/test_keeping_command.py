@@ -217,7 +217,7 @@ def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(
 ) -> None:
     rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
     write_rows(here / "many.jsonl", rows)
-    monkeypatch.setattr(keep_queries, "_WINDOW", 10)
+    monkeypatch.setattr(keep_queries, "_LINES_PER_BATCH", 10)
     call = "keep-queries many.jsonl --keep 0.4 -q"
     run_rows(capfd, f"{call} -o whole")
     assert 0 < (here / "whole").read_bytes().count(b'"b1"') < 12  # the threshold is among equal scores

@@ -71,10 +71,7 @@ REJECTED = [
     ("bm25", "bm25: `queries` is required"),
     ("bm25 exact --query-vectors asked", "bm25: `queries` is required"),
     ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
-    (
-        "exact --query-vectors asked --model model",
-        "`model` has no effect: no dense index is searched with `queries`",
-    ),
+    ("exact --query-vectors asked --model model", "`model` has no effect: no dense index is searched"),
     ("bm25 --queries queries.jsonl --set max_length=9", "`max_length` has no effect: no dense index"),
     ("examples.jsonl --margin 1", "`margin` requires a run or index as a source"),
     ("examples.jsonl --set from_rank=2", "`from_rank` requires ranks, but the negatives of query 'q1' are shuffled"),
@@ -152,9 +149,7 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
     other = write_text(tmp_path / "other.jsonl", "".join(lines[:39]))
     judged = write_text(tmp_path / "few.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "exact", "--queries", "queries.jsonl", "--qrels", judged, "--corpus", other]
-    with pytest.raises(
-        MismatchError, match=r"exact: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\)"
-    ):
+    with pytest.raises(MismatchError, match=r"exact: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}"):
         run_command(capfd, *call)
     with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
         run_command(capfd, *call, "--skip-corpus-check", "--depth", "40")
@@ -169,9 +164,8 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chunks")
     texts = {f"o{at}#0": "apple apple apple" for at in range(30)}
     texts |= {"doc#0": "apple and so much else that is no fruit at all", "doc#1": "nothing"}
-    write_text(
-        folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
-    )
+    rows = (json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
+    write_text(folder / "corpus.jsonl", "".join(rows))
     write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "apple"}\n{"_id": "q2", "text": "apple"}\n')
     write_text(folder / "qrels.tsv", "q1\tdoc\t1\nq2\to3\t1\n")
     with pytest.MonkeyPatch.context() as patch:

@@ -95,7 +95,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     from transformers import MPNetConfig, MPNetModel
 
     other = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(MismatchError, match="type mpnet; supported: bert, roberta"):
+    with pytest.raises(MismatchError, match="type mpnet; use one of type bert, roberta"):
         BackboneAdapter(other)
     bert, roberta, modern = (
         BackboneAdapter(get_base_model(create_masked_lm(name))) for name in ("bert", "roberta", "modernbert")

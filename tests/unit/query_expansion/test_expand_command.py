@@ -189,7 +189,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
     def train(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         trained[target.name] = {pairs[index].source for index in range(len(pairs))}
-        save_pretrained_model(start.writer.model, start.writer.tokenizer, target)
+        save_pretrained_model(start.generator.model, start.generator.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:

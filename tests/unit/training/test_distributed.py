@@ -39,7 +39,7 @@ def split_batch(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def collate_pairs(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor]:
-    return collate(PAIRS[start:stop], writer=writer, max_length=12, target_length=9)
+    return collate(PAIRS[start:stop], generator=writer, max_length=12, target_length=9)
 
 
 def run_generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
@@ -56,7 +56,7 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
         assert list(targets) == [pair.target for pair in PAIRS]
         return {"read": float(sum(place * len(text) for place, text in enumerate(generated)))}
 
-    collating = partial(collate, writer=writer, max_length=12, target_length=9)
+    collating = partial(collate, generator=writer, max_length=12, target_length=9)
     return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, batch_size=2, max_new_tokens=5)()
 
 

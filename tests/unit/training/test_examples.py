@@ -37,10 +37,20 @@ def test_packing_loses_nothing():
 @pytest.mark.parametrize(
     ("queries", "ids", "negatives", "told"),
     [
-        ("q1 q3", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'$"),
-        ("q1 q2 q3", "abce", 0, r"ex\.jsonl:2: the corpus has no 'd'$"),
-        ("q1", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'; 2 of the 3 ids in the examples are missing$"),
-        ("q1 q2 q3", "abc", 0, r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing$"),
+        ("q1 q3", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'; use the file"),
+        ("q1 q2 q3", "abce", 0, r"ex\.jsonl:2: the corpus has no 'd'; use the file"),
+        (
+            "q1",
+            "abcde",
+            0,
+            r"ex\.jsonl:2: the queries have no 'q2'; 2 of the 3 ids in the examples are missing; use the file",
+        ),
+        (
+            "q1 q2 q3",
+            "abc",
+            0,
+            r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing; use the file",
+        ),
         ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
     ],
 )

@@ -78,7 +78,7 @@ def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
         ({"_id": "q9", "question": "ab", "fold": 4}, "fold 4 is invalid"),
         ({"_id": "q9", "question": "ab"}, "fold None is invalid"),
         ({"_id": "q9", "question": digest_question("a"), "fold": 1}, "the same question is in two folds"),
-        ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be a whole number from 0"),
+        ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be an integer of at least 0"),
     ):
         write_question_record(tmp_path, [Query("a", "a")], {"a": 0})
         with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:

@@ -52,7 +52,7 @@ def test_two_words_at_known_odds():
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folder: Path, smoothing: float):
     writer = load_generation_model(folder)
-    batch = collate(TEXTS, writer=writer, max_length=20, target_length=8)
+    batch = collate(TEXTS, generator=writer, max_length=20, target_length=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
     # the end token is a target, padding is none
     assert (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist() == lengths
@@ -65,14 +65,14 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     )
     assert loss.item() == pytest.approx(smoothed.item(), rel=1e-5)
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
-    singles = [collate([pair], writer=writer, max_length=20, target_length=8) for pair in TEXTS]
+    singles = [collate([pair], generator=writer, max_length=20, target_length=8) for pair in TEXTS]
     losses = [
         compute_generator_terms(writer.model, single, smoothing=smoothing)["cross_entropy"].item() for single in singles
     ]
     assert loss.item() == pytest.approx(np.average(losses, weights=lengths), rel=1e-5)
     assert abs(loss.item() - np.mean(losses)) > 1e-4
     long = TextPair("rivers " * 30, "engines " * 30)
-    batch = collate([long], writer=writer, max_length=12, target_length=5)
+    batch = collate([long], generator=writer, max_length=12, target_length=5)
     assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 12), (1, 5))
     assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
 
@@ -87,7 +87,7 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         return {"rougeL": 0.25}
 
     def collating(pairs: list[TextPair]) -> dict[str, torch.Tensor]:
-        return collate(pairs, writer=writer, max_length=20, target_length=8)
+        return collate(pairs, generator=writer, max_length=20, target_length=8)
 
     pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
     found = GenerationEvaluator(writer, pairs, collate=collating, score=score, batch_size=2, max_new_tokens=4)()

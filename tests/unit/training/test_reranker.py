@@ -185,7 +185,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
         read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
     lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
-    assert (len(lists.lists), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
+    assert (len(lists.lists), lists.without_relevant) == (1, 2)  # at depth 1 only q2 has its positive
     lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
@@ -211,7 +211,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
         return str(fault.value)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
-    none = f"{run}: there are no lists with a positive among the first 2 documents to train on"
+    none = f"{run}: there are no lists with a positive among the first 2 documents to train on; check the file"
     assert get_error("", {"q1": {"a": 1}}) == none
     assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged; check the qrels file"
     assert get_error(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none

@@ -12,7 +12,7 @@ from drtk.expansion.term_weights.count_based import Bm25, Idf, InverseFrequency,
 from drtk.records import Passage
 
 
-def reading(text: str) -> SplitPassage:
+def split(text: str) -> SplitPassage:
     words = text.split()
     return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
@@ -26,31 +26,21 @@ def statistics(*texts: str) -> Statistics:
 
 
 def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
-    return kind(WeightingSettings(**changes), collection, None, "cpu")([reading(text)])[0]
+    return kind(WeightingSettings(**changes), collection, None, "cpu")([split(text)])[0]
 
 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
-
-
-def shares(values: list[float]) -> list[float]:
-    return [value / sum(values) for value in values]
 
 
 def test_tf_idf_of_masters_paper() -> None:
     # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
     found = weights(TfIdf, CATS, "the cat sat")
     assert found == pytest.approx([0, log(3) / 3, log(1.5) / 3])
-    assert shares(found) == pytest.approx([0, 0.730423, 0.269577], abs=2e-6)
-    assert shares(weights(TfIdf, CATS, "the perveance beam")) == pytest.approx([0, 0.5, 0.5])
 
 
 def test_inverse_frequency_of_masters_code() -> None:
     found = weights(InverseFrequency, CATS, "the cat sat")
     assert found == pytest.approx([1 / 3, 1, 1 / 2])
-    assert shares(found) == pytest.approx([0.181818, 0.545455, 0.272727], abs=2e-6)
-    assert shares(weights(InverseFrequency, CATS, "the perveance beam")) == pytest.approx(
-        [0.142857, 0.428571, 0.428571], abs=2e-6
-    )
 
 
 def test_idf_of_lucene() -> None:

@@ -19,7 +19,6 @@ from drtk.expansion.term_weights.learned import DeepImpact, compute_impacts, qua
 from drtk.records import Passage
 from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions
-from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, run_command, run_rows, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
@@ -170,23 +169,8 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
     assert found == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 
-@pytest.mark.slow
-def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd: Capture) -> None:
-    skip_without_lucene()
-    out = place / "impacts.jsonl"
-    call = ["termweight", place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"]]
-    run_command(capfd, *call, "-o", out)
-    run_command(capfd, "index", out, "--type", "impact", "-o", place / "impact-index")
-    impacts = {row["_id"]: row["impacts"] for row in read_rows(out)}
-    asked = write_rows(place / "ask.jsonl", [{"_id": "q", "text": "Rivers riverish!"}])
-    run = run_command(capfd, "search", place / "impact-index", asked, "-k", "200")
-    scores = {line.split()[2]: float(line.split()[4]) for line in run.splitlines()}
-    sums = {id: sum(of.get(word, 0) for word in ("rivers", "riverish")) for id, of in impacts.items()}
-    assert scores == {id: float(total) for id, total in sums.items() if total}
-
-
 class CutOff(Exception):
-    """What ends a training half-way."""
+    """Error that interrupts a training."""
 
 
 def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
