@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from drtk.runtime.integrity import MANIFEST_DIGEST
 from drtk.runtime.manifest import FOLDER_MANIFEST, create_manifest, write_manifest
 from tests.contract.collection import Collection
 from tests.contract.run_drtk import Outcome, run_in_process, run_successfully
+from tests.expansion_collection import read_rows, write_rows
 
 Damage = Callable[[Path], None]
 Use = Callable[[Path, Path], Any]  # (folder, empty folder for outputs) -> results that can be compared
@@ -49,30 +50,26 @@ def iter_damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterat
         size = (folder / name).stat().st_size
         kind = draw.choice(["cut"] if unrecorded else ["cut", "flip", "flip", "zeroes", "swap", "longer"])
         at, length, bit = draw.randrange(max(size, 1)), draw.randrange(1, 64), 1 << draw.randrange(8)
-        if kind == "cut":
-            yield f"{name} cut at {at}", _change_bytes(name, lambda data, at=at: data[:at])
-        elif kind == "flip":
-            yield (
-                f"{name} bit {bit} of byte {at}",
-                _change_bytes(
-                    name,
-                    lambda data, at=at, bit=bit: (
-                        data[:at] + bytes(value ^ bit for value in data[at : at + 1]) + data[at + 1 :]
-                    ),
-                ),
-            )
-        elif kind == "zeroes":
-            yield (
-                f"{name} zeroes at {at}",
-                _change_bytes(
-                    name, lambda data, at=at, n=length: data[:at] + bytes(len(data[at : at + n])) + data[at + n :]
-                ),
-            )
-        elif kind == "longer":
-            yield f"{name} longer", _change_bytes(name, lambda data, n=length: data + bytes(n))
-        else:
+        if kind == "swap":
             other = draw.choice(names)
             yield f"{name} swapped with {other}", _swap_files(name, other)
+            continue
+        what, change = _choose_change(kind, at, length, bit)
+        yield f"{name} {what}", _change_bytes(name, change)
+
+
+def _choose_change(kind: str, at: int, length: int, bit: int) -> tuple[str, Callable[[bytes], bytes]]:
+    """Return a description and a function that damages bytes."""
+    if kind == "cut":
+        return f"cut at {at}", lambda data: data[:at]
+    if kind == "longer":
+        return "longer", lambda data: data + bytes(length)
+    if kind == "zeroes":
+        return f"zeroes at {at}", lambda data: data[:at] + bytes(len(data[at : at + length])) + data[at + length :]
+    return (
+        f"bit {bit} of byte {at}",
+        lambda data: data[:at] + bytes(value ^ bit for value in data[at : at + 1]) + data[at + 1 :],
+    )
 
 
 def _iter_simple_damages(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str, Damage]]:
@@ -86,11 +83,8 @@ def _iter_simple_damages(folder: Path, name: str, *, unrecorded: bool) -> Iterat
         for path in _iter_paths(content):
             if unrecorded and name.startswith(("config.json", "tokenizer", "generation_", "special_tokens")):
                 break  # read by transformers alone
-            if (
-                unrecorded
-                and name == FOLDER_MANIFEST
-                and path[0] not in ("kind", "type", "dimension", "shards", "encoder")
-            ):
+            read = ("kind", "type", "dimension", "shards", "encoder")
+            if unrecorded and name == FOLDER_MANIFEST and path[0] not in read:
                 continue
             yield f"{name} without {path}", _change_json(name, path, None)
             for value in (None, [], {}, "x", -3, 0.5, True):
@@ -101,13 +95,11 @@ def _iter_paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
     """Yield the paths of values in a JSON value, at most two levels deep, and two of a list."""
     if len(before) == 2:
         return
-    items = (
-        list(content.items())[:40]
-        if isinstance(content, dict)
-        else list(enumerate(content))[:2]
-        if isinstance(content, list)
-        else []
-    )
+    items: list[tuple] = []
+    if isinstance(content, dict):
+        items = list(content.items())[:40]
+    elif isinstance(content, list):
+        items = list(enumerate(content))[:2]
     for key, value in items:
         yield (*before, key)
         yield from _iter_paths(value, (*before, key))
@@ -152,9 +144,8 @@ def remove_records(folder: Path) -> None:
     """Make a folder like those of older versions, which recorded no sizes and digests."""
     for path in folder.rglob(FOLDER_MANIFEST):
         content = orjson.loads(path.read_bytes())
-        path.write_bytes(
-            orjson.dumps({key: value for key, value in content.items() if key not in (MANIFEST_DIGEST, "files")})
-        )
+        kept = {key: value for key, value in content.items() if key not in (MANIFEST_DIGEST, "files")}
+        path.write_bytes(orjson.dumps(kept))
 
 
 def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrecorded: bool = False) -> int:
@@ -221,6 +212,16 @@ def _write_manifest(folder: Path, program: str, kind: str = "model", **facts: An
     return folder
 
 
+DENSE = {  # type and options of drtk index
+    "exact": "exact",
+    "exact_int8": "exact --vector-dtype int8",
+    "flat": "flat",
+    "hnsw": "hnsw",
+    "ivf": "ivf",
+    "sq8": "SQ8",
+}
+
+
 class Subjects:
     """Folders of every kind, made on first use."""
 
@@ -229,6 +230,11 @@ class Subjects:
         self.collection = collection or Collection(folder)
 
     def __getitem__(self, name: str) -> Subject:
+        if name in ("bm25", "bm25s"):
+            return self._index(name, self._file("documents.jsonl"), self._file("queries.jsonl"))
+        if name in DENSE:
+            kind, *more = DENSE[name].split()
+            return self._index(kind, self._file("vectors"), self._query_vectors(), *more)
         return getattr(self, f"_{name}")()
 
     def _file(self, name: str) -> str:
@@ -238,17 +244,8 @@ class Subjects:
         """Return the folder of the query embeddings, made on first use."""
         path = self.folder / "asked-vectors"
         if not path.exists():
-            run_successfully(
-                "encode",
-                self._file("queries.jsonl"),
-                "--role",
-                "query",
-                "--model",
-                self._file("model"),
-                "-o",
-                str(path),
-                "-q",
-            )
+            call = ["encode", self._file("queries.jsonl"), "--role", "query", "--model", self._file("model")]
+            run_successfully(*call, "-o", str(path), "-q")
         return str(path)
 
     def _index(self, kind: str, source: str, queries: str, *more: str) -> Subject:
@@ -257,39 +254,11 @@ class Subjects:
             run_successfully("index", source, "--type", kind, *more, "-o", str(path), "-q")
         return Subject(path, lambda folder, _: run_in_process("search", str(folder), queries, "-k", "5", "--quiet"))
 
-    def _exact(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._query_vectors())
-
-    def _exact_int8(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._query_vectors(), "--vector-dtype", "int8")
-
-    def _flat(self) -> Subject:
-        return self._index("flat", self._file("vectors"), self._query_vectors())
-
-    def _hnsw(self) -> Subject:
-        return self._index("hnsw", self._file("vectors"), self._query_vectors())
-
-    def _ivf(self) -> Subject:
-        return self._index("ivf", self._file("vectors"), self._query_vectors())
-
-    def _sq8(self) -> Subject:
-        return self._index("SQ8", self._file("vectors"), self._query_vectors())
-
-    def _bm25s(self) -> Subject:
-        return self._index("bm25s", self._file("documents.jsonl"), self._file("queries.jsonl"))
-
-    def _bm25(self) -> Subject:
-        return self._index("bm25", self._file("documents.jsonl"), self._file("queries.jsonl"))
-
     def _impact(self) -> Subject:
-        rows = map(orjson.loads, self.collection["documents.jsonl"].read_bytes().splitlines())
-        path = self.folder / "impacts.jsonl"
-        path.write_bytes(
-            b"".join(
-                orjson.dumps(row | {"impacts": {word.lower().strip("."): 7 for word in row["text"].split()}}) + b"\n"
-                for row in rows
-            )
-        )
+        rows = read_rows(self._file("documents.jsonl"))
+        impacts = ({"impacts": {word.lower().strip("."): 7 for word in row["text"].split()}} for row in rows)
+        added = (row | more for row, more in zip(rows, impacts, strict=True))
+        path = write_rows(self.folder / "impacts.jsonl", added)
         return self._index("impact", str(path), self._file("queries.jsonl"))
 
     def _embeddings(self) -> Subject:
@@ -350,9 +319,8 @@ class Subjects:
             call += ["--model", self._file("crossencoder"), "--max-length", "16", "--depth", "3", "--device", "cpu"]
             run_successfully(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
             made = read_manifest(vectors)
-            save_list_reranker(
-                init_list_reranker(ListRerankerConfig(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
-            )
+            config = ListRerankerConfig(made["dimension"], depth=3, hidden=8, layers=1)
+            save_list_reranker(init_list_reranker(config, seed=1), path)
             _write_manifest(path, "train-reranker", scorer=made["scorer"])
         call = ["rerank", run, "--vectors", str(vectors), "--device", "cpu", "-q"]
         return Subject(path, lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True)
@@ -372,22 +340,16 @@ class Subjects:
         )
 
 
-INDEXES = ("exact", "exact_int8", "flat", "hnsw", "ivf", "sq8", "bm25s", "bm25", "impact")
+INDEXES = (*DENSE, "bm25s", "bm25", "impact")
 MODELS = ("encoder", "crossencoder", "writer", "weigher", "list_reranker", "query_reranker")
 
 
 @contextmanager
 def use_cache(folder: Path) -> Iterator[None]:
     """Set $DRTK_CACHE inside a block."""
-    before = os.environ.get("DRTK_CACHE")
-    os.environ["DRTK_CACHE"] = str(folder)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRTK_CACHE", str(folder))
         yield
-    finally:
-        if before is None:
-            del os.environ["DRTK_CACHE"]
-        else:
-            os.environ["DRTK_CACHE"] = before
 
 
 def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Path, *, seed: str) -> None:

@@ -156,15 +156,8 @@ class PretrainingSetup:
     def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
         """Return a trainer as the command creates it, on the CPU; checkpoints and log are written to `folder`."""
         settings, data = self.data.settings, self.data
-        plain = {
-            "learning_rate": 1e-3,
-            "warmup": 0,
-            "weight_decay": 0.0,
-            "precision": "float32",
-            "log_steps": 1,
-            "trainer": (),
-        }
-        config, schedule = replace(settings, **plain), Schedule(settings.batch_size, data.steps, 1)
+        plain = {"learning_rate": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_steps": 1}
+        config, schedule = replace(settings, **plain, trainer=()), Schedule(settings.batch_size, data.steps, 1)
         arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu")
         return Pretrainer(
             log=folder / "log.jsonl",

@@ -124,17 +124,9 @@ class TrainingSetup:
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
         """Return a trainer of the model, on the CPU."""
         settings = self.settings
-        plain = {
-            "learning_rate": 1e-3,
-            "warmup": 2,
-            "weight_decay": 0.0,
-            "precision": "float32",
-            "log_steps": 1,
-            "trainer": (),
-        }
-        arguments = build_training_arguments(
-            replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
-        )
+        plain = {"learning_rate": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_steps": 1}
+        config, schedule = replace(settings, **plain, trainer=()), Schedule(settings.batch_size, 4, 1)
+        arguments = build_training_arguments(config, schedule, folder, seed=7, device="cpu")
         loss = RetrieverLoss.from_config(settings, similarity=str(self.towers["passage"].encoding.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}
         trainer = RetrieverTrainer(

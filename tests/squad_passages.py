@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from drtk.cli.main import app
+from tests.expansion_collection import write_rows
 from tests.shared_data import find_shared_data
 from tests.tiny_models import find_minilm
 
@@ -50,13 +51,15 @@ def write_real_passages(folder: Path, *, paragraphs: int) -> RealCorpus:
     squad, start = find_shared_data("squad"), find_minilm()
     chosen = [*islice(read_rows(squad / "corpus.jsonl.gz"), paragraphs)]
     asked = _read_questions(squad, {row["_id"] for row in chosen})
-    run_command("chunk", _write_rows(folder / "paragraphs.jsonl", chosen), *CUT, start, "-o", folder / "cut.jsonl")
+    run_command("chunk", write_rows(folder / "paragraphs.jsonl", chosen), *CUT, start, "-o", folder / "cut.jsonl")
     passages = [*read_rows(folder / "cut.jsonl")]
     for number, row in enumerate(passages):
         paragraph = row["metadata"]["source_id"]
         row["queries"] = [text for text, answer in asked[paragraph] if answer in row["text"]]
-        row["continuations"] = [each["text"] for each in passages[number + 1 : number + 2] if _same_article(row, each)]
-    corpus = _write_rows(folder / "passages.jsonl", passages)
+        row["continuations"] = [
+            following["text"] for following in passages[number + 1 : number + 2] if following["title"] == row["title"]
+        ]
+    corpus = write_rows(folder / "passages.jsonl", passages)
     model = shrink_vocabulary(corpus, start, folder / "minilm")
     found = RealCorpus(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
     weigh = ["termweight", corpus, "--set", "title=none", "--bare"]
@@ -81,15 +84,6 @@ def _read_questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[s
         if row["_id"] in judged:
             found[judged[row["_id"]]].append((row["text"], row["metadata"]["answers"][0]))
     return found
-
-
-def _same_article(one: dict, other: dict) -> bool:
-    return one["title"] == other["title"]
-
-
-def _write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def shrink_vocabulary(corpus: Path, model: str, folder: Path) -> Path:

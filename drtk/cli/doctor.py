@@ -1,4 +1,4 @@
-"""drtk doctor: what is installed, what is missing, and how to install it."""
+"""drtk doctor: report what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import typer
 
 from drtk import __version__
 from drtk.cli.decorators import plain_command
+from drtk.cli.options import make_option
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.runners import count_cores
 
@@ -206,7 +207,7 @@ _CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
 
 
 @plain_command
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False) -> None:
+def doctor(json: Annotated[bool, make_option("--json", "Print the findings as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
     Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if

@@ -1,4 +1,4 @@
-"""drtk encode: passages or queries to vectors."""
+"""drtk encode: encode passages or queries as vectors."""
 
 from __future__ import annotations
 

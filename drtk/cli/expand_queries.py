@@ -1,4 +1,4 @@
-"""drtk expand-queries: candidate expansions of questions, generated or taken from retrieved passages."""
+"""drtk expand-queries: generate candidate expansions of questions, or take them from retrieved passages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drtk.query_expansion.config import ExpansionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 64  # questions between two points to resume from
+WINDOW = 64  # questions that are processed and saved together
 
 
 @with_settings(ExpansionSettings, panel=GENERATION)
@@ -87,7 +87,7 @@ def _generate(
     kind = settings.kind or generators.kind
     if kind is None:
         raise UsageError(f"--kind: {model} does not record what it generates; set --kind to answer, sentence, title …")
-    job.lookups, job.no_input = (str(folder),), "no question came in, so nothing is expanded"
+    job.lookups, job.no_input = (str(folder),), "the input has no questions, so nothing is expanded"
     queries = read_queries(source, tracker=job.tracker)
     draw = settings.outside == "draw"
     questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)

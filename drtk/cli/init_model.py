@@ -1,4 +1,4 @@
-"""drtk init-model: a tokenizer and an encoder from nothing."""
+"""drtk init-model: initialize an untrained model and its tokenizer."""
 
 from __future__ import annotations
 

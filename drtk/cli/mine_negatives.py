@@ -1,4 +1,4 @@
-"""drtk mine-negatives: training examples from runs, indexes or examples, and judgments."""
+"""drtk mine-negatives: make training examples with hard negatives from runs, indexes or examples."""
 
 from __future__ import annotations
 

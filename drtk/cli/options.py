@@ -174,7 +174,7 @@ def with_settings(
             command = command_name(function)
             shown = f"'{command}'" if " " in command else command
             help = f"Advanced setting, NAME=VALUE; drtk presets --fields {shown} lists them; repeatable."
-            change = typer.Option("--set", metavar="NAME=VALUE", help=help, rich_help_panel=METHOD)
+            change = make_option("--set NAME=VALUE", help, panel=METHOD)
             added.append(_keyword("changes", Annotated[list[str] | None, change], None))
         last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share
         return set_signature(wrapper, [*parameters.values(), *added, *last])

@@ -105,7 +105,7 @@ def _get_settings_class(preset: Preset) -> Any:
     settings = getattr(load_functions().get(preset.command), "preset_settings", None)
     if settings is None:
         raise UsageError(
-            f"{preset.name}: no presets exist for '{preset.command}'; set command to one of a shipped preset"
+            f"{preset.name}: no presets exist for '{preset.command}'; set `command` to a command that drtk presets lists"
         )
     return settings
 

@@ -11,7 +11,7 @@ from drtk.query_expansion.config import ReadSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 32  # questions between two points to resume from
+WINDOW = 32  # questions that are processed and saved together
 
 
 @with_settings(ReadSettings, panel=GENERATION)
@@ -59,7 +59,7 @@ def read(
         order=settings.order,
         tracker=job.tracker,
     )
-    job.no_input = "no question came in, so nothing is answered"
+    job.no_input = "the input has no questions, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
         questions, job, AnswerReader, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"

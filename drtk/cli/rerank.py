@@ -1,4 +1,4 @@
-"""drtk rerank: a run to one whose first documents are in the order of a model's scores."""
+"""drtk rerank: rerank the top documents of a run by the scores of a model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
-WINDOW = 16  # queries written at once: each has hundreds of documents
-WINDOW_WITH_VECTORS = 64  # each window is a shard
-WINDOW_OF_LISTS = 512
+WINDOW = 16  # queries that are scored and saved together; each has hundreds of documents
+WINDOW_WITH_VECTORS = 64  # queries per shard of vectors
+WINDOW_OF_LISTS = 512  # queries, for HLATR
 
 
 @with_settings(RerankSettings)

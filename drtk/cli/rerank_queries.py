@@ -1,4 +1,4 @@
-"""drtk rerank-queries: label, train, apply (EAR)."""
+"""drtk rerank-queries: label, train and apply (EAR)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rerank_queries__label(
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
     job.window = settings.batch_size
-    job.no_input = "no candidate came in, so nothing is labeled"
+    job.no_input = "the input has no candidates, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
@@ -151,7 +151,7 @@ def rerank_queries__train(
 
     examples = load(labeled, queries, kind, training=True)
     if examples.num_tied:
-        log(f"{examples.num_tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
+        log(f"dropped {examples.num_tied:,} lists of candidates whose labels all have the same rank")
     dev_sets = {
         of: load(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
         for of, file in devs.items()

@@ -1,4 +1,4 @@
-"""drtk score: training examples with a teacher's scores."""
+"""drtk score: add a teacher's scores to training examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 16  # examples written at once: each may have hundreds of passages
+WINDOW = 16  # examples that are scored and saved together; each may have hundreds of passages
 
 
 @with_settings(ScoreSettings)

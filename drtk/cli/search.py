@@ -1,4 +1,4 @@
-"""drtk search: queries to a run, or typed queries to passages on the terminal."""
+"""drtk search: search indexes; write a run, or print passages."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def print_passages(
     from drtk.runtime.progress import escape_control_characters, log
 
     if not question.strip():
-        raise UsageError("--query: the query is empty")
+        raise UsageError("--query: the query is empty; give its text, or - for stdin")
     searcher = TextQueries(collection, encoder)
     corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
     stores = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
@@ -189,7 +189,7 @@ def print_passages(
         ]
         if stores and None in passages and not has_warned:
             has_warned = True
-            log(f"{', '.join(corpora)}: lacks some of these passages; check that it is the corpus of the index")
+            log(f"{', '.join(corpora)}: some retrieved passages are missing; check that it is the corpus of the index")
         width = shutil.get_terminal_size().columns
         for line in format_passages(text, ranking, passages, width=width, highlight=highlight):
             print(line, flush=True)

@@ -66,7 +66,7 @@ def _parameters(path: Path) -> int:
             header: dict[str, Any] = orjson.loads(file.read(length))
         return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except (OSError, struct.error, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
-        raise DrtkError(f"{path}: not a complete safetensors file") from error
+        raise DrtkError(f"{path}: is not a complete safetensors file; copy or train the model again") from error
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
@@ -111,7 +111,7 @@ def manifest_json(path: str) -> str:
     """Return the manifest as indented JSON. Raises DrtkError if there is none."""
     manifest = manifest_of(path)
     if manifest is None:
-        raise DrtkError(f"{path}: has no manifest ({get_manifest_path(path).name})")
+        raise DrtkError(f"{path}: has no manifest, {get_manifest_path(path).name}; omit --json")
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
@@ -277,14 +277,15 @@ def show(
             raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
-        _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
+        files = {"generator": generator, "side_files": with_files or []}
+        _show_model_inputs(path, preset, model=model, count=count, changes=changes or [], seed=seed, **files)
         return
     if model is not None or generator is not None or changes:
         raise UsageError("--model, --generator and --set require --preset")
     if weights or html is not None:
         if json:
             raise UsageError("--json cannot be combined with --term-weights or --html")
-        _weights(path, count, top, tokenizer or "", html, with_files or [])
+        _show_term_weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
         raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} requires --term-weights or --html")
     elif with_files:
@@ -293,7 +294,9 @@ def show(
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 
 
-def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
+def _show_term_weights(
+    path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]
+) -> None:
     from drtk.data.readers import read_passages
     from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 
@@ -310,34 +313,15 @@ def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, 
     log(f"wrote {html}")
 
 
-def _slots(
-    path: str,
-    preset: str,
-    model: str,
-    count: int,
-    changes: list[str],
-    generator: str | None,
-    with_files: list[str],
-    seed: int,
-) -> None:
+def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
+    """Print the model inputs and labels that a pre-training preset makes; see `preview_slots` for the options."""
     from drtk.config import load_preset
     from drtk.pretraining.preview import preview_slots
 
     loaded = load_preset(preset)
     if loaded.command != "pretrain":
         raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
-    lines = preview_slots(
-        path,
-        loaded.content | {"name": preset},
-        model=model,
-        count=count,
-        changes=changes,
-        generator=generator,
-        side_files=with_files,
-        seed=seed,
-        color=_use_color(),
-    )
-    for line in lines:
+    for line in preview_slots(path, loaded.content | {"name": preset}, color=_use_color(), **options):
         sys.stdout.write(line + "\n")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import (
@@ -78,7 +80,34 @@ def train_retriever(
     from drtk.training.retriever import train_from_files
 
     def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
-        return _dev_figures(str(dev), split, towers, data, settings, seed, job)
+        from drtk.evaluation.probes import RankingProbe
+        from drtk.models.checkpoint import embed_for_scoring
+        from drtk.runtime.progress import round_significant
+        from drtk.text.rng import sample_uniform
+        from drtk.training.folds import digest_question
+        from drtk.training.text_pairs import warn_of_overlap
+
+        probe = RankingProbe(
+            Path(str(dev)),
+            split=split,
+            tracker=job.tracker,
+            queries=settings.dev_queries,
+            pool=settings.dev_pool,
+            sample_key=partial(sample_uniform, seed, "dev"),
+        )
+        warn_of_overlap(
+            [digest_question(query.text) for query in probe.queries],
+            {digest_question(data.queries[id]) for id in data.examples.query_ids},
+            f"evaluation queries (qrels/{split}.tsv)",
+            file=str(dev),
+            source=data.source,
+        )
+
+        def evaluate() -> dict[str, float]:
+            values = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
+            return {f"dev_{name}": round_significant(value) for name, value in values.items()}
+
+        return evaluate
 
     def build_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
         from drtk.pretraining.auxiliary import DiffCSE
@@ -97,46 +126,3 @@ def train_retriever(
         build_dev=None if dev is None else build_dev,
         build_auxiliary=build_auxiliary if settings.aux == "diffcse" else None,
     )
-
-
-def _dev_figures(
-    folder: str,
-    split: str,
-    towers: dict[str, Any],
-    data: TrainingData,
-    settings: RetrieverConfig,
-    seed: int,
-    job: FolderJob,
-) -> Any:
-    """Return a function that evaluates the towers on a BEIR folder: {"dev_nDCG@10", "dev_accuracy"}."""
-    from functools import partial
-    from pathlib import Path
-
-    from drtk.evaluation.probes import RankingProbe
-    from drtk.models.checkpoint import embed_for_scoring
-    from drtk.runtime.progress import round_significant
-    from drtk.text.rng import sample_uniform
-    from drtk.training.folds import digest_question
-    from drtk.training.text_pairs import warn_of_overlap
-
-    probe = RankingProbe(
-        Path(folder),
-        split=split,
-        tracker=job.tracker,
-        queries=settings.dev_queries,
-        pool=settings.dev_pool,
-        sample_key=partial(sample_uniform, seed, "dev"),
-    )
-    warn_of_overlap(
-        [digest_question(query.text) for query in probe.queries],
-        {digest_question(data.queries[id]) for id in data.examples.query_ids},
-        f"evaluation queries (qrels/{split}.tsv)",
-        file=folder,
-        source=data.source,
-    )
-
-    def figures() -> dict[str, float]:
-        values = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
-        return {f"dev_{name}": round_significant(value) for name, value in values.items()}
-
-    return figures

@@ -22,9 +22,9 @@ def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Te
 
 
 class BackboneAdapter:
-    """Run an encoder layer by layer, and create new layers of the same type.
+    """Adapter that runs an encoder layer by layer, and creates new layers of the same type.
 
-    It is not an nn.Module, so a module that holds an adapter does not register the encoder's parameters.
+    An adapter is not an nn.Module, so a module that holds one does not register the encoder's parameters.
     Raises MismatchError for a model type that is not in FAMILIES.
     """
 

@@ -151,7 +151,7 @@ class TokenizedPairs(NamedTuple):
 
 
 class CrossEncoderScorer:
-    """Score pairs of texts with a cross-encoder; higher scores are better.
+    """Scorer of text pairs with a cross-encoder; higher scores are better.
 
     Equal pairs are scored once, so their scores are equal in any batch.
 

@@ -42,60 +42,32 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     if skip:
         position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
         included = mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
-    return torch.cat([_POOL_FUNCTIONS[mode](hidden, included, mask) for mode in modes], dim=-1)
+    return torch.cat([_pool(mode, hidden, included, mask) for mode in modes], dim=-1)
 
 
 def _find_first_token(mask: Tensor) -> Tensor:
     return mask.to(torch.int32).argmax(dim=1)
 
 
-def _select_tokens(hidden: Tensor, index: Tensor) -> Tensor:
-    return hidden[torch.arange(len(hidden), device=hidden.device), index]
-
-
-def _pool_cls(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
-    return _select_tokens(hidden, _find_first_token(included))
-
-
-def _pool_last(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
-    return _select_tokens(hidden, included.shape[1] - 1 - _find_first_token(included.flip(1)))
-
-
-def _pool_max(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
-    return hidden.masked_fill(included.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
-
-
-def _sum_tokens(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    weights = weights.to(hidden.dtype)
+def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
+    """Pool the included token vectors, (batch, hidden size). mask: 1 at tokens, including those of the prompt"""
+    texts = torch.arange(len(hidden), device=hidden.device)
+    if mode == "cls":
+        return hidden[texts, _find_first_token(included)]
+    if mode == "lasttoken":
+        return hidden[texts, included.shape[1] - 1 - _find_first_token(included.flip(1))]
+    if mode == "max":
+        return hidden.masked_fill(included.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
+    weights = included.to(hidden.dtype)
+    if mode == "weightedmean":  # by position, 1, 2, 3, …, counted from the first prompt token
+        position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
+        weights = weights * position
     total = torch.bmm(weights.unsqueeze(1), hidden).squeeze(1)  # (batch, 1, tokens) @ (batch, tokens, hidden)
-    return total, weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
+    count = weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
+    return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
 
 
-def _pool_mean(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum_tokens(hidden, included)
-    return total / count
-
-
-def _pool_mean_sqrt(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum_tokens(hidden, included)
-    return total / count.sqrt()
-
-
-def _pool_weighted_mean(hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
-    """Weight the tokens by their position, 1, 2, 3, …, counted from the first prompt token."""
-    position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
-    return _pool_mean(hidden, included * position, mask)
-
-
-_POOL_FUNCTIONS = {
-    "cls": _pool_cls,
-    "max": _pool_max,
-    "mean": _pool_mean,
-    "mean_sqrt_len_tokens": _pool_mean_sqrt,
-    "weightedmean": _pool_weighted_mean,
-    "lasttoken": _pool_last,
-}
-POOLINGS = tuple(_POOL_FUNCTIONS)
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 class Dense(nn.Module):
@@ -120,7 +92,7 @@ class Dense(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encode texts as vectors with a transformer, pooling, dense layers and normalization.
+    """Text encoder: transformer, pooling, dense layers and normalization.
 
     Everything after the backbone runs in float32. truncate: keep the first `truncate` dimensions of the vectors
     """

@@ -173,7 +173,7 @@ def _search_beams(
 
 
 class TextGenerator:
-    """Generate texts from input texts. Sampled texts depend on (seed, key of the input, index of the text) only.
+    """Generator of texts from input texts. Sampled texts depend on (seed, key of the input, index of the text) only.
 
     input_format: the input format the model was trained with, with the overrides of the settings
     max_input_tokens: maximum input length; longer inputs are truncated

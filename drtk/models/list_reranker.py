@@ -34,7 +34,7 @@ class ListRerankerConfig:
 
 
 class ListReranker(nn.Module):
-    """Compute a logit for each candidate from the cross-encoder vectors of all candidates of its query.
+    """Transformer that computes a logit for each candidate from the cross-encoder vectors of all candidates of a query.
 
     The input of candidate i is Linear(v_i) + P_i, with its cross-encoder vector v_i and the embedding P_i of its rank in the
     run. Layer norm, dropout, a bidirectional transformer and a linear layer to one logit follow.

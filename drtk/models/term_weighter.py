@@ -152,7 +152,7 @@ def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
 
 
 class TermWeightPredictor:
-    """Predict the weights of word pieces, in batches of texts of similar length.
+    """Predictor of the weights of word pieces, in batches of texts of similar length.
 
     max_length: maximum input length in tokens, longer inputs are truncated; None: the model's maximum
     """

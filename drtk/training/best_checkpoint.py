@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync, write_bytes, write_json
-from drtk.runtime.integrity import read_json
+from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import log as log_message
 from drtk.runtime.progress import warn
 from drtk.training.distributed import get_rank, wait_for_all
@@ -99,7 +99,7 @@ class TrainingEvaluator:
         return False
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name. Call it in all processes; they get the same values."""
+        """Return the metrics by name, equal in all processes. Every process must call this method."""
         raise NotImplementedError
 
     def save(self, checkpoint: Path) -> None:
@@ -184,7 +184,10 @@ class ModelSelection(TrainingEvaluator):
     def restore(self, checkpoint: Path | None) -> None:
         """Restore the state and the best weights from a checkpoint; None: reset them."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
-        self.best = None if saved is None else _read_best(saved / _STATE)
+        self.best = None
+        if saved is not None:
+            state = read_object(saved / _STATE, step=int, value=int | float, since=int | None)
+            self.best = BestEvaluation(state["step"], state["value"], state.get("since") or 0)
         if get_rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
@@ -203,16 +206,6 @@ class ModelSelection(TrainingEvaluator):
             )
         save()
         return {"step": self.best.step, self.metric: self.best.value}
-
-
-def _read_best(path: Path) -> BestEvaluation:
-    """Read the best evaluation of a checkpoint. Raises DrtkError for a damaged file."""
-    content = read_json(path)
-    known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
-    kinds = {"step": (int,), "value": (int, float), "since": (int,)}
-    if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
-        raise DrtkError(f"{path}: not a valid record of a best evaluation; use `force` without `resume` to start over")
-    return BestEvaluation(**known)
 
 
 def _link(path: Path, other: Path) -> None:

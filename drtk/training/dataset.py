@@ -15,7 +15,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer, TokenizedTexts
 from drtk.training.examples import PackedExamples
-from drtk.training.sampling import EpochDataset, sample_negatives, select_positive
+from drtk.training.sampling import EpochDataset, sample_negatives
 
 Key = tuple[Any, ...]
 
@@ -71,7 +71,7 @@ class SampledExamples(EpochDataset):
         """Return the example at `index` with the positive and the negatives of an epoch."""
         examples, query_id = self._examples, self._examples.query_ids[index]
         positives, negatives = examples.positives(index), examples.negatives(index)
-        positive = select_positive(range(len(positives)), epoch=epoch, seed=self.seed) if self._rotate else 0
+        positive = (epoch + self.seed) % len(positives) if self._rotate else 0
         sampled = sample_negatives(
             range(len(negatives)),
             self._negatives,

@@ -32,8 +32,8 @@ def _all_gather(rows: Tensor) -> Tensor:
 class _Gather(torch.autograd.Function):
     """Autograd function that gathers the rows of all processes; backward returns this process's slice times the world size.
 
-    The gradient is exact if every process computes the same loss from the gathered rows (a contrastive loss), because DDP
-    then *averages* the gradients of the parameters over processes.
+    For losses that every process computes from the same gathered rows, such as contrastive losses. The gradient is then
+    exact, because DDP *averages* the gradients of the parameters over processes.
     """
 
     @staticmethod

@@ -175,7 +175,7 @@ class StepCallback(TrainerCallback):
     def finish_step_on_interrupt(self) -> Iterator[None]:
         """Let the current step finish after Ctrl-C, and raise KeyboardInterrupt at the end of the block.
 
-        A second Ctrl-C raises it at once, as does the first in training with several processes.
+        A second Ctrl-C raises KeyboardInterrupt at once. So does the first one in training with several processes.
         """
         before = signal.getsignal(signal.SIGINT)
         if not callable(before) or threading.current_thread() is not threading.main_thread() or get_world_size() > 1:

@@ -1,7 +1,7 @@
 """Folds of questions for cross-fitting, and the record of a generator's training questions.
 
-A generator memorizes the answers to its training questions, so a question must be expanded by a generator that was not
-trained on this question (docs/methods/ear.md).
+A generator memorizes the answers to its training questions. A question must therefore be expanded by a generator that was
+trained without this question (docs/methods/ear.md).
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def collate(
 def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
     """Return {"cross_entropy": scalar}, averaged over the target tokens of the whole batch of all processes.
 
-    Each process divides its sum by the tokens of all processes and multiplies the result by the number of processes, so
-    the mean over processes equals the loss of a single process with the whole batch.
+    The sum of each process is divided by the tokens of all processes and multiplied by the number of processes. The mean
+    over processes then equals the loss of a single process with the whole batch.
     """
     logits, labels = compute_logits(model, inputs), inputs["labels"]
     with torch.autocast(logits.device.type, enabled=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +30,9 @@ class Chunk(NamedTuple):
 class RetrieverTrainer(DrtkTrainer):
     """A DrtkTrainer with a RetrieverLoss and optional gradient caching.
 
-    Gradient caching encodes all texts without a graph, computes the loss of the whole batch and its gradients with respect
-    to the vectors, then encodes each chunk again with the same dropout and backpropagates its part of these gradients. The
-    result is the gradient of the whole batch, with the memory of one chunk.
+    Gradient caching first encodes all texts without a graph, and computes the loss of the whole batch and its gradients with
+    respect to the vectors. Then it encodes each chunk again with the same dropout and backpropagates the gradients of the
+    chunk's vectors. The result is the gradient of the whole batch, with the memory of one chunk.
 
     micro_batch: texts in memory at once; None: no gradient caching
     warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate
@@ -97,7 +97,10 @@ class RetrieverTrainer(DrtkTrainer):
                     for name, value in auxiliary_terms.items():
                         total[name] = total.get(name, torch.zeros_like(value)) + value.detach()
             self.accelerator.backward(surrogate)
-        average_gradients(model.parameters())
+        for parameter in model.parameters() if is_distributed() else ():
+            if parameter.grad is not None:  # the mean over all processes
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= get_world_size()
         return self.record_terms(total).detach()
 
     def _encode_all(self, pair: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
@@ -133,11 +136,3 @@ def encode_chunk(pair: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) ->
     width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # left padding cannot be cut off
     types = None if types is None else types[chunk.rows, :width]
     return pair.encode(chunk.role, ids[:, :width], mask[:, :width], types)
-
-
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over all processes."""
-    for parameter in parameters if is_distributed() else ():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= get_world_size()

@@ -43,10 +43,11 @@ class AuxiliaryTask(Protocol):
         """Weights of the task's losses by name."""
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
-        """Return the model to train; its `forward` returns (query vectors, passage vectors, losses of the task by name).
+        """Return the model to train, whose `forward` returns (query vectors, passage vectors, losses of the task by name).
 
-        Gradient caching also uses its `pair` (the BiEncoder), `build_slot` (inputs of the task for the texts of a role),
-        `count_labels` (number of labels in all processes) and `compute_loss` (losses of the texts, divided by this number).
+        Gradient caching also uses these attributes and methods of the model. pair: the BiEncoder
+        build_slot: inputs of the task for the texts of a role    count_labels: number of labels in all processes
+        compute_loss: losses of the texts by name, divided by the number of labels
         """
 
     def corrupt(

@@ -53,11 +53,6 @@ def sample_negatives(
     return [negatives[int(order[rank % len(order)])] for rank in range(count)]
 
 
-def select_positive(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
-    """Return the positive of an epoch; successive epochs use successive positives."""
-    return positives[(epoch + seed) % len(positives)]
-
-
 def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
     """Return a permutation of the example indices, (examples,), that depends on (seed, epoch) only."""
     return np.random.default_rng((seed, epoch)).permutation(examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Protocol
@@ -12,7 +12,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, RecordError
-from drtk.records import Example, Passage
+from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.text.rng import sample_uniform
@@ -136,25 +136,22 @@ def read_pairs(
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
-    Raises MismatchError (file:line) for an id that is missing in corpus or queries, RecordError (file:line) if "queries" is
-    not a list of strings, DrtkError for a file without pairs.
+    Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
+    both with file:line, and DrtkError for a file without pairs.
     """
     if corpus is None or queries is None:
         return [_read_passage_queries(file, source=source, tracker=tracker) for file in files]
-    packed = [
-        PackedExamples(_without_negatives(read_examples(file, tracker=tracker)), line=lambda: tracker.line)
-        for file in files
-    ]
+    packed = []
+    for file in files:
+        rows = read_examples(file, tracker=tracker)
+        positives = (replace(row, negatives=(), scores=None, sources=None) for row in rows)
+        packed.append(PackedExamples(positives, line=lambda: tracker.line))
     query_ids = {query for examples in packed for query in examples.query_ids}
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
         examples.check(file, queries=texts, corpus=store, negatives=0)
     return [ExamplePairs(examples, queries=texts, corpus=store, source=source) for examples in packed]
-
-
-def _without_negatives(examples: Iterable[Example]) -> Iterator[Example]:
-    return (replace(example, negatives=(), scores=None, sources=None) for example in examples)
 
 
 def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -> PassageQueryPairs:

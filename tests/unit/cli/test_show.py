@@ -93,7 +93,7 @@ def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_pa
 def test_damaged_weights_are_one_clear_fault(tmp_path):
     folder = made_model(tmp_path / "m", "init-model")
     (folder / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(DrtkError, match=r"model\.safetensors: not a complete safetensors file$"):
+    with pytest.raises(DrtkError, match=r"model\.safetensors: is not a complete safetensors file; "):
         describe(str(folder), count=3)
 
 

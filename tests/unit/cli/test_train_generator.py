@@ -51,21 +51,6 @@ def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_generator_writes_the_queries_it_memorized(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    larger = save_tiny_generator(tmp_path / "larger", "t5", hidden=64, layers=2)
-    more = f"--model {larger} --max-steps 60 --batch-size 20 --set log_steps=20 --set warmup=0 --learning-rate 6e-3"
-    train(place, tmp_path / "m", *more.split())
-    losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
-    assert losses[-1] < 0.3 * losses[0]
-    call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
-    written = [json.loads(line)["queries"][0].split() for line in run_command(capfd, *call).splitlines()]
-    wanted = [json.loads(line)["text"].split() for line in (place / "queries.jsonl").read_text().splitlines()]
-    shared = [len({*mine} & {*theirs}) for mine, theirs in zip(written, wanted, strict=True)]
-    assert sum(shared) > 0.7 * sum(map(len, wanted))
-
-
 def test_the_selected_figure_decides_which_weights_are_kept(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,4 +272,4 @@ def test_a_run_without_a_query_is_reported(here: Path, model: Path, capfd: Captu
     write_text(here / "empty", "")
     capfd.readouterr()
     read(model, "empty")
-    assert capfd.readouterr() == ("", "drtk: read: no question came in, so nothing is answered\n")
+    assert capfd.readouterr() == ("", "drtk: read: the input has no questions, so nothing is answered\n")

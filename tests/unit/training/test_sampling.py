@@ -10,7 +10,6 @@ from drtk.training.sampling import (
     derive_step_seed,
     sample_negatives,
     select_negative_window,
-    select_positive,
     shuffle_epoch,
 )
 
@@ -58,10 +57,6 @@ def test_all_negatives_have_their_turn(length: int, count: int, seed: int):
     seen = [item for window in windows for item in window]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
-
-
-def test_positives_take_turns():
-    assert [select_positive("xyz", epoch=epoch, seed=1) for epoch in range(4)] == ["y", "z", "x", "y"]
 
 
 def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
