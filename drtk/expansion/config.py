@@ -163,7 +163,7 @@ class WeightTrainingConfig(TrainingConfig):
     def resolve(self, method: str) -> WeightTrainingConfig:
         """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
         if method not in BATCH_SIZES:
-            raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH_SIZES)} are")
+            raise UsageError(f"`train`: `method` {method} is not trained; use {' or '.join(BATCH_SIZES)}")
         return replace(
             self,
             batch_size=self.batch_size or BATCH_SIZES[method],

@@ -60,7 +60,7 @@ def _check_scores(passage: Passage, count: int) -> None:
         raise ValueError(f"'{SCORES}' is missing; give `scorer` to compute it")
     scores = passage.extra[SCORES]
     if not isinstance(scores, list) or not all(type(score) in (int, float) and isfinite(score) for score in scores):
-        raise ValueError(f"'{SCORES}' must be a list of numbers")
+        raise ValueError(f"'{SCORES}' must be a list of numbers; give `scorer` to compute them")
     if len(scores) != count:
         raise ValueError(f"'{SCORES}' has {len(scores)} numbers for {count} queries; give `scorer` to compute them")
 

@@ -81,7 +81,7 @@ class ExpansionSettings(GenerationSettings):
         if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in PASSAGE_KINDS:
-            raise UsageError(f"`kind` {self.kind}: `from_run` makes {', '.join(PASSAGE_KINDS)}")
+            raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` makes {', '.join(PASSAGE_KINDS)}")
         for item in fields(self) if from_run else ():
             if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
                 raise UsageError(f"`{item.name}` requires `model`")
@@ -180,7 +180,9 @@ class QueryRerankerConfig(TrainingConfig):
         if self.depth is not None:
             self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
-            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps")
+            raise UsageError(
+                f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps, at least 1"
+            )
 
     def check_depth(self, depth: int) -> None:
         """Raise UsageError if candidates without an answer could have a better rank than candidates with an answer."""
@@ -211,7 +213,9 @@ class ChooseSettings(_BM25Settings, CrossEncoderSettings):
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
         if self.select in ("concat", "greedy") and self.n_best > 1:
-            raise UsageError(f"`n_best` {self.n_best}: `select` {self.select} has one query per question and kind")
+            raise UsageError(
+                f"`n_best` {self.n_best}: `select` {self.select} has one query per question and kind; omit `n_best`"
+            )
 
 
 @dataclass(frozen=True)

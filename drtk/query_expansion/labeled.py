@@ -207,10 +207,10 @@ def load_labeled_candidates(
             "if the labels have a greater depth"
         )
     if not len(labeled):
-        content = "no candidates" if kind is None else f"no candidates of kind '{kind}'"
+        problem = "contains no candidates; run `drtk rerank-queries label` first"
         if labeled.num_tied:
-            content = f"only lists with a single rank ({labeled.num_tied:,})"
-        raise DrtkError(
-            f"{name_of(source)}: contains {content}; there is nothing to {'train on' if training else 'evaluate'}"
-        )
+            problem = f"contains only lists with a single rank ({labeled.num_tied:,}), which cannot be learned from"
+        elif kind is not None:
+            problem = f"contains no candidates of kind '{kind}'; check the kind"
+        raise DrtkError(f"{name_of(source)}: {problem}")
     return labeled

@@ -194,9 +194,9 @@ class QuerySelector(BatchFunction):
 
     def __call__(self, prepared: TokenizedLists) -> WindowResult:
         """Return the lines of a batch, and counts of candidates and of retrieved passages."""
-        lists, tokens, looked_up = prepared
+        lists, tokens, prepared_counts = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
-        counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
+        counts: dict[str, int] = dict.fromkeys(names, 0) | prepared_counts
         estimates = {estimator: iter(estimator.estimate(pairs)) for estimator, pairs in tokens.items()}
         lines = []
         for candidates in lists:

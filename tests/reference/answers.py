@@ -1,4 +1,4 @@
-"""Answers in texts and answers of readers, written a second time from the description of the methods alone.
+"""Answers in texts, written a second time from the description of the methods alone.
 
 No regular expression but those that are answers themselves: every character is asked what it is.
 """
@@ -6,11 +6,8 @@ No regular expression but those that are answers themselves: every character is 
 from __future__ import annotations
 
 import re
-import string
 import unicodedata
 from collections.abc import Sequence
-
-ARTICLES = ("a", "an", "the")
 
 
 def tokens(text: str) -> list[str]:
@@ -64,29 +61,3 @@ def top_k_accuracy(ranks: Sequence[int | None], k: int) -> float:
         if rank is not None and rank <= k:
             right += 1
     return right / len(ranks)
-
-
-def normal(answer: str) -> str:
-    """Lower case, then no ASCII punctuation, then no articles, then single spaces."""
-    plain = ""
-    for character in answer.lower():
-        if character not in string.punctuation:
-            plain += character
-    kept = ""
-    word = ""
-    for character in [*plain, " "]:
-        if character.isalnum() or character == "_":
-            word += character
-            continue
-        kept += (" " if word in ARTICLES else word) + character
-        word = ""
-    return " ".join(kept.split())
-
-
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 where the prediction is one of the gold answers, both normalized."""
-    best = 0.0
-    for gold in golds:
-        if normal(prediction) == normal(gold):
-            best = 1.0
-    return best

@@ -72,11 +72,6 @@ def without_mark(question: str) -> str:
     return bare
 
 
-def plain(question: str) -> str:
-    """What BM25 is asked where nothing expands the question."""
-    return without_mark(question) + " ?"
-
-
 def expanded(question: str, expansion: str) -> str:
     """What BM25 is asked with an expansion."""
     return without_mark(question) + " ? " + expansion

@@ -182,7 +182,7 @@ def test_damaged_and_changed_files_have_no_origins(world: Path) -> None:
 
 
 def test_check_origin_rejects_another_corpus(world: Path) -> None:
-    check_origin("index", CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl")))
+    check_origin("index", CorpusOrigin("moved.jsonl", digest_file("corpus.jsonl")))
     problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
     with pytest.raises(MismatchError, match=problem):
         check_origin("index", CorpusOrigin("new", "0000"))

@@ -119,6 +119,7 @@ def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     pairs = {"q1": ["a", "b"], "q2": ["b"], "q3": ["a", "c"], "q4": ["a"]}
     found = PairVectors(str(pair_folder(tmp_path / "v", pairs)))
     assert found.find_rows("q1", ["b", "a"]).tolist() == [1, 0]
+    assert found.find_rows("q2", ["b"]).tolist() == [2]
     assert found.find_rows("q3", ["c", "x", "a"]).tolist() == [4, -1, 3]
     assert found.find_rows("q9", ["a", "b"]).tolist() == [-1, -1]
     vectors = found.load_vectors([5, 0, 2, 3])
@@ -162,5 +163,7 @@ def test_a_window_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(t
     assert writer.rows == 2
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; use `force` without `resume`"):
         write_pairs(writer, ["r\ta"], np.ones((1, 2), np.float32), before=3)
+    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 1 pairs"):
+        write_pairs(writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=1)
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 0 pairs"):
         write_pairs(writer, ["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)

@@ -39,7 +39,7 @@ def runs(folder: Path) -> Path:
 
 
 def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
-    """JSON lines by their kind."""
+    """Return the JSON lines of drtk compare by kind."""
     result: dict[str, list[dict[str, Any]]] = {}
     options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--set", "permutations=1000"]
     for line in run_command(capfd, "compare", "-q", *arguments, *options).splitlines():

@@ -1,4 +1,4 @@
-"""Rankings to values: which queries count, aggregation, and the measures of other libraries."""
+"""Evaluation of rankings: which queries count, aggregation, and the measures of other libraries."""
 
 from __future__ import annotations
 

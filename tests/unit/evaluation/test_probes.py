@@ -1,4 +1,4 @@
-"""Figures of an encoder in the midst of training."""
+"""Probes of encoders and rerankers during training, by hand-computed values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = "abcd"
 
 
 def encode(items: Sequence[Any], role: str) -> np.ndarray:
-    """Counts of four letters: what a test can work out."""
+    """Return the counts of four letters."""
     texts = [item if isinstance(item, str) else item.text for item in items]
     return np.array([[text.count(letter) for letter in LETTERS] for text in texts], dtype=np.float32)
 
@@ -42,29 +42,26 @@ def test_ranking_probe_computes_ndcg_of_inner_products(tmp_path: Path) -> None:
 
 
 def test_in_batch_accuracy(tmp_path: Path) -> None:
-    # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
+    # positives: ab of q1 "a", b of q2 "b". ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
     assert probe.compute(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
     assert probe.compute(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
     assert probe.compute(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
-    write_text(
-        tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
-    )
+    judged = "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\nq3\tc\t0\n"  # q3 has no positive
+    write_text(tmp_path / "c" / "qrels" / "dev.tsv", judged)
     other_probe = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
-    # q1 wants b: aa . a = 2 > b . a = 0; q2's best grade is aa: b . b = 1 > aa . b = 0. Alone, each is first
+    # the positive of q1 is b: aa . a = 2 > b . a = 0; of q2 aa: b . b = 1 > aa . b = 0. Alone, each is first
     assert other_probe.compute(encode, batch=2)["accuracy"] == 0.0
     assert other_probe.compute(encode, batch=1)["accuracy"] == 1.0
 
 
 def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
-    lots = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
-    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, sample_key=lots.__getitem__)
+    hashes = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
+    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, sample_key=hashes.__getitem__)
     assert [query.id for query in probe.queries] == ["q2"]
-    assert [passage.id for passage in probe._passages] == [
-        "b",
-        "ab",
-    ]  # relevant; and the smallest lot, in the file's order
+    # the relevant passage and the one with the smallest hash, in file order
+    assert [passage.id for passage in probe._passages] == ["b", "ab"]
     assert probe(encode) == 1.0
 
     def sample_key(id: str) -> int:
@@ -85,7 +82,7 @@ def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
         return [int(query[1:]) for query, _ in probe.candidates]
 
     assert [len(sample_queries(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
-    assert sample_queries(200) == list(range(1, 201))  # one of 201 is left out
+    assert sample_queries(200) == list(range(1, 201))  # one of 201 is not sampled
     assert sample_queries(3) == [66, 133, 200]  # 201 / 3 = 67 apart
 
 

@@ -1,4 +1,4 @@
-"""Reports: what is claimed follows from the numbers, and the files say the same as the terminal."""
+"""drtk report: tests, overlap, recall and example queries by hand-computed values; files and terminal output agree."""
 
 from __future__ import annotations
 

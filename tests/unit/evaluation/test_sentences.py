@@ -1,4 +1,4 @@
-"""Sentence measures: known answers, what must hold for any vectors, and the protocol of the transfer tasks."""
+"""Sentence measures by hand-computed values, and the protocol of the transfer tasks."""
 
 from __future__ import annotations
 

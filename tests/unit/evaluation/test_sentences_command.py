@@ -1,4 +1,4 @@
-"""drtk eval-sentences: known answers through the command, real STS-B beside sentence-transformers, and data that does not fit."""
+"""drtk eval-sentences: hand-computed values, agreement with sentence-transformers on STS-B, and rejected input."""
 
 from __future__ import annotations
 

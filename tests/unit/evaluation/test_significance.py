@@ -1,4 +1,4 @@
-"""Paired tests: known answers, scipy's own tests, and what must hold for any differences."""
+"""Paired significance tests: hand-computed values and agreement with scipy."""
 
 from __future__ import annotations
 

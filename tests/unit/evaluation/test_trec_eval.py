@@ -1,7 +1,7 @@
-"""Every line of trec_eval's own reference outputs, to the four decimals it prints.
+"""Agreement with every line of trec_eval's reference outputs, to the four decimals that it prints.
 
-No measure in them is left out: those that pytrec_eval lacks (rbp, rbp_resid, unj, relstring) or computes as older
-versions did (iprec_at_recall, 11pt_avg) are drtk's own.
+drtk computes the measures that pytrec_eval lacks (rbp, rbp_resid, unj, relstring), or computes as older versions did
+(iprec_at_recall, 11pt_avg).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WITH_PARAMETERS = (
 
 @dataclass(frozen=True)
 class Reference:
-    """An output of trec_eval's, and the call that makes it; trec_eval's -c is drtk's default."""
+    """An output of trec_eval, and the call that creates it. complete: trec_eval's -c, the default of drtk"""
 
     output: str
     qrels: str

@@ -106,7 +106,7 @@ def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) 
     assert (len(held), held.num_candidates, held.num_tied) == (72, 288, 0)
     write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows])
     with pytest.raises(
-        DrtkError, match=r"in: contains only lists with a single rank \(72\); there is nothing to train on"
+        DrtkError, match=r"in: contains only lists with a single rank \(72\), which cannot be learned from"
     ):
         load(place, tmp_path / "in")
 

@@ -120,3 +120,6 @@ def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path: 
     assert read_json(tmp_path / "out.meta.json") == {"bytes": 3}
     commit(final, tmp_path / "moved")
     assert (tmp_path / "moved").read_bytes() == b"new"
+    part.write_bytes(b"new")
+    write_json(get_file_manifest_path(part), {"bytes": 3, "replaces": {"bytes": 3, "mtime_ns": 1}})
+    assert recover(final)  # the old output was removed in the meantime

@@ -221,9 +221,15 @@ def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp
     old = content(tmp_path / "out")
     with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
         run(tmp_path / "out")
+    modified = (tmp_path / "out").stat().st_mtime_ns
     interrupted(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == old
-    run(tmp_path / "out", resume=True, force=True)
+    (tmp_path / "out").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
+        run(tmp_path / "out", resume=True)
+    (tmp_path / "out").write_bytes(old)
+    os.utime(tmp_path / "out", ns=(modified, modified))
+    run(tmp_path / "out", resume=True)
     assert content(tmp_path / "out") == WHOLE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from drtk.errors import DrtkError, RecordError
+from drtk.errors import DrtkError, OutputClosed, RecordError
 from drtk.runtime.streams import Output, digest_file, open_input, read_lines
 
 TEXT = b"".join(b'{"_id": "d%d", "text": "a line that compresses"}\n' % number for number in range(20_000))
@@ -173,3 +173,12 @@ def test_a_full_disk_is_an_error_with_its_path(tmp_path: Path) -> None:
     output = Output(str(tmp_path / "full")).begin()
     with pytest.raises(DrtkError, match="full: No space left on device"):
         output.write(b"x" * 1_000_000)
+
+
+def test_a_closed_pipe_raises_output_closed() -> None:
+    reader, writer = os.pipe()
+    output = Output(f"/dev/fd/{writer}").begin()
+    os.close(reader)
+    with pytest.raises(OutputClosed):
+        output.write(b"x" * 1_000_000)
+    os.close(writer)

@@ -52,6 +52,7 @@ def test_pattern_match() -> None:
     assert PatternMatcher(["^two$"])("one\ntwo\nthree")
     assert not PatternMatcher(["^two$"])("one two three")
     assert PatternMatcher([BEYONCE])(unicodedata.normalize("NFD", BEYONCE))
+    assert not PatternMatcher([" "])("to be")
     assert not PatternMatcher(["(unclosed"])("(unclosed")
     assert PatternMatcher(["(unclosed", "fine"]).invalid == ["(unclosed"]
     assert PatternMatcher(["[[]x"])("a [x")  # without a warning
@@ -66,6 +67,8 @@ def test_exact_match_and_f1() -> None:
         (BEYONCE, "Beyonce", False),
         ("the", "a", True),  # both are empty without articles
         ("The  Eiffel Tower!", "eiffel tower", True),
+        ("\u2018the\u2019 cat", "\u2018 \u2019 cat", True),  # only ASCII punctuation is removed
+        ("the-re", "there", True),
     ):
         assert is_exact_match(prediction, ["something else", answer]) is equal, prediction
     # Punctuation before articles: "A.N." becomes "an", which is an article.
@@ -104,23 +107,3 @@ def test_token_match_equals_the_reference(text: str, others: list[str], cut: tup
     assert TokenMatcher(answers)(text) is wanted
     if all(reference.tokens(answer) for answer in answers if answer.strip()):
         assert reference.has_answer(answers, text) is wanted
-
-
-@pytest.mark.filterwarnings("ignore:Possible nested set")
-@given(
-    pattern=st.text(st.sampled_from("ab\u00e9e\u0301A.*+?[]()|^$\\d1 \n"), max_size=8),
-    text=st.text(st.sampled_from("ab\u00e9e\u0301AB1 \n."), max_size=20),
-)
-@example(pattern=" ", text="to be")
-def test_pattern_match_equals_the_reference(pattern: str, text: str) -> None:
-    assert PatternMatcher([pattern])(text) is reference.has_answer([pattern], text, regex=True)
-
-
-@settings(max_examples=150)
-@given(TEXT, st.lists(TEXT, min_size=1, max_size=3), st.integers(0, 7), st.booleans())
-@example(prediction="\u2018the\u2019 cat", golds=["\u2018 \u2019 cat"], how=0, taken=False)
-@example(prediction="the-re", golds=["there"], how=0, taken=False)
-def test_exact_match_equals_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
-    golds = [*golds, respell(prediction, how)] if taken else golds
-    assert normalize_answer(prediction) == reference.normal(prediction)
-    assert is_exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))

@@ -6,8 +6,6 @@ import gzip
 import json
 import os
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -434,29 +432,3 @@ def test_batches_are_bounded(opened, calls):
     calls.clear()
     opened(*(passage(f"p{n}", "a b c " * 20_000) for n in range(9)))  # 120,000 characters each
     assert calls == [6, 5]
-
-
-MEMORY = """
-import resource, sys
-from drtk.text.token_dataset import TokenCorpus
-from drtk.text.word_pieces import WordPieceTokenizer
-tokenizer = WordPieceTokenizer(sys.argv[2])
-TokenCorpus.open(sys.argv[1], tokenizer, shortest=1)  # libraries and their buffers, by a corpus a tenth as long
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-corpus = TokenCorpus.open(sys.argv[3], tokenizer, fields={"queries", "documents"})
-print(len(corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-@pytest.mark.slow
-def test_tokenizing_needs_little_memory(tmp_path, pieces):
-    text, count = "a b c d e f g " * 40, 6_000  # 280 pieces a passage: 1.7 million
-    few = write(tmp_path / "few.jsonl", *(passage(f"p{n}", text) for n in range(count // 10)))
-    many = write(tmp_path / "many.jsonl", *(passage(f"A#{n}", text, queries=["a b"]) for n in range(count)))
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    command = [sys.executable, "-c", MEMORY, few, pieces, many]
-    output = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
-    passages, kilobytes = map(int, output.split())
-    assert passages == count
-    # Measured: 8 MB; 177 MB if the encodings of all passages are kept.
-    assert kilobytes < 40_000, kilobytes
