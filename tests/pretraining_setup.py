@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -253,3 +254,12 @@ def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:
         rows[row] = math.log((1 - share) / (vocabulary - 1))
         rows[row, WORD] = math.log(share)
     return rows.float()
+
+
+def wrap_masked_lm(backbone: Any, head: Any) -> Any:
+    """Return the modules of an encoder and its head under the names of BertForMaskedLM."""
+    transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._activation, LayerNorm=head.norm)
+    decoder = SimpleNamespace(weight=head.weight, bias=head.bias)
+    return SimpleNamespace(
+        bert=backbone, cls=SimpleNamespace(predictions=SimpleNamespace(transform=transform, decoder=decoder))
+    )

@@ -230,7 +230,8 @@ def _make_index(factory: str, dimension: int) -> Any:
         if "could not parse" in str(error):
             raise _make_type_error(factory) from error
         raise UsageError(
-            f"index type {factory}: not supported by faiss for dimension {dimension}: {_shorten_message(error)}"
+            f"index type {factory}: not supported by faiss for dimension {dimension} ({_shorten_message(error)}); "
+            "choose another type"
         ) from error
 
 
@@ -251,7 +252,8 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
         index.train(sample)
     except RuntimeError as error:
         raise DrtkError(
-            f"index type {factory}: cannot be trained on {len(sample):,} vectors: {_shorten_message(error)}"
+            f"index type {factory}: cannot be trained on {len(sample):,} vectors ({_shorten_message(error)}); "
+            "encode more passages or choose another type"
         ) from error
 
 

@@ -164,7 +164,8 @@ def _read_weights(passage: Passage, field: str, pieces: WordPieces) -> list[floa
         raise ValueError(f"'{field}' must be a list of finite numbers")
     if len(values) != len(pieces.ids):
         raise ValueError(
-            f"'{field}' has {len(values):,} numbers, but the tokenizer returns {len(pieces.ids):,} word pieces"
+            f"'{field}' has {len(values):,} numbers, but the tokenizer returns {len(pieces.ids):,} word pieces; "
+            "run `drtk termweight` again"
         )
     return values
 

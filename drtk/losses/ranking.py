@@ -72,7 +72,7 @@ def pairwise_margin_loss(
 ) -> Tensor:
     """Return the pairwise hinge loss over each question's expansions, averaged over questions, a scalar; 0 without pairs.
 
-    Expansions are sorted by rank. For i < j the hinge is max(0, M_i - M_j + alpha (r_j - r_i)), so the better-ranked
+    Expansions are sorted by rank. For i < j the hinge is max(0, M_i - M_j + alpha (r_j - r_i)). Thus the better-ranked
     expansion i must have the LOWER score. The margin grows with the rank difference.
     scores: (questions, n), the M    ranks: (questions, n), the r, from 1    present: (questions, n), False at padding
     weight: "sum" adds all hinges (as in the paper); "offset" averages them for each j - i, then averages these means (as in

@@ -70,17 +70,17 @@ def list_option_names(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def check_options(owner: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
 
-    what: prefix of error messages
+    owner: name of the view, masking or decoder, for error messages
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "remove it"
-            raise UsageError(f"{what} has no option '{key}'; {choices}")
-        check_type(value, kinds[key], f"{what}: {key}")
+            raise UsageError(f"{owner} has no option '{key}'; {choices}")
+        check_type(value, kinds[key], f"{owner}: {key}")
 
 
 def check_type(value: Any, kind: Any, place: str) -> None:

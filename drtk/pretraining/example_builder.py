@@ -176,10 +176,9 @@ class ExampleBuilder:
             except ValueError as error:  # a text without weights
                 place = f"[slots.{name}]: passage {self.get_id(row)!r}"
                 raise MismatchError(f"{place}: masking '{slot.masking}' {error}") from error
-        how, model = corruption, self._composition.generator
-        if how == "replaced" and model is not None:
-            how = model.reads
-        input_ids = corrupt_tokens(text.ids, masked, how, rng, vocabulary)
+        generator = self._composition.generator
+        scheme = generator.reads if corruption == "replaced" and generator is not None else corruption
+        input_ids = corrupt_tokens(text.ids, masked, scheme, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return TokenizedSlot(text.ids, input_ids, content, masked, None, noise, True, text.types)
 

@@ -164,10 +164,10 @@ def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndar
     return np.lexsort((keys, weightless))
 
 
-def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
+def scale_weights(weights: np.ndarray, scale: Scale) -> np.ndarray:
     """Divide the token weights of a passage, (tokens,), by their maximum or sum, or scale them to [0, 1] (minmax)."""
-    lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
-    span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
+    lowest = weights.min(initial=np.inf) if scale == "minmax" and len(weights) else 0.0
+    span = weights.sum() if scale == "sum" else weights.max(initial=0.0) - lowest
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
 
 
@@ -255,20 +255,20 @@ class EditedText(NamedTuple):
 def corrupt_tokens(
     ids: np.ndarray,
     masked: np.ndarray,
-    how: Literal["none", "mask", "bert", "replaced"],
+    corruption: Literal["none", "mask", "bert", "replaced"],
     rng: np.random.Generator,
     vocabulary: Vocabulary,
 ) -> np.ndarray:
     """Return a copy of `ids` with the masked tokens corrupted, (tokens,).
 
     masked: (tokens,) bool, True at masked tokens
-    how: "none": unchanged; "mask": [MASK]; "replaced": [MASK], which a generator replaces later; "bert": 80% [MASK],
+    corruption: "none": unchanged; "mask": [MASK]; "replaced": [MASK], which a generator replaces later; "bert": 80% [MASK],
         10% a random token, 10% unchanged
     """
     corrupted = ids.copy()
-    if how in ("mask", "replaced"):
+    if corruption in ("mask", "replaced"):
         corrupted[masked] = vocabulary.mask
-    elif how == "bert":
+    elif corruption == "bert":
         places = masked.nonzero()[0]
         chance = rng.random(len(places))
         corrupted[places[chance < _MASKED]] = vocabulary.mask

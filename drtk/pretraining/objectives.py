@@ -227,8 +227,10 @@ def _compute_pair_loss(
             (keys, excluded),
             *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),
         ]
-        how: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
-        scores = [compute_similarities(queries, group, **how).masked_fill(mask, -torch.inf) for group, mask in groups]
+        options: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
+        scores = [
+            compute_similarities(queries, group, **options).masked_fill(mask, -torch.inf) for group, mask in groups
+        ]
         return F.cross_entropy(torch.cat(scores, dim=1)[valid], targets[valid])
 
     if objective.candidates == "all":

@@ -32,7 +32,7 @@ _CORRUPTIONS = {
     "replaced": "replaced by a generator's tokens",
     "inserted": "{rate} of its tokens inserted",
     "deleted": "{rate} of its tokens deleted",
-    "any": "{rate} of its tokens replaced, inserted or deleted, sampled by the example",
+    "any": "{rate} of its tokens replaced, inserted or deleted, sampled per example",
 }
 
 
@@ -63,7 +63,7 @@ def describe_slot(slot: Slot) -> str:
     """Return a line with the view, masking and corruption of a slot."""
     view = _with_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
-        view += f", sampled by the {slot.draw}"
+        view += f", sampled once per {slot.draw}"
     corruption = _CORRUPTIONS[slot.corruption].format(rate=f"{slot.rate:.0%}")
     if slot.corruption in ("inserted", "deleted", "any") or slot.masking == "none":
         return f"{view}: {corruption}"
@@ -150,7 +150,7 @@ def _format_slot(
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
-        yield "    (this example has no such text; objectives that need it skip it)"
+        yield "    (the example has no text for this slot; objectives on this slot skip it)"
         return
     words: list[list[MarkedPiece]] = []
     for piece in mark_tokens(slot, input_ids, formatter):

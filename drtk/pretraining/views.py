@@ -65,12 +65,12 @@ class ViewInput(NamedTuple):
         """Return one of `choices`, sampled uniformly, or None if `choices` is empty."""
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
-    def crop(self, text: Text, how: Crop, max_tokens: int | None = None) -> Text:
+    def crop(self, text: Text, mode: Crop, max_tokens: int | None = None) -> Text:
         """Crop a text to `max_tokens` tokens: to its first tokens ("head"), or to a random span ("random")."""
         count, max_tokens = len(text.ids), self.max_tokens if max_tokens is None else max_tokens
         if count <= max_tokens:
             return text
-        begin = int(self.rng.integers(count - max_tokens + 1)) if how == "random" else 0
+        begin = int(self.rng.integers(count - max_tokens + 1)) if mode == "random" else 0
         return slice_text(text, begin, begin + max_tokens)
 
     def build_passage(
@@ -321,7 +321,7 @@ def sample_overlap(
 ) -> list[tuple[int, int]]:
     """Sample a text that overlaps with passage `position`, as sorted (passage, sentence) indices (CoT-MAE).
 
-    The text begins r sentences before the end of the passage, with r from 1 to half of its sentences, and has at most
+    The text begins r sentences before the end of the passage, with r from 1 to half of its sentences. It has at most
     `max_length` tokens. For the last passage, the text ends after the first r sentences and begins in earlier passages.
 
     lengths: sentence lengths of each passage, in tokens

@@ -184,7 +184,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
             continue
         sources = list(_iter_sources(package, root))
         if not sources:
-            raise DrtkError(f"{package}: no Python sources in {root}")
+            raise DrtkError(f"{package}: no Python sources in {root}; give a package with source files")
         files += sources
         versions[package], path = _find_version(package)
         facts = path.stat()

@@ -67,7 +67,9 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ValueError as error:
         if "trust_remote_code" in str(error):
-            raise MismatchError(f"{name}: its tokenizer needs remote code, which drtk does not run") from error
+            raise MismatchError(
+                f"{name}: its tokenizer needs remote code, which drtk does not run; use another model"
+            ) from error
         if not Path(name).is_dir() or any(map(exists, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{name}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error

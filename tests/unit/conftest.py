@@ -1,4 +1,4 @@
-"""The world in which compositions are tried, made once."""
+"""Fixture: the encoder, generator and corpus of pre-training tests."""
 
 from __future__ import annotations
 

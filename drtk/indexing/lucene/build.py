@@ -77,7 +77,9 @@ def _write_rows(
                 try:
                     line = orjson.dumps(row)
                 except TypeError as error:  # half a surrogate pair
-                    raise RecordError(f"passage '{passage.id}'", "its text is not valid Unicode") from error
+                    raise RecordError(
+                        f"passage '{passage.id}'", "its text is not valid Unicode; fix its encoding"
+                    ) from error
                 files[written % num_files].write(line + b"\n")
                 written += 1
             else:

@@ -112,7 +112,7 @@ def test_each_term_says_what_it_labels(world: Path, capfd: pytest.CaptureFixture
 
 def test_a_passage_without_such_a_text_says_so(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     passages = show(capfd, world, "master", "-n", "3").split("\n\n")
-    missing = "(this example has no such text; objectives that need it skip it)"
+    missing = "(the example has no text for this slot; objectives on this slot skip it)"
     assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
 
 

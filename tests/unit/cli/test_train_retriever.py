@@ -116,7 +116,7 @@ def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_
         (tmp_path / "beir" / name).symlink_to(place / name)
     (tmp_path / "beir" / "qrels").mkdir()
     (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(place / "dev" / "qrels" / "dev.tsv")
-    with pytest.raises(DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv .*only test; add one$"):
+    with pytest.raises(DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv .*only test"):
         train(place, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 

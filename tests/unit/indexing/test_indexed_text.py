@@ -90,8 +90,9 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
         "c.jsonl:2: passage 'none': has no 'weights'; run `drtk termweight` first",
         "c.jsonl:3: passage 'unnamed': has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",
     ]
+    short = f"'weights' has {pieces + 1} numbers, but the tokenizer returns {pieces} word pieces"
     assert problems[2:] == [
-        f"c.jsonl:1: passage 'short': 'weights' has {pieces + 1} numbers, but the tokenizer returns {pieces} word pieces",
+        f"c.jsonl:1: passage 'short': {short}; run `drtk termweight` again",
         "c.jsonl:4: passage 'words': 'weights' must be a list of finite numbers",
         "c.jsonl:5: passage 'huge': the weight of 'rivers' is too large (frequency 100,000,000); expected weights between 0 and 1",
     ]

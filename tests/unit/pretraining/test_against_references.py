@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from drtk.pretraining.dataset import Batch
 from drtk.pretraining.decoders import build_visible_mask
 from drtk.pretraining.masking import delete_tokens_at
 from drtk.pretraining.network import EncodedBatch
-from tests.pretraining_setup import MAX_LENGTH, PretrainingFiles, PretrainingSetup, compute_gradients
+from tests.pretraining_setup import MAX_LENGTH, PretrainingFiles, PretrainingSetup, compute_gradients, wrap_masked_lm
 from tests.reference.bert import hidden_states
 from tests.reference.cocondenser import cocondenser
 from tests.reference.condenser import condenser
@@ -107,15 +106,6 @@ class Scene:
     def target(self, term: str) -> Any:
         """Return the target of an objective."""
         return self.network.recoveries[term].target
-
-
-def wrap_masked_lm(backbone: Any, head: Any) -> Any:
-    """Return the modules of an encoder and its head under the names of BertForMaskedLM."""
-    transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._act, LayerNorm=head.norm)
-    decoder = SimpleNamespace(weight=head.weight, bias=head.bias)
-    return SimpleNamespace(
-        bert=backbone, cls=SimpleNamespace(predictions=SimpleNamespace(transform=transform, decoder=decoder))
-    )
 
 
 def compute_cocondenser(scene: Scene) -> Terms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from drtk.errors import MismatchError
 from drtk.models.lm_head import load_masked_lm, save_lm_head
 from drtk.pretraining.auxiliary import BiEncoderWithDiffCSE, build_diffcse_network
 from drtk.training.retriever import load_start_towers
-from tests.pretraining_setup import randomize_weights
+from tests.pretraining_setup import randomize_weights, wrap_masked_lm
 from tests.reference import finetuning as slow
 from tests.reference.bert import hidden_states
 from tests.reference.diffcse import Edited, difference_labels, generated, reduced, rtd_losses
@@ -94,15 +93,6 @@ def test_incompatible_encoders_and_generators_are_rejected(place: Path, tmp_path
         create_setup(place, aux_generator=str(other))
 
 
-def wrap_masked_lm(generator: Any) -> Any:
-    """Return the modules of a generator under the names of BertForMaskedLM."""
-    head = generator.head
-    transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._act, LayerNorm=head.norm)
-    decoder = SimpleNamespace(weight=head.weight, bias=head.bias)
-    predictions = SimpleNamespace(transform=transform, decoder=decoder)
-    return SimpleNamespace(bert=generator.backbone, cls=SimpleNamespace(predictions=predictions))
-
-
 def build_texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     """Return the texts of a role as lists, with the masked copies that the generator reads."""
     found = []
@@ -123,7 +113,9 @@ def compute_detection_loss(
     real, pads = [], []
     for text in build_texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
-        proposed = generated(wrap_masked_lm(model.network.generator), text, scope=scope)
+        proposed = generated(
+            wrap_masked_lm(model.network.generator.backbone, model.network.generator.head), text, scope=scope
+        )
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
         found = rtd_losses(token_loss.reader.encoder, token_loss.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])

@@ -54,5 +54,5 @@ def test_fill_masks_keeps_padding_and_first_token() -> None:
     assert fill("inserted", "all") == [MASKED, MASKED]  # inserted tokens only
     assert fill("mask", "all") == [PLAIN, PLAIN]
     assert fill("replaced", "masked", noise=False) == [PLAIN, PLAIN]
-    # of edits sampled by the example, the first row was replaced, the second has an insertion
+    # edits sampled per example: the first row has replaced tokens, the second an insertion
     assert fill("any", "all", edited=[[-1] * 5, [0, 0, 1, 0, 0]]) == [EVERYWHERE, MASKED]

@@ -64,13 +64,6 @@ def test_samples_invert_the_cumulative_softmax_of_the_model() -> None:
     assert (found == ids)[~HIDDEN].all()
 
 
-def test_frozen_generator_has_no_dropout_and_no_gradient() -> None:
-    generator = make_frozen_generator(create_masked_lm("bert"))
-    assert torch.nn.ModuleList([generator]).train().training
-    assert not any(module.training for module in generator.modules())
-    assert not any(parameter.requires_grad for parameter in generator.parameters())
-
-
 def test_joint_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:
     model = create_masked_lm("bert", hidden_dropout_prob=0.5)
     ids, attention = create_padded_batch(model)
