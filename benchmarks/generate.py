@@ -99,7 +99,7 @@ def generate_plain(
 def generate_drtk(
     folder: Path, passages: list[Passage], settings: GenerationSettings, device: str
 ) -> tuple[float, list[str]]:
-    """Generate with drtk, in windows of 256 passages; return the seconds and the texts."""
+    """Generate with drtk, in batches of 256 passages; return the seconds and the texts."""
     generate = PassageExpander(str(folder), settings, 42, device, "queries", True)
     start = time.perf_counter()
     texts: list[str] = []

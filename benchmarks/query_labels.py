@@ -114,7 +114,7 @@ def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, A
         check=AnswerCheck("tokens"),
     )
     job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), tracker=tracker)
-    job.run_windows(asked, labeling.label)
+    job.run_batches(asked, labeling.label)
     return {"queries": labeling.num_searched, "seconds": labeling.seconds, "first": []}
 
 

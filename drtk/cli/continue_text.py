@@ -11,7 +11,7 @@ from drtk.models.config import ContinuationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 256  # passages that are processed and saved together
+BATCH_SIZE = 256  # passages that are processed and saved together
 
 
 @with_settings(ContinuationSettings, panel=GENERATION)
@@ -53,5 +53,5 @@ def continue_text(
         CONTINUATIONS,
         job.bare,
         running=running,
-        window=WINDOW,
+        batch_size=BATCH_SIZE,
     )

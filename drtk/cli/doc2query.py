@@ -12,7 +12,7 @@ from drtk.models.config import GenerationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 256  # passages that are processed and saved together
+BATCH_SIZE = 256  # passages that are processed and saved together
 
 
 @with_settings(GenerationSettings, panel=GENERATION)
@@ -61,5 +61,5 @@ def doc2query(
     revise = None if keeping.keep is None else TopShareFilter(keeping.keep, job.counts, with_scores=keeping.scores)
     run_filter(
         passages, job, PassageExpander, model, settings, seed, device, QUERIES, job.bare, keeping if keeping.scorer else None,
-        running=running, window=WINDOW, revise=revise,
+        running=running, batch_size=BATCH_SIZE, revise=revise,
     )  # fmt: skip

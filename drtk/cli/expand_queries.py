@@ -12,7 +12,7 @@ from drtk.query_expansion.config import ExpansionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 64  # questions that are processed and saved together
+BATCH_SIZE = 64  # questions that are processed and saved together
 
 
 @with_settings(ExpansionSettings, panel=GENERATION)
@@ -93,7 +93,7 @@ def _generate(
     questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)
     run_filter(
         questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
-        running=running, window=WINDOW, unit="questions",
+        running=running, batch_size=BATCH_SIZE, unit="questions",
     )  # fmt: skip
     if job.counts.get(TRAINED_ON):
         warn(
@@ -123,7 +123,7 @@ def _extract(
     passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, tracker=job.tracker)
     run_filter(
         passages, job, PassageBasedExpander, settings.kind, settings,
-        running=running, window=WINDOW, unit="questions", gpu=False,
+        running=running, batch_size=BATCH_SIZE, unit="questions", gpu=False,
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)

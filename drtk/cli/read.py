@@ -11,7 +11,7 @@ from drtk.query_expansion.config import ReadSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 32  # questions that are processed and saved together
+BATCH_SIZE = 32  # questions that are processed and saved together
 
 
 @with_settings(ReadSettings, panel=GENERATION)
@@ -62,6 +62,6 @@ def read(
     job.no_input = "the input has no questions, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
-        questions, job, AnswerReader, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
+        questions, job, AnswerReader, model, tokenizer, settings, device, running=running, batch_size=BATCH_SIZE, unit="questions"
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)

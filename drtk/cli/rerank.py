@@ -12,7 +12,7 @@ from drtk.config import list_changed_fields
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
-WINDOW = 16  # queries that are scored and saved together; each has hundreds of documents
-WINDOW_WITH_VECTORS = 64  # queries per shard of vectors
-WINDOW_OF_LISTS = 512  # queries, for HLATR
+BATCH_SIZE = 16  # queries that are scored and saved together; each has hundreds of documents
+BATCH_SIZE_WITH_VECTORS = 64  # queries per shard of vectors
+LISTS_PER_BATCH = 512  # queries, for HLATR
 
 
 @with_settings(RerankSettings)
@@ -87,7 +87,7 @@ def _rerank_pairs(
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
-    from drtk.runtime.runners import map_windows
+    from drtk.runtime.runners import map_batches
 
     corpus, queries = files
     title = resolve_title(model, settings.title, strict=True)
@@ -99,15 +99,15 @@ def _rerank_pairs(
     records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
     writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
-    job.window = WINDOW if writer is None else WINDOW_WITH_VECTORS
+    job.batch_size = BATCH_SIZE if writer is None else BATCH_SIZE_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
-    def score_windows(windows: Iterator[list[Any]]) -> Generator[WindowResult, None, None]:
-        scored = map_windows(windows, RunReranker, *arguments, running=running)
+    def score_batches(batches: Iterator[list[Any]]) -> Generator[BatchResult, None, None]:
+        scored = map_batches(batches, RunReranker, *arguments, running=running)
         return scored if writer is None else writer.write(scored)
 
     try:
-        job.run_windows(records, score_windows, unit="queries")
+        job.run_batches(records, score_batches, unit="queries")
     except BaseException:
         if writer is not None:
             writer.job.discard()
@@ -148,7 +148,7 @@ def _rerank_lists(
     records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
         records, job, RunListReranker, model, vectors, device, settings.tag,
-        running=running, window=WINDOW_OF_LISTS, unit="queries",
+        running=running, batch_size=LISTS_PER_BATCH, unit="queries",
     )  # fmt: skip
     opened.warn_if_order_differs(name_of(run))
 
@@ -180,16 +180,16 @@ class _VectorFolder:
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.tracker.inputs.append(self._entry)
 
-    def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
-        """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
+    def write(self, scored: Generator[Any, None, None]) -> Generator[BatchResult, None, None]:
+        """Yield the lines of each batch once its vectors are on disk; finish the folder after the last one."""
         from drtk.data.embeddings import write_pairs
 
         with closing(scored):
-            for window in scored:
+            for batch in scored:
                 if not self._is_whole:
                     before = int(self._filter.counts.get("pairs", 0))
-                    write_pairs(self._writer, window.ids, window.vectors, before=before)
-                yield window.result
+                    write_pairs(self._writer, batch.ids, batch.vectors, before=before)
+                yield batch.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:

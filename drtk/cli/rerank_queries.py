@@ -57,12 +57,12 @@ def rerank_queries__label(
     questions = load_queries(queries, job.tracker)
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
-    job.window = settings.batch_size
+    job.batch_size = settings.batch_size
     job.no_input = "the input has no candidates, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
-    job.run_windows(candidates, labeler.label, unit="candidates")
+    job.run_batches(candidates, labeler.label, unit="candidates")
     warn_if_texts_missing(job.counts, texts.corpus)
     if labeler.num_searched:
         rate = labeler.num_searched / labeler.seconds

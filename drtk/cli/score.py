@@ -11,7 +11,7 @@ from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 16  # examples that are scored and saved together; each may have hundreds of passages
+BATCH_SIZE = 16  # examples that are scored and saved together; each may have hundreds of passages
 
 
 @with_settings(ScoreSettings)
@@ -76,7 +76,7 @@ def score(
         device,
         settings.logits,
         running=running,
-        window=WINDOW,
+        batch_size=BATCH_SIZE,
         unit="examples",
     )
     warn_if_texts_missing(job.counts, corpus)

@@ -93,7 +93,7 @@ def search(
             from drtk.evaluation.tuning import tune_bm25
 
             grid = tune_bm25(folders, source or "-", str(qrels), options, settings, job.tracker)
-            job.kind, job.window, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
+            job.kind, job.batch_size, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
             job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
             write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)

@@ -25,7 +25,7 @@ from drtk.runtime.progress import log
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
 
-WINDOW = 100  # training examples per window
+BATCH_SIZE = 100  # training examples per batch
 _OPENING, _CLOSING = "opening", "closing"
 
 
@@ -52,7 +52,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         job.tracker.copy_streams(source, *job.side_files)
     for side, read in sides:
         side.tracker.copies = job.tracker.copies
-        side.run(read(source, tracker=side.tracker), lambda window: map(dump, window), unit=side.kind)
+        side.run(read(source, tracker=side.tracker), lambda batch: map(dump, batch), unit=side.kind)
     if name in TABLES:
         FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
         return
@@ -60,7 +60,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     complete = None
     if kind == "examples":
         complete = _TextLookup(form.needs, settings, job.tracker)
-        job.window = WINDOW  # an example may have a hundred texts
+        job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
     _write(stream, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
@@ -109,17 +109,17 @@ class _TextLookup:
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker
 
-    def __call__(self, window: list[ParsedExample]) -> list[ParsedExample]:
+    def __call__(self, batch: list[ParsedExample]) -> list[ParsedExample]:
         if "query" in self._needs:
-            window = [parsed if parsed.query is not None else self._add_query(parsed) for parsed in window]
-        incomplete = [parsed for parsed in window if not parsed.passages] if "passages" in self._needs else []
+            batch = [parsed if parsed.query is not None else self._add_query(parsed) for parsed in batch]
+        incomplete = [parsed for parsed in batch if not parsed.passages] if "passages" in self._needs else []
         ids = list(dict.fromkeys(id for parsed in incomplete for id in _list_ids(parsed)))
         texts = dict(zip(ids, self._store.get_many(ids), strict=True)) if ids else {}
         if not texts:
-            return window
+            return batch
         return [
             parsed if parsed.passages else replace(parsed, passages=tuple(texts[id] for id in _list_ids(parsed)))
-            for parsed in window
+            for parsed in batch
         ]
 
     def _add_query(self, parsed: ParsedExample) -> ParsedExample:
@@ -156,14 +156,14 @@ _GENERATED_IDS = "examples with ids made from texts"
 def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _TextLookup | None) -> None:
     framed = bool(form.header or form.footer)
 
-    def work(window: list[Any]) -> Iterator[bytes]:
-        records = [record for record in window if record is not _OPENING and record is not _CLOSING]
+    def work(batch: list[Any]) -> Iterator[bytes]:
+        records = [record for record in batch if record is not _OPENING and record is not _CLOSING]
         if complete is not None:
             records = complete(records)
             generated = sum(record.has_new_ids for record in records)
             if generated:
                 job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
-        if window[0] is _OPENING:
+        if batch[0] is _OPENING:
             yield form.header
         written = job.counts.get("out", 0)
         for record in records:
@@ -172,7 +172,7 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
             written += 1
         if framed:  # do not count the header and footer
             job.counts["in"] = job.counts["out"] = written
-        if window[-1] is _CLOSING:
+        if batch[-1] is _CLOSING:
             yield form.footer
 
     def frame() -> Iterator[Any]:

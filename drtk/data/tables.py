@@ -207,8 +207,8 @@ def _check_job(job: FilterJob) -> None:
 def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
     make = _ROW_OF[kind]
     stream = iter(records)
-    while window := [make(record) for record in islice(stream, ROW_GROUP_SIZE)]:
-        yield [{name: value for name, value in row.items() if value != {}} for row in window]  # Parquet has no {}
+    while batch := [make(record) for record in islice(stream, ROW_GROUP_SIZE)]:
+        yield [{name: value for name, value in row.items() if value != {}} for row in batch]  # Parquet has no {}
 
 
 def _infer_schema(read: ReadRecords, kind: str, tracker: InputTracker) -> Any:

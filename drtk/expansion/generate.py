@@ -10,7 +10,7 @@ from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queri
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
 from drtk.records import Passage
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.runners import BatchFunction
 from drtk.text.batching import TokenizedTexts
 
@@ -46,7 +46,7 @@ class PassageExpander(BatchFunction):
         """Return the passages and the tokens of their model inputs."""
         return records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
 
-    def __call__(self, prepared: tuple[list[Passage], TokenizedTexts]) -> WindowResult:
+    def __call__(self, prepared: tuple[list[Passage], TokenizedTexts]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
         generated = self._generator.generate(tokens, [passage.id for passage in passages])
@@ -59,10 +59,10 @@ class PassageExpander(BatchFunction):
         ]
         counts = {"texts": sum(map(len, texts))}
         if self._scorer is None or self._filtering is None:
-            return WindowResult([self._format_line(*pair) for pair in zip(passages, texts, strict=True)], counts)
+            return BatchResult([self._format_line(*pair) for pair in zip(passages, texts, strict=True)], counts)
         scores = self._scorer.score(self._scorer.prepare(passages, texts))
         result = drop_queries(passages, texts, scores, self._filtering, bare=self._bare)
-        return WindowResult(result.lines, counts | result.counts)
+        return BatchResult(result.lines, counts | result.counts)
 
     def _format_line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:

@@ -17,7 +17,7 @@ from drtk.data.rows import Row, dump, parse_strings
 from drtk.errors import RecordError
 from drtk.expansion.config import KeepSettings
 from drtk.records import Passage
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction
@@ -98,7 +98,7 @@ class QueryFilter(BatchFunction):
         queries = [get_queries(passage) for passage in records]
         return records, None if self._scorer is None else self._scorer.prepare(records, queries)
 
-    def __call__(self, prepared: tuple[list[Passage], Pairs | None]) -> WindowResult:
+    def __call__(self, prepared: tuple[list[Passage], Pairs | None]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
         passages, pairs = prepared
         if self._scorer is None or pairs is None:
@@ -107,7 +107,7 @@ class QueryFilter(BatchFunction):
             scores = self._scorer.score(pairs)
         queries = [get_queries(passage) for passage in passages]
         result = drop_queries(passages, queries, scores, self._settings, bare=self._bare)
-        return WindowResult(result.lines, {"queries": len(scores)} | result.counts)
+        return BatchResult(result.lines, {"queries": len(scores)} | result.counts)
 
 
 def drop_queries(
@@ -117,7 +117,7 @@ def drop_queries(
     settings: KeepSettings,
     *,
     bare: bool,
-) -> WindowResult:
+) -> BatchResult:
     """Return the JSON lines of the passages without queries below `min_score`. `TopShareFilter` applies `keep` later.
 
     scores: of the queries of all passages, in order
@@ -133,7 +133,7 @@ def drop_queries(
         if not settings.scores and settings.keep is None:
             del row[SCORES], extra[SCORES]
         lines.append(dump({"_id": passage.id} | row if bare else replace(passage, extra=extra)))
-    return WindowResult(lines, {} if settings.keep is not None else {"kept": num_kept})
+    return BatchResult(lines, {} if settings.keep is not None else {"kept": num_kept})
 
 
 def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]) -> Row:
@@ -151,7 +151,7 @@ class TopShareFilter:
     def __init__(self, share: float, counts: dict[str, Any], *, with_scores: bool) -> None:
         self._share, self._counts, self._with_scores = share, counts, with_scores
 
-    def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[WindowResult]:
+    def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[BatchResult]:
         """Yield the lines with the remaining queries. `lines` is called twice."""
         values = array("f")
         for line in lines():
@@ -176,7 +176,7 @@ class TopShareFilter:
                 if not self._with_scores:
                     del row[SCORES]
                 results.append(dump(row))
-            yield WindowResult(results, {"kept": num_kept})
+            yield BatchResult(results, {"kept": num_kept})
 
 
 def find_threshold(scores: np.ndarray, count: int) -> tuple[np.float32, int]:

@@ -24,7 +24,7 @@ from drtk.mining.filters import LOOKED_UP, ContentFilter, ScoreFilter, build_sco
 from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, QueryStream, Sources, parse_sources, read_judgments
 from drtk.records import Example
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream
@@ -294,12 +294,12 @@ def mine_negatives(
         rows = Audit(f"{job.output}.report" if report == STANDARD else report, job, scratch=True)
     miner = open_miner(inputs, settings, job, seed=seed, has_report=report is not None)
 
-    def mine(batches: Iterable[list[MiningQuery]]) -> Generator[WindowResult, None, None]:
+    def mine(batches: Iterable[list[MiningQuery]]) -> Generator[BatchResult, None, None]:
         for batch in batches:
             pools = miner.mine(batch)
             if rows is not None:
                 rows.add(pools)
-            yield WindowResult([dump(pool.example) for pool in pools if pool.example is not None])
+            yield BatchResult([dump(pool.example) for pool in pools if pool.example is not None])
         if rows is not None:
             if report is not None:
                 from drtk.mining.report import write_report
@@ -312,11 +312,11 @@ def mine_negatives(
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
-    job.window = settings.batch_size if miner.queries.indexes else BATCH_SIZE
+    job.batch_size = settings.batch_size if miner.queries.indexes else BATCH_SIZE
     job.no_input = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():
-        job.run_windows(iter(miner.queries), mine, unit="queries")
+        job.run_batches(iter(miner.queries), mine, unit="queries")
     warn_if_texts_missing(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
     for problem in miner.find_unjudged_sources():
         warn(problem)

@@ -195,19 +195,19 @@ class IndexSearch:
             self._searchers[name] = TextQueries(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
 
-    def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
+    def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added, in the order of `names`."""
-        hits: list[dict[str, Hits]] = [{} for _ in window]
-        for name, searcher in self._searchers.items() if window else ():
+        hits: list[dict[str, Hits]] = [{} for _ in batch]
+        for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
             if isinstance(searcher, StoredQueries):
-                rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in window], options)
+                rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in batch], options)
             else:
-                rankings = searcher([query.query for query in window if query.query is not None], options)
+                rankings = searcher([query.query for query in batch if query.query is not None], options)
             for hits_by_name, (query_id, ranking) in zip(hits, rankings, strict=True):
                 hits_by_name[name] = self._make_hits(query_id, ranking, searcher.indexes.folders[0])
         queries = []
-        for query, hits_by_name in zip(window, hits, strict=True):
+        for query, hits_by_name in zip(batch, hits, strict=True):
             merged = hits_by_name | query.hits
             in_order = {name: merged[name] for name in names if name in merged}
             queries.append(replace(query, hits=in_order | merged))

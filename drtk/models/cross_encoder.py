@@ -44,7 +44,7 @@ from drtk.runtime.runners import read_ahead
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
-WINDOW = 16384  # pairs tokenized at once
+TOKENIZE_BATCH_SIZE = 16384  # pairs tokenized at once
 PAIRING = "pairing"  # entry of meta.json: the format of passages
 IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -207,8 +207,8 @@ class CrossEncoderScorer:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of the pairs, (pairs,) float32."""
-        windows = (pairs[start : start + WINDOW] for start in range(0, len(pairs), WINDOW))
-        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.tokenize, windows))]
+        batches = (pairs[start : start + TOKENIZE_BATCH_SIZE] for start in range(0, len(pairs), TOKENIZE_BATCH_SIZE))
+        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:

@@ -13,7 +13,7 @@ from drtk.data.readers import read_expansions, read_queries
 from drtk.data.rows import dump
 from drtk.errors import RecordError
 from drtk.records import Expansion, Query
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expand_query, format_query
@@ -144,9 +144,9 @@ class CandidateWriter:
         words["question"] += _count_words(format_query(query))
         words["expanded"] += sum(_count_words(expand_query(query, text)) for text in distinct)
 
-    def build_result(self) -> WindowResult:
+    def build_result(self) -> BatchResult:
         """Return the lines, and counts of repeated and blank candidates, of queries without candidates, and of words."""
-        return WindowResult(self._lines, self._counts | {"words": self._words})
+        return BatchResult(self._lines, self._counts | {"words": self._words})
 
 
 def _count_words(query: str) -> int:

@@ -13,7 +13,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
 from drtk.records import Passage, Query
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.runners import BatchFunction
 from drtk.text.sentences import split_plain_sentences
@@ -53,7 +53,7 @@ class PassageBasedExpander(BatchFunction):
         self._kinds = PASSAGE_KINDS if kind is None else (kind,)
         self._settings = settings
 
-    def __call__(self, prepared: list[QuestionPassages]) -> WindowResult:
+    def __call__(self, prepared: list[QuestionPassages]) -> BatchResult:
         """Return the candidates as JSON lines, and counts; passages without text are counted unless only titles are used."""
         candidates = CandidateWriter()
         for question in prepared:
@@ -64,7 +64,7 @@ class PassageBasedExpander(BatchFunction):
         if self._kinds == ("title",):
             return result
         text_counts = count_texts(passage for question in prepared for passage in question.passages)
-        return WindowResult(result.lines, result.counts | text_counts)
+        return BatchResult(result.lines, result.counts | text_counts)
 
 
 def make_candidates(record: QuestionPassages, kind: str, settings: ExpansionSettings) -> list[str]:

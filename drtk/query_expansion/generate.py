@@ -12,7 +12,7 @@ from drtk.models.generation import TextGenerator
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
@@ -150,7 +150,7 @@ class QueryExpander(BatchFunction):
             inputs.append((fold, indices, generator.tokenize(texts)))
         return records, inputs
 
-    def __call__(self, prepared: QuestionBatch) -> WindowResult:
+    def __call__(self, prepared: QuestionBatch) -> BatchResult:
         """Return the candidates of the questions, in order, as JSON lines."""
         questions, inputs = prepared
         expansions: list[list[str]] = [[] for _ in questions]
@@ -163,7 +163,7 @@ class QueryExpander(BatchFunction):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
         result = candidates.build_result()
         known = [question.seen for question in questions if question.seen is not None]
-        return WindowResult(result.lines, result.counts | ({TRAINED_ON: sum(known)} if known else {}))
+        return BatchResult(result.lines, result.counts | ({TRAINED_ON: sum(known)} if known else {}))
 
     def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
         """Return the model's input. With a prompt, a long question is truncated, so that the prompt remains complete."""

@@ -16,7 +16,7 @@ from drtk.query_expansion.candidates import ExpansionLine
 from drtk.query_expansion.config import LabelSettings
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.search import PassageSearcher
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.progress import warn
 from drtk.text.answers import MATCHERS
 from drtk.text.expanded_text import expand_query
@@ -64,9 +64,9 @@ class Labeler:
         """Seconds since the start of the first search."""
         return time.monotonic() - self._start_time if self._start_time else 0.0
 
-    def label(self, batches: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
+    def label(self, batches: Iterator[list[ExpansionLine]]) -> Generator[BatchResult, None, None]:
         """Yield the result of each batch, in order."""
-        pending: Future[WindowResult] | None = None
+        pending: Future[BatchResult] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
             for batch in batches:
                 self._start_time = self._start_time or time.monotonic()
@@ -80,7 +80,7 @@ class Labeler:
             if pending is not None:
                 yield pending.result()
 
-    def _label(self, batch: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> WindowResult:
+    def _label(self, batch: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> BatchResult:
         lines = []
         counts = Counter({"searched": num_searched, "find an answer": 0})
         matcher: _AnswerMatcher | None = None  # not shared by batches, so that a resumed run has the same counts
@@ -95,7 +95,7 @@ class Labeler:
                 top1 = {"title": passage.title, "text": passage.text}
             rank = rank or self._settings.max_rank
             lines.append(dump(replace(line.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
-        return WindowResult(lines, dict(counts))
+        return BatchResult(lines, dict(counts))
 
 
 class _AnswerMatcher:

@@ -21,7 +21,7 @@ from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.records import Passage
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
@@ -188,7 +188,7 @@ class AnswerReader(BatchFunction):
         groups = [np.arange(end - len(question.inputs), end) for question, end in zip(records, ends, strict=True)]
         return records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups
 
-    def __call__(self, prepared: ReaderBatch) -> WindowResult:
+    def __call__(self, prepared: ReaderBatch) -> BatchResult:
         """Return the answers, in order, as JSON lines. Raises DrtkError if out of memory, or for a non-finite score."""
         questions, tokens, groups = prepared
         lengths = np.array([tokens.lengths[group].sum() for group in groups])
@@ -203,7 +203,7 @@ class AnswerReader(BatchFunction):
             answer = {"answer": " ".join(text.split()), "score": round(answers[row].score, 6)}
             lines.append(dump({"query_id": question.query_id} | answer))
         counts = {PASSAGES: len(tokens), WITHOUT_TEXT: sum(question.textless for question in questions)}
-        return WindowResult(lines, {name: count for name, count in counts.items() if count})
+        return BatchResult(lines, {name: count for name, count in counts.items() if count})
 
     def _answer(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:
         try:

@@ -22,7 +22,7 @@ from drtk.query_expansion.candidates import ExpansionList, find_missing_label, i
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path, is_done, read_manifest
@@ -192,7 +192,7 @@ class QuerySelector(BatchFunction):
         counts.update(count_texts(passages))
         return top_passages
 
-    def __call__(self, prepared: TokenizedLists) -> WindowResult:
+    def __call__(self, prepared: TokenizedLists) -> BatchResult:
         """Return the lines of a batch, and counts of candidates and of retrieved passages."""
         lists, tokens, prepared_counts = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
@@ -206,7 +206,7 @@ class QuerySelector(BatchFunction):
                 list_estimates = np.fromiter(islice(remaining, len(candidates.expansions)), dtype=np.float32)
             counts["distinct"] += len(candidates.expansions)
             lines.append(dump(self._build_choice(candidates, list_estimates, counts)))
-        return WindowResult(lines, counts)
+        return BatchResult(lines, counts)
 
     def _build_choice(
         self, candidates: ExpansionList, estimates: np.ndarray | None, counts: dict[str, int]
@@ -285,7 +285,7 @@ def select_queries(
             QuerySelector,
             *arguments,
             running=running,
-            window=LISTS_PER_BATCH,
+            batch_size=LISTS_PER_BATCH,
             unit="questions",
         )
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]

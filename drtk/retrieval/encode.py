@@ -28,12 +28,12 @@ from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, name_of
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
-WINDOW = 16384  # texts tokenized at once by `Embedder.__call__`
+TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
@@ -136,8 +136,11 @@ class Embedder:
 
     def __call__(self, items: Sequence[Passage] | Sequence[Query] | Sequence[str]) -> np.ndarray:
         """Return the vectors of the items, (len(items), dimension), float32."""
-        windows = (self.tokenize(items[start : start + WINDOW]) for start in range(0, len(items), WINDOW))
-        vectors = [self.encode_tokens(tokens) for tokens in read_ahead(windows)]
+        batches = (
+            self.tokenize(items[start : start + TOKENIZE_BATCH_SIZE])
+            for start in range(0, len(items), TOKENIZE_BATCH_SIZE)
+        )
+        vectors = [self.encode_tokens(tokens) for tokens in read_ahead(batches)]
         return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
     def tokenize(self, items: Sequence[Any]) -> TokenizedTexts:
@@ -253,7 +256,7 @@ def encode_records(
     Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size
-    stream: Iterator[Any] = select_shard(records, part, window=size)
+    stream: Iterator[Any] = select_shard(records, part, batch_size=size)
     if empty_texts is not None:
         stream = empty_texts.count_records(stream)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
@@ -275,7 +278,7 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
+        closing(map_batches(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

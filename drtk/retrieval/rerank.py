@@ -24,7 +24,7 @@ from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
 from drtk.retrieval.fusion import append_unscored, break_ties
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
@@ -151,7 +151,7 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
 class RerankedBatch(NamedTuple):
     """Run lines of a batch of queries, with the ids and vectors (pairs, dimension) of their pairs."""
 
-    result: WindowResult
+    result: BatchResult
     ids: list[str]
     vectors: np.ndarray
 
@@ -169,7 +169,7 @@ class _CrossEncoderFunction(BatchFunction):
 class RunReranker(_CrossEncoderFunction):
     """Batch function that reranks `RankingTexts` by a cross-encoder; results are the lines of a run.
 
-    vectors: also compute the pair vectors, and return `RerankedBatch` instead of `WindowResult`
+    vectors: also compute the pair vectors, and return `RerankedBatch` instead of `BatchResult`
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class RunReranker(_CrossEncoderFunction):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedBatch:
+    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> BatchResult | RerankedBatch:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -192,7 +192,7 @@ class RunReranker(_CrossEncoderFunction):
             ranking = reorder(record.ranking, _to_decimals(scores[start:end]))
             lines += format_run_lines(record.query_id, ranking, self._tag)
             start = end
-        result = WindowResult(lines, _count_pairs(records, len(scores)))
+        result = BatchResult(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
             return result
         ids = [make_pair_id(record.query_id, id) for record in records for id, _ in record.ranking[: len(record.texts)]]
@@ -202,7 +202,7 @@ class RunReranker(_CrossEncoderFunction):
 class ExampleScorer(_CrossEncoderFunction):
     """Batch function that scores `ExampleTexts`; results are JSON lines of the examples with scores."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
+    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0
@@ -211,7 +211,7 @@ class ExampleScorer(_CrossEncoderFunction):
             by_side: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
             lines.append(dump(replace(record.example, scores=by_side)))
             start = end
-        return WindowResult(lines, _count_pairs(records, len(scores)))
+        return BatchResult(lines, _count_pairs(records, len(scores)))
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
@@ -285,7 +285,7 @@ class RunListReranker(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[RankingRows]) -> WindowResult:
+    def __call__(self, prepared: list[RankingRows]) -> BatchResult:
         lines: list[bytes] = []
         for record in prepared:  # one list at a time: logits must not depend on padding to the length of other lists
             vectors = torch.from_numpy(self._vectors.load_vectors(record.rows)).unsqueeze(0).to(self._device)
@@ -297,4 +297,4 @@ class RunListReranker(BatchFunction):
                 )
             ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
             lines += format_run_lines(record.query_id, ranking, self._tag)
-        return WindowResult(lines, {"pairs": sum(len(record.rows) for record in prepared)})
+        return BatchResult(lines, {"pairs": sum(len(record.rows) for record in prepared)})

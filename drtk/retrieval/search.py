@@ -366,7 +366,7 @@ def write_run(
         if searcher.num_empty > num_empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.num_empty - num_empty
 
-    job.window = settings.batch_size
+    job.batch_size = settings.batch_size
     job.run(queries, search_batch, unit="queries")
 
 

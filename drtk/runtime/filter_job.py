@@ -1,6 +1,4 @@
-"""Run a filter over windows of records, with a journal (NAME.part.json) from which a killed run resumes.
-
-A window is a fixed number of consecutive records that are processed together."""
+"""Run a filter over batches of consecutive records, with a journal (NAME.part.json) from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -43,15 +41,15 @@ from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
-WINDOW = 1000  # input records per window
+BATCH_SIZE = 1000  # input records per batch
 # Seconds between two journals. Each journal is written after an fsync of the part, so that it never claims more than the
-# part holds after a power failure. An fsync after every window took 3% of the time of `chunk`, far more on a slow disk.
+# part holds after a power failure. An fsync after every batch took 3% of the time of `chunk`, far more on a slow disk.
 JOURNAL_EVERY = 2.0
 
 
 @dataclass(frozen=True)
-class WindowResult:
-    """The output lines of a window (batch of records), and numbers to add to the counts of the job.
+class BatchResult:
+    """The output lines of a batch of records, and numbers to add to the counts of the job.
 
     Nested counts are written to the manifest, but not logged.
     """
@@ -61,7 +59,7 @@ class WindowResult:
 
 
 # The argument of a second pass returns an iterator over the lines of the first pass.
-SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[WindowResult]]
+SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[BatchResult]]
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Journal:
 
     sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
     others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
-    records, lines: numbers of input records and output lines of the finished windows
+    records, lines: numbers of input records and output lines of the finished batches
     offset: size of the output lines in NAME.part, in bytes
     digest: digest of the records read
     seconds: duration of the run, including earlier sessions
@@ -127,7 +125,7 @@ class FilterJob:
     bare: write only the new fields of records, to be joined with the input later
     side_files: files with further fields of the input records
     writes: names of the settings that hold output paths
-    window: number of records per window (batch of records that are processed and journaled together)
+    batch_size: number of records that are processed and journaled together
     shard: the shard of the input to process
     lookups: further files and folders on which the output depends
     log_summary: log the final counts; otherwise only in verbose mode
@@ -145,7 +143,7 @@ class FilterJob:
     bare: bool = False
     side_files: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    window: int = WINDOW
+    batch_size: int = BATCH_SIZE
     shard: InputShard = WHOLE_INPUT
     lookups: tuple[str, ...] = ()
     log_summary: bool = True
@@ -162,7 +160,7 @@ class FilterJob:
         self._folders: list[dict[str, Any]] = []
         self._input_entries: list[dict[str, Any]] = []
         self._lookup_entries: list[dict[str, Any]] = []
-        self._finished = Journal({})  # state of the windows that are in the output
+        self._finished = Journal({})  # state of the batches that are in the output
         self._pending: Journal | None = None  # newest state, if it is not in the journal yet
         self._written = -JOURNAL_EVERY  # time at which the journal was written
 
@@ -224,11 +222,11 @@ class FilterJob:
     def run(
         self, records: Iterable[Record], work: Callable[[list[Record]], Iterable[bytes]], *, unit: str = "records"
     ) -> None:
-        """Write the lines that `work` returns for each window (batch of records), in input order (see `run_windows`).
+        """Write the lines that `work` returns for each batch of records, in input order (see `run_batches`).
 
-        Change `counts` only in `work`, since the journal stores them after each window.
+        Change `counts` only in `work`, since the journal stores them after each batch.
         """
-        self.run_windows(records, lambda windows: (WindowResult(work(window)) for window in windows), unit=unit)
+        self.run_batches(records, lambda batches: (BatchResult(work(batch)) for batch in batches), unit=unit)
 
     def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
         """Write the lines of a report.
@@ -237,19 +235,19 @@ class FilterJob:
         """
         self.log_summary = self.output != STANDARD
         self.counts["in"] = num_inputs
-        self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+        self.run(lines, lambda batch: (f"{line}\n".encode() for line in batch), unit="lines")
 
-    def run_windows(
+    def run_batches(
         self,
         records: Iterable[Record],
-        work: Callable[[Iterator[list[Record]]], Generator[WindowResult, None, None]],
+        work: Callable[[Iterator[list[Record]]], Generator[BatchResult, None, None]],
         *,
         unit: str = "records",
         revise: SecondPass | None = None,
     ) -> None:
-        """Write the results that `work` yields for each window (batch of records), in input order.
+        """Write the results that `work` yields for each batch of records, in input order.
 
-        `work` may read windows ahead. A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
+        `work` may read batches ahead. A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
         counted.
         revise: optional second pass over all lines. The first pass writes them to NAME.part, or to a temporary file if
             the output is a pipe
@@ -258,22 +256,22 @@ class FilterJob:
         resumable = is_replaceable(self.output)
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
-        stream = select_shard(records, self.shard, window=self.window)
+        stream = select_shard(records, self.shard, batch_size=self.batch_size)
         digest = self._skip_finished(stream, journal)
-        pending: deque[tuple[int, str]] = deque()  # windows that `work` has read: their size, and the digest after them
+        pending: deque[tuple[int, str]] = deque()  # batches that `work` has read: their size, and the digest after them
 
-        def iter_windows() -> Iterator[list[Record]]:
-            while window := list(islice(stream, self.window)):
+        def iter_batches() -> Iterator[list[Record]]:
+            while batch := list(islice(stream, self.batch_size)):
                 if resumable:
-                    for record in window:
+                    for record in batch:
                         digest.update(orjson.dumps(record))
-                pending.append((len(window), digest.hexdigest() if resumable else ""))
-                yield window
+                pending.append((len(batch), digest.hexdigest() if resumable else ""))
+                yield batch
 
         with (
             self._open_first_pass(has_second=revise is not None) as target,
             closing(
-                work(iter_windows())
+                work(iter_batches())
             ) as results,  # before the progress bar starts a thread, because `work` may fork
             Output(
                 target,
@@ -368,7 +366,7 @@ class FilterJob:
             if is_replaceable(self.output):
                 output.manifest = self._build_manifest()
 
-    def _write(self, result: WindowResult, output: Output) -> int:
+    def _write(self, result: BatchResult, output: Output) -> int:
         """Write the lines of a batch of records and add its counts; return the number of lines."""
         before = self._finished.lines
         for line in result.lines:
@@ -441,7 +439,7 @@ class FilterJob:
         number, of = self.shard
         if not self._finished.records and self.shard != WHOLE_INPUT:
             warn(
-                f"shard {number} of {of} is empty: the input has fewer than {number} windows of {self.window:,} records"
+                f"shard {number} of {of} is empty: the input has fewer than {number} batches of {self.batch_size:,} records"
             )
         elif not self._finished.records and self.no_input is not None:
             warn(f"{self.command}: {self.no_input}")

@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
-from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
-# Largest number of windows in a Ray data set, and their size in bytes; this bounds memory for long streams.
+# Largest number of batches in a Ray data set, and their size in bytes; this bounds memory for long streams.
 # Actors are started again for each data set, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
@@ -38,22 +38,22 @@ class _Worker:
             self._error = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
-        return {"number": block["number"], "results": [self._run(window) for window in block["window"]]}
+        return {"number": block["number"], "results": [self._run(batch) for batch in block["batch"]]}
 
-    def _run(self, window: bytes) -> bytes:
+    def _run(self, batch: bytes) -> bytes:
         if self._error is not None:
             return pickle.dumps(self._error)
         try:
-            result = self._function(self._function.prepare(pickle.loads(window)))
-            if isinstance(result, WindowResult):
-                result = WindowResult([*result.lines], result.counts)
+            result = self._function(self._function.prepare(pickle.loads(batch)))
+            if isinstance(result, BatchResult):
+                result = BatchResult([*result.lines], result.counts)
             return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
         except DrtkError as error:  # an error in the data; Ray handles other errors
             return pickle.dumps(error)
 
 
 def run_on_ray(
-    windows: Iterator[list[Any]],
+    batches: Iterator[list[Any]],
     build: Callable[[], BatchFunction],
     running: RunnerSettings,
     *,
@@ -65,16 +65,16 @@ def run_on_ray(
     The first records are read before Ray starts, so that a missing or damaged file is reported at once.
     Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails.
     """
-    first = next(windows, None)
+    first = next(batches, None)
     if first is None:
         return
-    windows = chain([first], windows)
+    batches = chain([first], batches)
     ray = _connect(running.ray_address)
     gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
-    while rows := _read_rows(windows, done):
+    while rows := _read_rows(batches, done):
         results = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
@@ -91,13 +91,13 @@ def run_on_ray(
         done += len(rows)
 
 
-def _read_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
+def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
     """Return the rows of the next Ray data set, numbered from `first`; [] at the end of the stream."""
     rows: list[dict[str, Any]] = []
     size = 0
-    while len(rows) < SEGMENT and size < SEGMENT_BYTES and (window := next(windows, None)):
-        data = pickle.dumps(window, protocol=pickle.HIGHEST_PROTOCOL)
-        rows.append({"number": first + len(rows), "window": data})
+    while len(rows) < SEGMENT and size < SEGMENT_BYTES and (batch := next(batches, None)):
+        data = pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)
+        rows.append({"number": first + len(rows), "batch": data})
         size += len(data)
     return rows
 

@@ -1,4 +1,4 @@
-"""Run a batch function over windows (batches of consecutive records), in this process or on Ray Data.
+"""Run a batch function over batches of consecutive records, in this process or on Ray Data.
 
 `read_ahead` and `Workers` use a thread and several processes of this machine.
 """
@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from drtk.config import HARDWARE, option, setting
 from drtk.errors import DrtkError
 from drtk.registry import Registry
-from drtk.runtime.filter_job import FilterJob, SecondPass, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
 
 RUNNERS = Registry(
     "runner",
@@ -48,22 +48,22 @@ class RunnerSettings:
 
 
 class BatchFunction:
-    """Function that processes a window (batch of records). Its constructor may be expensive, for example load a model.
+    """Function that processes a batch of records. Its constructor may be expensive, for example load a model.
 
     The arguments are records, not a stream or a job, so that the function can run on another machine.
     report: progress callback, called with the number of newly finished records
-    ahead: whether a thread calls `prepare` for the next window while this window is processed
+    ahead: whether a thread calls `prepare` for the next batch while this batch is processed
     """
 
     report: Report | None = None
     ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
-        """Return the argument of `__call__` for a window, for example its tokens."""
+        """Return the argument of `__call__` for a batch, for example its tokens."""
         return records
 
     def __call__(self, prepared: Any) -> Any:
-        """Return the result of a window, which must be picklable. Filters return a `WindowResult`."""
+        """Return the result of a batch, which must be picklable. Filters return a `BatchResult`."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -71,11 +71,11 @@ class BatchFunction:
 
 
 class Runner(Protocol):
-    """Type of the functions in RUNNERS: map a batch function over windows (batches of records), keeping their order."""
+    """Type of the functions in RUNNERS: map a batch function over batches of records, keeping their order."""
 
     def __call__(
         self,
-        windows: Iterator[list[Any]],
+        batches: Iterator[list[Any]],
         build: Callable[[], BatchFunction],
         running: RunnerSettings,
         *,
@@ -84,28 +84,28 @@ class Runner(Protocol):
     ) -> Generator[Any, None, None]: ...
 
 
-def map_windows(
-    windows: Iterator[list[Any]],
+def map_batches(
+    batches: Iterator[list[Any]],
     build: Callable[..., BatchFunction],
     *arguments: Any,
     running: RunnerSettings,
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Return a generator over the results of a batch function for each window (batch of records), in order.
+    """Return a generator over the results of a batch function for each batch of records, in order.
 
     The caller must close the generator. The local runner builds the function at once, before any thread is started.
-    Windows are read from the first `next` on.
+    Batches are read from the first `next` on.
     build, arguments: `build(*arguments)` returns the batch function
     gpu: whether the function can use a GPU
     Raises the errors of building and calling the function; UsageError for an unknown runner.
     """
     runner: Runner = RUNNERS.load(running.runner)
-    return runner(windows, partial(build, *arguments), running, gpu=gpu, report=report)
+    return runner(batches, partial(build, *arguments), running, gpu=gpu, report=report)
 
 
 def run_local(
-    windows: Iterator[list[Any]],
+    batches: Iterator[list[Any]],
     build: Callable[[], BatchFunction],
     running: RunnerSettings,
     *,
@@ -117,7 +117,7 @@ def run_local(
     function.report = report
 
     def iter_results() -> Generator[Any, None, None]:
-        prepared = map(function.prepare, windows)
+        prepared = map(function.prepare, batches)
         try:
             if not function.ahead:
                 yield from map(function, prepared)
@@ -136,7 +136,7 @@ def run_filter(
     build: Callable[..., BatchFunction],
     *arguments: Any,
     running: RunnerSettings,
-    window: int | None = None,
+    batch_size: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
     revise: SecondPass | None = None,
@@ -144,18 +144,18 @@ def run_filter(
     """Process records with a batch function, and write the results to the output of `job`, in input order.
 
     build, arguments: `build(*arguments)` returns the batch function
-    window: number of records per call of the batch function; by default the job's
+    batch_size: number of records per call of the batch function; by default the job's
     gpu: whether the batch function can use a GPU
-    revise: a second pass over all output lines, in this process (see `FilterJob.run_windows`)
+    revise: a second pass over all output lines, in this process (see `FilterJob.run_batches`)
     Raises the errors of reading and of the batch function; UsageError for an unknown runner.
     """
-    if window is not None:
-        job.window = window
+    if batch_size is not None:
+        job.batch_size = batch_size
 
-    def map_all(windows: Iterator[list[Record]]) -> Generator[WindowResult, None, None]:
-        return map_windows(windows, build, *arguments, running=running, gpu=gpu)
+    def map_all(batches: Iterator[list[Record]]) -> Generator[BatchResult, None, None]:
+        return map_batches(batches, build, *arguments, running=running, gpu=gpu)
 
-    job.run_windows(records, map_all, unit=unit, revise=revise)
+    job.run_batches(records, map_all, unit=unit, revise=revise)
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:

@@ -58,10 +58,10 @@ def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iter
     return (record for at, record in enumerate(records) if (at + 1) * share // total > at * share // total)
 
 
-def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:
-    """Yield the records of a shard: of every n windows (batches of `window` records), shard i of n has the i-th.
+def select_shard(records: Iterable[Record], shard: InputShard, *, batch_size: int) -> Iterator[Record]:
+    """Yield the records of a shard: of every n batches of `batch_size` records, shard i of n has the i-th.
 
-    Windows are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
+    Batches are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
     """
     number, of = shard
-    return (record for at, record in enumerate(records) if at // window % of == number - 1)
+    return (record for at, record in enumerate(records) if at // batch_size % of == number - 1)

@@ -12,7 +12,7 @@ from drtk.config import check_effects
 from drtk.data.rows import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, count_cores, run_filter
@@ -33,8 +33,8 @@ from drtk.text.sentences import (
 from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
 MAX_TOKENS, MAX_WORDS = 144, 100
-WINDOW = 250  # documents read at once
-_BATCH = 200_000  # characters per batch of a worker
+BATCH_SIZE = 250  # documents read at once
+_BATCH_CHARACTERS = 200_000  # characters per batch of a worker
 _MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
 _DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the whole text
 
@@ -263,21 +263,21 @@ class ChunkFunction(BatchFunction):
         batches: list[list[Passage]] = [[]]
         size = 0
         for document in records:
-            if size >= _BATCH:
+            if size >= _BATCH_CHARACTERS:
                 batches.append([])
                 size = 0
             batches[-1].append(document)
             size += len(document.text)
         return self._workers.map(batches)
 
-    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> WindowResult:
+    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> BatchResult:
         """Return the passages as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
         for batch_lines, batch_empty in prepared:
             lines += batch_lines
             empty += batch_empty
-        return WindowResult(lines, {"empty": empty})
+        return BatchResult(lines, {"empty": empty})
 
     def close(self) -> None:
         """End the processes."""
@@ -344,7 +344,7 @@ def chunk_corpus(
         tokenizer,
         job.bare,
         running=running,
-        window=WINDOW,
+        batch_size=BATCH_SIZE,
         unit="documents",
         gpu=False,
     )

@@ -20,7 +20,7 @@ class Call:
 
     grow: returns the input with a number of records; None if the command reads no stream
     torn: a line that is not a valid record of the input
-    streams: whether the output is written window by window; otherwise it is a summary
+    streams: whether the output is written batch by batch; otherwise it is a summary
     keeps: whether output records keep the unknown fields of the input
     compares: pattern of the files in an output folder that must not depend on the compression of the input
     """

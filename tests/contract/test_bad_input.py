@@ -388,7 +388,7 @@ def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
 
 
 def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
-    """Run a conversion that receives `sign` after its first window, while it waits for input; return it when it has ended."""
+    """Run a conversion that receives `sign` after its first batch, while it waits for input; return it when it has ended."""
     running = subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", output),
         stdin=subprocess.PIPE,
@@ -434,7 +434,7 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     assert run_successfully("convert", output, "--as", "passages").out == Path("expected").read_bytes()
 
 
-def test_ctrl_c_before_the_first_window_leaves_no_files() -> None:
+def test_ctrl_c_before_the_first_batch_leaves_no_files() -> None:
     with subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", "out"),
         stdin=subprocess.PIPE,

@@ -264,7 +264,7 @@ def test_empty_input_gives_empty_output(name: str, collection: Collection) -> No
 
 @pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk", "keep-queries")))
 def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Collection) -> None:
-    # The interruption is a bad line after the first window of records; mending it makes the input whole again.
+    # The interruption is a bad line after the first batch of records; mending it makes the input whole again.
     grow = CALLS[name].grow
     assert grow is not None
     whole = grow(6000)
@@ -292,7 +292,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
 def test_shards_together_equal_the_whole(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
-    Path("in").write_bytes(grow(2100))  # windows are of 1,000 records at most: of two parts, each has some
+    Path("in").write_bytes(grow(2100))  # batches are of 1,000 records at most: of two parts, each has some
     run_successfully(*arguments(name, collection, "in", "whole"))
     for number in (1, 2):
         run_successfully(*arguments(name, collection, "in", f"part.{number}"), "--shard", f"{number}/2")

@@ -1,4 +1,4 @@
-"""Mining from random runs and judgments: no positive is a negative, every candidate is audited, and windows change nothing."""
+"""Mining from random runs and judgments: no positive is a negative, every candidate is audited, and batches change nothing."""
 
 from dataclasses import replace
 
@@ -69,8 +69,8 @@ POLICIES = st.builds(
 )
 
 
-def mine_pools(queries, policy, options, limit, by_source, promote, *, window: int) -> list[CandidatePool]:
-    """Mine the queries in windows, and return their candidate pools."""
+def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_size: int) -> list[CandidatePool]:
+    """Mine the queries in batches, and return their candidate pools."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:
         grades = {
@@ -89,13 +89,15 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, window: i
     else:
         miner.content_filters = [ChunkNumberFilter(limit)]
     mining = [MiningQuery(f"q{at}", hits, Query(f"q{at}", "", ["any"])) for at, (hits, _) in enumerate(queries)]
-    return [pool for start in range(0, len(mining), window) for pool in miner.mine(mining[start : start + window])]
+    return [
+        pool for start in range(0, len(mining), batch_size) for pool in miner.mine(mining[start : start + batch_size])
+    ]
 
 
 @settings(max_examples=120, deadline=None)
 @given(QUERIES, POLICIES, OPTIONS, st.integers(-1, 2), st.booleans(), st.booleans())
 def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, policy, options, limit, by_source, promote):
-    pools = mine_pools(queries, policy, options, limit, by_source, promote, window=3)
+    pools = mine_pools(queries, policy, options, limit, by_source, promote, batch_size=3)
     rows = []
     for pool, (_, judged) in zip(pools, queries, strict=True):
         rows.append(row := build_audit_row(pool))
@@ -141,7 +143,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
 
 @settings(max_examples=60, deadline=None)
 @given(QUERIES, POLICIES, OPTIONS, st.integers(0, 2), st.integers(1, 6))
-def test_the_window_size_does_not_change_results(queries, policy, options, limit, window):
-    parts = mine_pools(queries, policy, options, limit, False, False, window=window)
-    whole = mine_pools(queries, policy, options, limit, False, False, window=len(queries))
+def test_the_batch_size_does_not_change_results(queries, policy, options, limit, batch_size):
+    parts = mine_pools(queries, policy, options, limit, False, False, batch_size=batch_size)
+    whole = mine_pools(queries, policy, options, limit, False, False, batch_size=len(queries))
     assert [build_audit_row(pool) for pool in parts] == [build_audit_row(pool) for pool in whole]

@@ -17,13 +17,13 @@ from drtk.runtime.streams import open_input, read_lines
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     count=st.integers(0, 60),
-    window=st.integers(1, 12),
+    batch_size=st.integers(1, 12),
     copies=st.integers(0, 3),
     stops=st.lists(st.integers(0, 60), max_size=4),
     suffix=st.sampled_from(["", ".gz", ".zst"]),
 )
 def test_interrupted_and_resumed_runs_give_the_uninterrupted_output(
-    count: int, window: int, copies: int, stops: list[int], suffix: str
+    count: int, batch_size: int, copies: int, stops: list[int], suffix: str
 ) -> None:
     records = [{"_id": f"d{number}"} for number in range(count)]
     expected = b"".join(orjson.dumps(record) + b"\n" for record in records for _ in range(copies))
@@ -38,7 +38,7 @@ def test_interrupted_and_resumed_runs_give_the_uninterrupted_output(
                         raise InterruptedError
                     yield from [orjson.dumps(record) + b"\n"] * copies
 
-            job = FilterJob("copy", "corpus", str(output), {}, resume=True, window=window)
+            job = FilterJob("copy", "corpus", str(output), {}, resume=True, batch_size=batch_size)
             job.check()
             job.run(records, work)
 

@@ -82,7 +82,7 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
 def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
-    monkeypatch.setattr(chunking, "WINDOW", 20)
+    monkeypatch.setattr(chunking, "BATCH_SIZE", 20)
     whole = make_documents(300)
     (folder / "whole.jsonl").write_bytes(whole)
     call = ["--max-words", "20", "--save-punkt", "punkt.json"]
@@ -137,7 +137,7 @@ def test_rerank_and_score_on_ray_equal_local_runs(
     copies = (tmp_path / "queries.jsonl").read_text()
     (tmp_path / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
     lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
-    (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two windows of 64
+    (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two batches of 64
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
     run_command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
     run_command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)

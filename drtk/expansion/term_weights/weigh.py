@@ -32,7 +32,7 @@ from drtk.expansion.term_weights.count_based import is_word
 from drtk.models.model_folder import locate
 from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_done, read_manifest_if_any
 from drtk.runtime.progress import log
@@ -127,7 +127,7 @@ class StatisticsCollector(BatchFunction):
         """Split the passages into words."""
         return self._splitter(records)
 
-    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
+    def __call__(self, prepared: list[SplitPassage]) -> BatchResult:
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
@@ -137,7 +137,7 @@ class StatisticsCollector(BatchFunction):
             values = ({word: [1, count] for word, count in words.items()} for words in counts)
         for split_passage, words in zip(prepared, values, strict=True):
             sums.add(words, length=sum(map(is_word, split_passage.words)))
-        return WindowResult([sums.to_json_line()])
+        return BatchResult([sums.to_json_line()])
 
 
 class PassageWeigher(BatchFunction):
@@ -153,7 +153,7 @@ class PassageWeigher(BatchFunction):
         """Split the passages into words."""
         return self._splitter(records)
 
-    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
+    def __call__(self, prepared: list[SplitPassage]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
         lines = []
         report: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class PassageWeigher(BatchFunction):
             if self._report:
                 texts = self._tokenizer([split_passage.passage.text])[0]
                 report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
-        return WindowResult(lines, {"report": dict(report)} if self._report else {})
+        return BatchResult(lines, {"report": dict(report)} if self._report else {})
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
         passage, num_title = split_passage.passage, split_passage.num_title
@@ -257,7 +257,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSetti
         kind,
         describe_settings(plan, kind),
         running=running,
-        window=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
+        batch_size=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
     )
 
 
@@ -310,8 +310,8 @@ def weigh_corpus(
 
             model = plan.model or ""
             passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
-        window = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
-        run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
+        size = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
+        run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, batch_size=size)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)

@@ -23,7 +23,7 @@ from drtk.cli.decorators import folder_maker, record_filter
 from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.errors import DrtkError
 from drtk.runtime import filter_job as filtering
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
 from tests.contract.run_drtk import make_environment
@@ -38,16 +38,16 @@ def read(source: str, job: FilterJob | FolderJob) -> list[str]:
 
 @record_filter("corpus")
 def copy(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
-    job.window = 2
-    job.run(read(source, job), lambda window: [f"{line}\n".encode() * times for line in window])
+    job.batch_size = 2
+    job.run(read(source, job), lambda batch: [f"{line}\n".encode() * times for line in batch])
 
 
 @record_filter("corpus")
 def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
-    job.window = 2
-    pump = lambda windows: (WindowResult(f"{line}\n".encode() for line in window) for window in windows)  # noqa: E731
-    revise = lambda lines: (WindowResult([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
-    job.run_windows(read(source, job), pump, revise=revise)
+    job.batch_size = 2
+    pump = lambda batches: (BatchResult(f"{line}\n".encode() for line in batch) for batch in batches)  # noqa: E731
+    revise = lambda lines: (BatchResult([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
+    job.run_batches(read(source, job), pump, revise=revise)
 
 
 @folder_maker("embeddings", resume=True)

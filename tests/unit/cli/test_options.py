@@ -72,7 +72,7 @@ def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.Capt
 @record_filter("corpus", passages=True, bare=True)
 def copy(source: Source = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
     """Copy."""
-    job.run([{"_id": "a"}], lambda window: [b"a\n"] * len(window))
+    job.run([{"_id": "a"}], lambda batch: [b"a\n"] * len(batch))
     return job
 
 

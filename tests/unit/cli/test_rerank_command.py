@@ -253,7 +253,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
 
 
 def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # 180 queries are three windows of 64
+    # 180 queries are three batches of 64
     lines = (here / "run").read_text().splitlines()
     Path("long").write_text("".join(line.replace("q", f"r{copy}q", 1) + "\n" for copy in range(3) for line in lines))
     write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))

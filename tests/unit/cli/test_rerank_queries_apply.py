@@ -252,7 +252,7 @@ def test_an_interrupted_run_resumes_with_the_same_files(
     select, calls = rerank.QuerySelector.__call__, []
     monkeypatch.setattr(rerank.QuerySelector, "__call__", lambda *batch: calls.append(1) or select(*batch))
     call(place, output, f"{more} --resume")
-    # 72 lists of candidates are 11 windows of 7, of which three were finished
+    # 72 lists of candidates are 11 batches of 7, of which three were finished
     assert len(calls) == {"selecting": 8, "writing": 0, "finishing": 11}[stage]
     for path in whole.iterdir():
         if path.name != "meta.json":

@@ -75,7 +75,7 @@ def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: Capture) ->
         label(place, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
 
 
-def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_logged(
+def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
     place: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     label(place, tmp_path / "out", quiet=False)

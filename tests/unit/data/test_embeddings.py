@@ -153,7 +153,7 @@ def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> 
         PairVectors(str(folder))
 
 
-def test_a_window_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tmp_path: Path) -> None:
+def test_a_batch_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path, dimension=2, dtype="float32")
     write_pairs(writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)
     write_pairs(

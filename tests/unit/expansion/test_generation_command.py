@@ -151,4 +151,4 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: Ca
 
 def test_an_empty_shard_is_logged(here: Path, models: Path, capfd: Capture) -> None:
     app(f"doc2query c.jsonl --model {models}/t5 --n 1 --shard 2/2 -o part".split(), standalone_mode=False)
-    assert "shard 2 of 2 is empty: the input has fewer than 2 windows of 256 records" in capfd.readouterr().err
+    assert "shard 2 of 2 is empty: the input has fewer than 2 batches of 256 records" in capfd.readouterr().err

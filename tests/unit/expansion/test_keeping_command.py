@@ -110,7 +110,7 @@ def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: Capture) ->
 
 
 def test_a_share_equals_that_of_sorting(here: Path, capfd: Capture) -> None:
-    draw = random.Random(0)  # three values: nearly all are ties, across the windows of both passes
+    draw = random.Random(0)  # three values: nearly all are ties, across the batches of both passes
     rows = []
     for number in range(1300):
         scores = [draw.randrange(3) / 8 for _ in range(draw.randrange(4))]
@@ -134,7 +134,7 @@ def test_queries_are_generated_scored_and_kept_in_one_call(
 ) -> None:
     monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", PlantedScorer)
     (here / "planted").mkdir()
-    monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 8)
+    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 8)
     call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)}"
     rows = run_rows(capfd, call)
     for row in rows:
@@ -233,10 +233,10 @@ def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(
     assert sorted(item.name for item in here.glob("out*")) == ["out", "out.meta.json"]
 
 
-def test_generation_resumes_after_a_fault_between_windows(
+def test_generation_resumes_after_a_fault_between_batches(
     here: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)
+    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
     call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)} --scorer {models}/scorer --keep 0.5"
     run_rows(capfd, f"{call} -o whole.jsonl")
     with fail_at_call(5, generate, "drop_queries"):

@@ -16,7 +16,7 @@ from drtk.mining.mine import Miner
 from drtk.runtime.streams import open_input
 from tests.run_commands import run_command, write_text
 
-QUERIES, DEPTH = 120, 10  # two windows
+QUERIES, DEPTH = 120, 10  # two batches
 
 
 @pytest.fixture
@@ -145,9 +145,9 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("windows", [1, 2])
+@pytest.mark.parametrize("batches", [1, 2])
 def test_an_interrupted_run_resumes_with_its_audit_and_report(
-    windows: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    batches: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
@@ -155,17 +155,17 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(
     run_command(capfd, *CALL, *more, *whole)
     mine, done = Miner.mine, Counter[str]()
 
-    def until_killed(self: Miner, window: Any) -> Any:
-        done["windows"] += 1
-        if done["windows"] == windows:
+    def until_killed(self: Miner, batch: Any) -> Any:
+        done["batches"] += 1
+        if done["batches"] == batches:
             raise Killed
-        return mine(self, window)
+        return mine(self, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(Miner, "mine", until_killed)
         with pytest.raises(Killed):
             run_command(capfd, *CALL, *more, *parts)
-    assert (world / "audit.zst.part").exists() == (windows > 1)
+    assert (world / "audit.zst.part").exists() == (batches > 1)
     run_command(capfd, *CALL, *more, *parts, "--resume")
     assert (world / "out.jsonl").read_bytes() == (world / "whole.jsonl").read_bytes()
     assert (world / "report.html").read_bytes() == (world / "whole.html").read_bytes()

@@ -116,7 +116,7 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
     for tokens in (1, 200):
         settings = CrossEncoderSettings(batch_tokens=tokens)
         assert np.allclose(CrossEncoderScorer(str(folder), settings=settings)(make_pairs()), scores, atol=3e-5)
-    monkeypatch.setattr(cross_encoder, "WINDOW", 7)
+    monkeypatch.setattr(cross_encoder, "TOKENIZE_BATCH_SIZE", 7)
     scorer = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(batch_tokens=64))
     assert np.allclose(scorer(make_pairs()), scores, atol=3e-5)
     assert scorer([]).shape == (0,)

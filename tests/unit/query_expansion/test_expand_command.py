@@ -343,7 +343,7 @@ def test_a_question_without_text_is_reported_with_its_line(asked: QuestionFiles,
 def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
     asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
+    monkeypatch.setattr("drtk.cli.expand_queries.BATCH_SIZE", 4)
     call = f"questions.jsonl --model {models}/t5 --kind answer {SHORT}"
     with fail_at_call(4, QueryExpander, "__call__"):
         expand(capfd, f"{call} -o parts")

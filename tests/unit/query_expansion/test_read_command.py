@@ -106,12 +106,12 @@ def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capf
     assert len({answer for answer, _ in answers.values()}) > 3
 
 
-def test_batches_windows_and_neighbors_change_no_answer(
+def test_batches_batches_and_neighbors_change_no_answer(
     here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predict(capfd, model, "run")
     others = [predict(capfd, model, "run --set batch_tokens=1")]
-    monkeypatch.setattr("drtk.cli.read.WINDOW", 3)
+    monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 3)
     others.append(predict(capfd, model, "run"))
     for other in others:
         assert {id: answer for id, (answer, _) in other.items()} == {id: answer for id, (answer, _) in whole.items()}
@@ -180,11 +180,11 @@ def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: Capt
 def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
     here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drtk.cli.read.WINDOW", 4)
+    monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 4)
     read(model, "run -o whole")
     with fail_at_call(4, AnswerReader, "__call__"):
         read(model, "run -o out")
-    assert Path("out.part").read_text().count("\n") == 12  # three windows of four
+    assert Path("out.part").read_text().count("\n") == 12  # three batches of four
     read(model, "run -o out --resume")
     assert Path("out").read_bytes() == Path("whole").read_bytes()
 

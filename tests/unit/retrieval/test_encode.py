@@ -54,7 +54,7 @@ def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.M
     np.testing.assert_array_equal(embedder(model)(records[:5]), embedder(model)(texts))
     queries = Embedder(model, role="query")
     np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
-    monkeypatch.setattr("drtk.retrieval.encode.WINDOW", 7)
+    monkeypatch.setattr("drtk.retrieval.encode.TOKENIZE_BATCH_SIZE", 7)
     for tokens in (1, 10_000):
         np.testing.assert_allclose(embedder(model, batch_tokens=tokens)(records), alone, atol=1e-5)
     shuffled = np.random.default_rng(0).permutation(len(records))

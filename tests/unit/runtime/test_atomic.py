@@ -54,20 +54,20 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_a_filters_output_its_manifest_and_journal_are_flushed(tmp_path: Path, renames: list[str]) -> None:
-    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, window=1)
-    job.run(["a", "b"], lambda window: (f"{line}\n".encode() for line in window))
+    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, batch_size=1)
+    job.run(["a", "b"], lambda batch: (f"{line}\n".encode() for line in batch))
     assert renames == ["out.part.json", "out.part.meta.json", "out", "out.part.meta.json", "out.meta.json"]
 
 
 def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
-    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, window=1)
+    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, batch_size=1)
 
-    def fail(window: list[str]) -> Iterator[bytes]:
-        if window == ["c"]:
+    def fail(batch: list[str]) -> Iterator[bytes]:
+        if batch == ["c"]:
             raise KeyboardInterrupt
-        yield f"{window[0]}\n".encode()
+        yield f"{batch[0]}\n".encode()
 
     with pytest.raises(KeyboardInterrupt):
         job.run(["a", "b", "c"], fail)

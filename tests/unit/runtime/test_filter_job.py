@@ -12,33 +12,33 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
-from drtk.runtime.filter_job import FilterJob, Journal, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob, Journal
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_done
 from drtk.runtime.streams import open_input, read_lines
 
-WINDOW = 10
-RECORDS = [{"_id": f"d{number}", "text": "x" * (number % 7)} for number in range(35)]  # three windows and a half
+BATCH_SIZE = 10
+RECORDS = [{"_id": f"d{number}", "text": "x" * (number % 7)} for number in range(35)]  # three batches and a half
 
 
 class Interrupted(Exception):
     pass
 
 
-def copied(window: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
-    """Yield two lines per record, so that a torn window shows; raise at the record `stop`."""
-    for record in window:
+def copied(batch: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
+    """Yield two lines per record, so that a torn batch shows; raise at the record `stop`."""
+    for record in batch:
         if record["_id"] == stop:
             raise Interrupted
         yield from [orjson.dumps(record) + b"\n"] * 2
 
 
 def stopping_at(count: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
-    return lambda window: copied(window, f"d{count}")
+    return lambda batch: copied(batch, f"d{count}")
 
 
 def job(output: Path | str, **given: Any) -> FilterJob:
-    return FilterJob("copy", "corpus", str(output), given.pop("settings", {"depth": 3}), window=WINDOW, **given)
+    return FilterJob("copy", "corpus", str(output), given.pop("settings", {"depth": 3}), batch_size=BATCH_SIZE, **given)
 
 
 def run(
@@ -72,29 +72,29 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     output = tmp_path / f"out{suffix}"
     interrupted(output, at=at)
     assert not output.exists()
-    finished = at // WINDOW * WINDOW
+    finished = at // BATCH_SIZE * BATCH_SIZE
     journal = Journal.load(Path(f"{output}.part.json"))
-    assert (journal.records if journal else 0) == finished  # the unfinished window is dropped
+    assert (journal.records if journal else 0) == finished  # the unfinished batch is dropped
     assert Path(f"{output}.part").exists() == (finished > 0)
     if finished:
         with open(f"{output}.part", "ab") as part:
-            part.write(b"torn" * 1000)  # a crash between the flush of a window and its entry in the journal
+            part.write(b"torn" * 1000)  # a crash between the flush of a batch and its entry in the journal
     worked: list[int] = []
-    run(output, lambda window: (worked.append(len(window)), *copied(window))[1:], resume=True)
+    run(output, lambda batch: (worked.append(len(batch)), *copied(batch))[1:], resume=True)
     assert content(output) == WHOLE
     assert sum(worked) == len(RECORDS) - finished  # and nothing finished is done again
     assert sorted(os.listdir(tmp_path)) == [output.name, f"{output.name}.meta.json"]
 
 
 def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Every record takes 2 s. The run is killed in the third window, and again in the fourth.
+    # Every record takes 2 s. The run is killed in the third batch, and again in the fourth.
     now = 100.0
     monkeypatch.setattr(manifest.time, "monotonic", lambda: now)
 
     def slow(at: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
-        def work(window: list[dict[str, Any]]) -> Iterator[bytes]:
+        def work(batch: list[dict[str, Any]]) -> Iterator[bytes]:
             nonlocal now
-            for line in copied(window, f"d{at}"):
+            for line in copied(batch, f"d{at}"):
                 now += 1  # two lines per record
                 yield line
 
@@ -103,7 +103,7 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
     for at, finished in ((25, 20), (34, 30)):
         with pytest.raises(Interrupted):
             run(tmp_path / "out", slow(at), resume=True)
-        assert read_json(tmp_path / "out.part.json")["seconds"] == 2 * finished  # of finished windows only
+        assert read_json(tmp_path / "out.part.json")["seconds"] == 2 * finished  # of finished batches only
         now += 1000  # no run in this time
     run(tmp_path / "out", slow(99), resume=True)
     assert read_json(tmp_path / "out.meta.json")["seconds"] == 2 * 35
@@ -158,7 +158,7 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
     before, settings = manifest.describe_folder(model), {"model": str(model)}
 
     def replacing(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
-        return lambda window: (model / "model.safetensors").write_bytes(b"new") and copied(window, stop)
+        return lambda batch: (model / "model.safetensors").write_bytes(b"new") and copied(batch, stop)
 
     run(tmp_path / "whole", replacing(""), settings=settings)
     assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
@@ -174,9 +174,9 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
     source, worked = tmp_path / "in", []
     source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in RECORDS))
 
-    def count(window: list[dict[str, Any]]) -> Iterator[bytes]:
-        worked.append(len(window))
-        return copied(window)
+    def count(batch: list[dict[str, Any]]) -> Iterator[bytes]:
+        worked.append(len(batch))
+        return copied(batch)
 
     def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
         made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
@@ -265,24 +265,24 @@ def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_p
     worked: list[str] = []
     output = tmp_path / f"out{suffix}"
 
-    def work(windows: Iterator[list[dict[str, Any]]]) -> Iterator[WindowResult]:
-        for window in windows:
-            worked.extend(record["_id"] for record in window)
-            yield WindowResult(orjson.dumps(record) + b"\n" for record in window)
+    def work(batches: Iterator[list[dict[str, Any]]]) -> Iterator[BatchResult]:
+        for batch in batches:
+            worked.extend(record["_id"] for record in batch)
+            yield BatchResult(orjson.dumps(record) + b"\n" for record in batch)
 
-    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[WindowResult]:
+    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[BatchResult]:
         total = sum(1 for _ in lines())
         for at, line in enumerate(lines()):
             if at == stop:
                 raise Interrupted
-            yield WindowResult([b"%d %s\n" % (total, line)], {"seen": 1})
+            yield BatchResult([b"%d %s\n" % (total, line)], {"seen": 1})
 
     with pytest.raises(Interrupted):
-        job(output).run_windows(iter(RECORDS), work, revise=lambda lines: number(lines, 12))
+        job(output).run_batches(iter(RECORDS), work, revise=lambda lines: number(lines, 12))
     assert sorted(os.listdir(tmp_path)) == [f"out{suffix}.part", f"out{suffix}.part.json"]
     worked.clear()
     resumed = job(output, resume=True)
-    resumed.run_windows(iter(RECORDS), work, revise=number)
+    resumed.run_batches(iter(RECORDS), work, revise=number)
     assert worked == []
     assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
     assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 35, "out": 35, "seen": 35}

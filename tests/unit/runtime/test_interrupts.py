@@ -16,12 +16,12 @@ import pytest
 
 from drtk.runtime import atomic, filter_job, streams
 from drtk.runtime.atomic import delay_interrupts
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.streams import Output
 
 FILES = {module.__file__ for module in (atomic, filter_job, streams)}
-RECORDS = [{"_id": f"d{number}"} for number in range(3)]  # a window and a half
-WINDOW = 2
+RECORDS = [{"_id": f"d{number}"} for number in range(3)]  # a batch and a half
+BATCH_SIZE = 2
 STEP = 3  # moments from one test to the next; every one takes three times as long
 
 
@@ -50,32 +50,32 @@ def interrupted_at(moment: int, act: Callable[[], Any]) -> bool:
     return left <= 0
 
 
-def copied(window: list[dict[str, Any]]) -> Iterator[bytes]:
-    for record in window:
+def copied(batch: list[dict[str, Any]]) -> Iterator[bytes]:
+    for record in batch:
         yield orjson.dumps(record) + b"\n"
 
 
 def run(output: Path, *, twice: bool = False, **given: Any) -> None:
     """Run a filter that copies its input, in one or two passes."""
-    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW, **given)
+    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, batch_size=BATCH_SIZE, **given)
     job.check()
-    revise = (lambda lines: (WindowResult([line + b"\n"]) for line in lines())) if twice else None
-    job.run_windows(RECORDS, lambda windows: (WindowResult(copied(window)) for window in windows), revise=revise)
+    revise = (lambda lines: (BatchResult([line + b"\n"]) for line in lines())) if twice else None
+    job.run_batches(RECORDS, lambda batches: (BatchResult(copied(batch)) for batch in batches), revise=revise)
 
 
 WHOLE = b"".join(copied(RECORDS))
 
 
 def begun(output: Path) -> None:
-    """Interrupt a run after its first window."""
+    """Interrupt a run after its first batch."""
 
-    def pump(windows: Iterator[list[Any]]) -> Iterator[WindowResult]:
-        yield WindowResult(copied(next(windows)))
+    def pump(batches: Iterator[list[Any]]) -> Iterator[BatchResult]:
+        yield BatchResult(copied(next(batches)))
         raise KeyboardInterrupt
 
-    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW)
+    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, batch_size=BATCH_SIZE)
     with pytest.raises(KeyboardInterrupt):
-        job.run_windows(RECORDS, pump)  # type: ignore[arg-type]
+        job.run_batches(RECORDS, pump)  # type: ignore[arg-type]
     assert sorted(os.listdir(output.parent)) == ["out.part", "out.part.json"]
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_resumed_run_keeps_its_finished_records(tmp_path: Path) -
     for folder, moment in interrupt_everywhere(tmp_path, begun, resume=True):
         if not (folder / "out").exists():
             assert pair(folder) == (True, True), moment
-            assert (folder / "out.part").read_bytes().startswith(b"".join(copied(RECORDS[:WINDOW]))), moment
+            assert (folder / "out.part").read_bytes().startswith(b"".join(copied(RECORDS[:BATCH_SIZE]))), moment
         run(folder / "out", resume=True, force=True)
         assert (folder / "out").read_bytes() == WHOLE, moment
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.run_ray import _iter_in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, read_ahead, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead, run_filter
 
 
 class Squares(BatchFunction):
@@ -33,7 +33,7 @@ class Squares(BatchFunction):
     def prepare(self, records: list[int]) -> list[tuple[int, int]]:
         return [(number, number * number) for number in records]
 
-    def __call__(self, prepared: list[tuple[int, int]]) -> WindowResult:
+    def __call__(self, prepared: list[tuple[int, int]]) -> BatchResult:
         for number, _ in prepared:
             if number == self._faulty:
                 raise RecordError("here:1", "cannot be squared")
@@ -41,7 +41,7 @@ class Squares(BatchFunction):
                 self._marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         lines = [f"{number} {square}\n".encode() for number, square in prepared]
-        return WindowResult(lines, {"even": sum(number % 2 == 0 for number, _ in prepared)})
+        return BatchResult(lines, {"even": sum(number % 2 == 0 for number, _ in prepared)})
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
     made = FilterJob("squares", "numbers", str(output), {"count": "any"}, **job)
     running = RunnerSettings(runner=runner, ray_workers=2)  # type: ignore[arg-type]
     marker = str(output.with_name("marker"))
-    run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, running=running, window=4)
+    run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, running=running, batch_size=4)
     return made
 
 
@@ -66,23 +66,23 @@ def expected(count: int) -> str:
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
-        run(tmp_path / "x", 30, faulty=17)  # windows of 4: four of them are whole
+        run(tmp_path / "x", 30, faulty=17)  # batches of 4: four of them are whole
     assert not (tmp_path / "x").exists()
     job = run(tmp_path / "x", 30, resume=True)
     assert (tmp_path / "x").read_text() == expected(30)
     assert job.counts == {"even": 15}
 
 
-def test_the_journal_counts_written_windows_not_those_read_ahead(tmp_path: Path) -> None:
+def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path) -> None:
     def torn() -> Iterator[int]:
         yield from range(9)
         raise RecordError("input:10", "is torn")
 
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
     with pytest.raises(RecordError, match="input:10"):
-        run_filter(torn(), job, Squares, None, "", None, running=RunnerSettings(), window=4)
+        run_filter(torn(), job, Squares, None, "", None, running=RunnerSettings(), batch_size=4)
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {}, resume=True)
-    run_filter(iter(range(12)), job, Squares, None, "", None, running=RunnerSettings(), window=4)
+    run_filter(iter(range(12)), job, Squares, None, "", None, running=RunnerSettings(), batch_size=4)
     assert (tmp_path / "x").read_text() == expected(12)
 
 
@@ -112,7 +112,7 @@ def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None
     assert job.counts == {"even": 60}
 
 
-def test_on_ray_errors_are_raised_and_finished_windows_are_kept(tmp_path: Path, ray: object) -> None:
+def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, ray: object) -> None:
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="ray", faulty=17)
     run(tmp_path / "x", 30, runner="ray", resume=True)
@@ -121,7 +121,7 @@ def test_on_ray_errors_are_raised_and_finished_windows_are_kept(tmp_path: Path, 
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
 
 
-def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
+def test_results_of_ray_are_yielded_in_the_order_of_the_batches() -> None:
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     rows = [{"number": number, "results": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
     assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
@@ -129,16 +129,16 @@ def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
         list(_iter_in_order(iter(rows[:3]), 5, 4, ray))
 
 
-def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -> None:
+def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error() -> None:
     closed: list[int | None] = []
 
     class Closing(Squares):
         def close(self) -> None:
             closed.append(self._faulty)
 
-    assert len(list(map_windows(iter([[1], [2]]), Closing, None, "", None, running=RunnerSettings()))) == 2
+    assert len(list(map_batches(iter([[1], [2]]), Closing, None, "", None, running=RunnerSettings()))) == 2
     with pytest.raises(RecordError):
-        list(map_windows(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
+        list(map_batches(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
     assert closed == [None, 2]
 
 

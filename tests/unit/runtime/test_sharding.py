@@ -14,12 +14,12 @@ from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, pars
 from tests.run_commands import make_torchrun_variables
 
 
-def test_a_shard_takes_every_nth_window() -> None:
-    # windows of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
-    assert list(select_shard(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
-    assert list(select_shard(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
-    assert list(select_shard(range(11), (1, 1), window=3)) == list(range(11))
-    assert list(select_shard(range(3), (2, 2), window=3)) == []
+def test_a_shard_takes_every_nth_batch() -> None:
+    # batches of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
+    assert list(select_shard(range(11), (1, 2), batch_size=3)) == [0, 1, 2, 6, 7, 8]
+    assert list(select_shard(range(11), (2, 2), batch_size=3)) == [3, 4, 5, 9, 10]
+    assert list(select_shard(range(11), (1, 1), batch_size=3)) == list(range(11))
+    assert list(select_shard(range(3), (2, 2), batch_size=3)) == []
 
 
 def test_samples_are_evenly_spaced() -> None:
@@ -70,9 +70,9 @@ def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3"
                 raise RecordError(f"in:{number}", "torn")
             yield number
 
-    job = FilterJob("copy", "numbers", str(output), {"shard": part}, shard=parse_shard(part), window=2, **options)
+    job = FilterJob("copy", "numbers", str(output), {"shard": part}, shard=parse_shard(part), batch_size=2, **options)
     job.check()
-    job.run(numbers(), lambda window: (b"%d\n" % number for number in window))
+    job.run(numbers(), lambda batch: (b"%d\n" % number for number in batch))
     return job
 
 
@@ -83,5 +83,5 @@ def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=r"other settings or files \(shard\)"):
         copy(tmp_path / "out", 20, part="3/3", resume=True)
     copy(tmp_path / "out", 20, resume=True)
-    # windows of 2: the second of three begins at 2, 8 and 14
+    # batches of 2: the second of three begins at 2, 8 and 14
     assert (tmp_path / "out").read_text().split() == ["2", "3", "8", "9", "14", "15"]
