@@ -48,8 +48,8 @@ def test_the_function_on_the_page_restores_the_order_of_shards(
 def test_weighing_in_shards_equals_one_run(
     method: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"in_order {weigh._PLAIN_WINDOW} weighted" in PAGE
-    for name in ("_COUNT_WINDOW", "_MODEL_WINDOW", "_PLAIN_WINDOW"):
+    assert f"in_order {weigh._PLAIN_BATCH} weighted" in PAGE
+    for name in ("_COUNT_BATCH", "_MODEL_BATCH", "_PLAIN_BATCH"):
         monkeypatch.setattr(weigh, name, BATCH_SIZE)
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(make_documents(2 * BATCH_SIZE + 5))  # 3 batches: one for each part
