@@ -130,7 +130,7 @@ class ReferenceFiles:
             self.corpus = CorpusStore.open(settings.corpus)
 
     def check_query(self, id: str, line: int, findings: Findings) -> None:
-        """Add a finding if the query is not among the queries."""
+        """Add a finding if the query is not in the file of queries."""
         if self.queries is not None and id not in self.queries:
             findings.add("unknown-query", line, f"query '{id}' is not among the queries")
 
