@@ -101,5 +101,7 @@ def test_one_judged_document_is_enough() -> None:
     assert judged.describe_problem() is None
     by_passage = JudgedHitCounter("a", {"q": {"x": 1}})
     by_passage.add("q", ["x#0"])
-    assert str(by_passage.describe_problem()).endswith("; the judgments are of source documents, not of passages; use `by=source`")
+    assert str(by_passage.describe_problem()).endswith(
+        "; the judgments are of source documents, not of passages; use `by=source`"
+    )
     assert JudgedHitCounter("a", {"q": {"x": 1}}, to_document=parse_document_id).add("q", ["x#0"])
