@@ -5,7 +5,7 @@ import signal
 
 
 def _exit_on_interrupt(*_: object) -> None:
-    """Exit at once. An exception might be caught or replaced by the module that is being imported."""
+    """Exit at once: the module that is being imported might catch or replace a KeyboardInterrupt."""
     try:
         os.write(2, b"drtk: interrupted\n")
     finally:

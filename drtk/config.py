@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
-from drtk.renamed import current_name
+from drtk.renamed import get_current_name
 
 Settings = TypeVar("Settings")
 
@@ -36,9 +36,9 @@ PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONT
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Condition under which an option does nothing: each field of `when` has one of the listed values.
+    """Rule that an option has no effect if every field in `when` has one of the values listed for it.
 
-    `reason` completes the error: "--aux-rate requires --aux diffcse".
+    reason: the error message after the option, for example "requires --aux diffcse"
     """
 
     reason: str
@@ -65,13 +65,13 @@ def option(
     """Declare a dataclass field that is also a command-line option.
 
     at_least, at_most: inclusive bounds of a number
-    flag: the option's name, if it is not the field's
-    advanced: no option of its own, see `setting`
-    panel: the panel of --help, if it is not that of the other settings of the class
-    metavar: what --help shows for the value, if the type does not say it
-    replaces: a field that sets the same quantity in another way; giving either discards a preset's value of the other
-    no_effect: conditions under which giving the option is an error; a preset may set it all the same
-    one_word: reject a text that is empty or contains white space or control characters
+    flag: name of the option, by default made from the name of the field
+    advanced: the field can only be set by a preset or --set (see `setting`)
+    panel: panel of the option in --help, by default that of the settings class
+    metavar: placeholder of the value in --help, by default made from the type
+    replaces: field that sets the same quantity, as epochs and max_steps do; giving one discards the preset's other value
+    no_effect: rules that make giving the option an error; a preset may still set the field
+    one_word: reject an empty string, and one with white space or control characters
     """
     metadata = {
         "help": help,
@@ -89,7 +89,7 @@ def option(
 
 
 def setting(default: Any, help: str, **declaration: Any) -> Any:
-    """Declare a dataclass field without an option of its own: a preset or --set NAME=VALUE sets it."""
+    """Declare a dataclass field that can only be set by a preset or --set NAME=VALUE."""
     return option(default, help, advanced=True, **declaration)
 
 
@@ -114,12 +114,12 @@ def merge_settings(
     preset_name: str = "preset",
     others: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Return the settings that result from defaults, overridden by a preset, overridden by the options given.
+    """Return the settings object: options override the preset, which overrides the defaults.
 
     given: values of options; None means that the option was not given
-    others: the command's options outside `settings`, which conditions of `no_effect` may name
-    Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options that replace
-    each other, and an option without effect.
+    others: values of the command's other options, which `no_effect` rules may refer to
+    Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options for the same
+    quantity, and an option without effect.
     """
     declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]
@@ -133,7 +133,7 @@ def merge_settings(
             for place, names in (("", chosen), (f"{preset_name}: ", preset)):
                 if pair <= names.keys():
                     raise UsageError(
-                        f"{place}{flag_of(item)} and {flag_of(declared[other])} cannot be combined; give one"
+                        f"{place}{get_flag(item)} and {get_flag(declared[other])} cannot be combined; give one"
                     )
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
@@ -141,7 +141,7 @@ def merge_settings(
     hints = get_type_hints(settings)
     for name, value in values.items():
         try:
-            values[name] = _check_value(value, plain_type(hints[name]), declared[name])
+            values[name] = _check_value(value, strip_optional(hints[name]), declared[name])
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
     merged = settings(**values)
@@ -152,8 +152,8 @@ def merge_settings(
 def check_effects(settings: Any, names: Iterable[str] | None = None, others: Mapping[str, Any] | None = None) -> None:
     """Raise UsageError for a field that has no effect.
 
-    names: fields to check; by default those that do not have their default value
-    others: values outside `settings` that conditions of `no_effect` may name
+    names: fields to check, by default all that differ from their default
+    others: values of the command's other options, which `no_effect` rules may refer to
     """
     declared = {item.name: item for item in fields(settings)}
     if names is None:
@@ -162,11 +162,11 @@ def check_effects(settings: Any, names: Iterable[str] | None = None, others: Map
     for name in names:
         for rule in declared[name].metadata.get("no_effect", ()):
             if all(key in known and known[key] in idle for key, idle in rule.when.items()):
-                raise UsageError(f"{flag_of(declared[name])} {rule.reason}")
+                raise UsageError(f"{get_flag(declared[name])} {rule.reason}")
 
 
-def flag_of(item: Any) -> str:
-    """Return how the command line sets a field: "--max-length", or "--set NAME" for an advanced one."""
+def get_flag(item: Any) -> str:
+    """Return the option that sets a field: "--max-length", or "--set NAME" for an advanced field."""
     if item.metadata.get("advanced"):
         return f"--set {item.name}"
     return item.metadata.get("flag") or "--" + item.name.replace("_", "-")
@@ -177,13 +177,13 @@ def _check_value(value: Any, kind: Any, item: Any) -> Any:
         return value
     if get_origin(kind) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"{flag_of(item)}: expected a list, got {value!r}")
+            raise UsageError(f"{get_flag(item)}: expected a list, got {value!r}")
         return tuple(_check_item(entry, get_args(kind)[0], item) for entry in value)
     return _check_item(value, kind, item)
 
 
 def _check_item(value: Any, kind: Any, item: Any) -> Any:
-    flag, low, high = flag_of(item), item.metadata.get("at_least"), item.metadata.get("at_most")
+    flag, low, high = get_flag(item), item.metadata.get("at_least"), item.metadata.get("at_most")
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(kind)))}")
@@ -194,7 +194,7 @@ def _check_item(value: Any, kind: Any, item: Any) -> Any:
         raise UsageError(f"{flag}: expected {kind.__name__}, got {value!r}")
     check_integer(flag, value)
     if isinstance(value, float) and isnan(value):
-        raise UsageError(f"{flag}: is not a number")
+        raise UsageError(f"{flag}: must be a number, is {value}")
     if low is not None and value < low:
         raise UsageError(f"{flag}: must be at least {low}, is {value}")
     if high is not None and value > high:
@@ -205,10 +205,10 @@ def _check_item(value: Any, kind: Any, item: Any) -> Any:
 
 
 def check_values(settings: Any) -> None:
-    """Raise UsageError for a field with a value of a wrong type or out of bounds."""
+    """Raise UsageError if a field has a value of a wrong type or out of bounds."""
     hints = get_type_hints(type(settings))
     for item in fields(settings):
-        _check_value(getattr(settings, item.name), plain_type(hints[item.name]), item)
+        _check_value(getattr(settings, item.name), strip_optional(hints[item.name]), item)
 
 
 def check_integer(flag: str, value: Any) -> None:
@@ -217,8 +217,8 @@ def check_integer(flag: str, value: Any) -> None:
         raise UsageError(f"{flag}: must be below 2^63, is {value}")
 
 
-def plain_type(kind: Any) -> Any:
-    """Return a field's type without `| None`."""
+def strip_optional(kind: Any) -> Any:
+    """Return a type without `| None`."""
     if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
@@ -241,9 +241,9 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published recipe: its command, summary, settings, and the text and parsed content of its file.
+    """A preset: a TOML file with settings for one command.
 
-    renamed: the former names that the file uses for settings, and their current names
+    text, content: the file as text and parsed; renamed: former name of a setting in the file -> current name
     """
 
     name: str
@@ -261,14 +261,14 @@ class Preset:
                 raise UsageError(f"{self.name}: unknown key '{key}'; put settings under [settings]")
 
 
-def preset_names() -> list[str]:
-    """Return the names of the shipped presets, sorted."""
+def list_preset_names() -> list[str]:
+    """Return the sorted names of the presets that come with drtk."""
     folder = resources.files("drtk") / "presets"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
 def load_preset(name: str) -> Preset:
-    """Return a shipped preset by name, or a user's preset by the path of its TOML file.
+    """Load a preset that comes with drtk by its name, or a user's preset by the path of its TOML file.
 
     Raises UsageError for an unknown name, DrtkError for a file that is not TOML or lacks `command` or `settings`.
     """
@@ -279,10 +279,10 @@ def load_preset(name: str) -> Preset:
             raise DrtkError(f"{name}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise DrtkError(f"{name}: not UTF-8") from error
-    elif name in preset_names():
+    elif name in list_preset_names():
         text = (resources.files("drtk") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
     else:
-        near = get_close_matches(name, preset_names(), n=3)
+        near = get_close_matches(name, list_preset_names(), n=3)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(f"unknown preset '{name}'; {meant}run `drtk presets` for a list, or give a .toml file")
     try:
@@ -295,7 +295,7 @@ def load_preset(name: str) -> Preset:
     if not isinstance(settings, dict):
         raise DrtkError(f"{name}: 'settings' is not a table; put settings under [settings]")
     command, summary = content["command"], str(content.get("summary", ""))
-    names = {name: current_name(name, command) for name in settings}
+    names = {name: get_current_name(name, command) for name in settings}
     renamed = {old: new for old, new in names.items() if old != new}
     current = {names[old]: value for old, value in settings.items()}
     if renamed:

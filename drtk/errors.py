@@ -9,25 +9,25 @@ import sys
 def format_pip_command(*packages: str) -> str:
     """Return the pip command that installs packages for this Python.
 
-    Extras of drtk cannot be named, because drtk is not on PyPI.
+    The command names packages instead of extras of drtk, because drtk is not on PyPI.
     """
     return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 
 class DrtkError(Exception):
-    """An error in data or resources, with a one-line message; exit status 1."""
+    """Error with a one-line message, for example about a missing or damaged file; exit status 1."""
 
     status = 1
 
 
 class UsageError(DrtkError):
-    """Wrong settings or options; exit status 2."""
+    """Error in settings or options; exit status 2."""
 
     status = 2
 
 
 class RecordError(DrtkError):
-    """An invalid record; the message begins with `file:line`."""
+    """Error in an input record; the message begins with `file:line`."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
@@ -39,11 +39,11 @@ class RecordError(DrtkError):
 
 
 class MismatchError(DrtkError):
-    """Inputs that do not match: unknown ids, different dimensions, or a folder of another kind."""
+    """Error for inputs that do not match: unknown ids, different dimensions, or a folder of another kind."""
 
 
 class MissingDependency(DrtkError):
-    """An optional package is not installed; the message has the command that installs it."""
+    """Error for an optional package that is not installed; the message contains the command that installs it."""
 
     def __init__(self, package: str, purpose: str, command: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed; install it with: {command}")
@@ -54,6 +54,6 @@ class MissingDependency(DrtkError):
 
 
 class OutputClosed(DrtkError):
-    """The reader of the output closed the pipe (`| head`); exit status 141, as for SIGPIPE in a shell."""
+    """Error for an output pipe that its reader closed (`| head`); exit status 141, as for SIGPIPE in a shell."""
 
     status = 141

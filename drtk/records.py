@@ -67,7 +67,7 @@ RESERVED_KIND = "choices"  # rerank-queries apply names files by kind, and write
 
 
 def describe_kind_problem(kind: str) -> str | None:
-    """Return the error message if the kind of an expansion cannot be a file name; None if it can."""
+    """Return the error message if the kind of an expansion is not a valid file name; None otherwise."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word, usable as a file name"
     return f"is reserved: rerank-queries apply writes a file {RESERVED_KIND}.jsonl" if kind == RESERVED_KIND else None
@@ -80,7 +80,7 @@ class Expansion:
     kind: what was generated, for example "answer" or "title"
     rank: rank of the first passage with an answer when the expanded query is searched
     depth: largest rank that was checked; a larger `rank` means that no passage had an answer
-    top1: title and text of the top-ranked passage; fold: fold of the generator that did not train on the query
+    top1: title and text of the top-ranked passage; fold: training fold of the query, held out from its generator
     """
 
     id: str

@@ -12,7 +12,7 @@ from drtk.errors import UsageError
 class Registry(Mapping[str, str]):
     """A mapping from names to descriptions, in the order of declaration. `load` imports the object of a name.
 
-    kind: noun for the names, for errors
+    kind: what the names stand for in error messages, such as "runner"
     entries: name -> ("module:attribute", description)
     """
 
@@ -41,9 +41,6 @@ class Registry(Mapping[str, str]):
 
 
 def load_attribute(place: str) -> Any:
-    """Import and return an object.
-
-    place: "module:attribute"
-    """
+    """Import and return the object at `place`, "module:attribute"."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

@@ -117,14 +117,14 @@ SYNONYMS: dict[str, str] = {
 }
 
 
-def current_name(name: str, command: str) -> str:
-    """Return the name of a setting that may be given by a former name."""
+def get_current_name(name: str, command: str) -> str:
+    """Return the current name of a setting of `command`. `name` may be a former name."""
     return RENAMED.get(command, {}).get(name) or RENAMED[""].get(name, name)
 
 
 def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """Return the settings that a manifest recorded of a command, by their current names."""
-    renamed = {current_name(name, command): value for name, value in settings.items()}
+    """Return the settings in a manifest, with former names replaced by current ones."""
+    renamed = {get_current_name(name, command): value for name, value in settings.items()}
     recipe = renamed.get("recipe")
     if isinstance(recipe, dict) and isinstance(recipe.get("settings"), dict):  # the preset of pretrain
         renamed["recipe"] = recipe | {"settings": rename_settings(recipe["settings"], command)}
@@ -132,12 +132,12 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
 
 
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
-    """Return an error about an unknown option that names the option to use instead; "" if none is similar.
+    """Return the error message for an unknown option, with similar options; "" if there are none.
 
     shown: the option as the user wrote it
     known: name of each setting of the command -> how to write it, for example "--max-steps"
     """
-    renamed = current_name(name, command)
+    renamed = get_current_name(name, command)
     if renamed != name and renamed in known:
         return f"{shown} was renamed to {known[renamed]}"
     similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.8)
@@ -146,5 +146,5 @@ def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], comman
 
 
 def find_by_synonym(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names in `names` that are equal to `name`, or that other tools call `name`."""
+    """Return the settings among `names` that are called `name` here or in other tools."""
     return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]

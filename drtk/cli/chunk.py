@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, Source, with_settings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
@@ -11,13 +11,13 @@ from drtk.text.config import ChunkSettings
 
 @with_settings(ChunkSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True, parts=True, writes=("save_punkt",))
+@filter_command("corpus", passages=True, bare=True, sharded=True, writes=("save_punkt",))
 def chunk(
     source: Source = "-", output: Output = "-", *, settings: ChunkSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
     """Split documents into passages.
 
-    Reads a corpus and writes one with ids DOC#0, DOC#1 … Passages consist of whole sentences, except with --policy words.
+    Passages have the ids DOC#0, DOC#1 … and consist of whole sentences, except with --policy words.
 
     Examples:
     drtk chunk documents.jsonl --max-words 100 -o passages.jsonl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Answers, Output, Qrels, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import CompareSettings
@@ -12,7 +12,7 @@ from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(CompareSettings)
-@record_filter("comparison")
+@filter_command("comparison")
 def compare(
     runs: Annotated[
         list[str], make_argument("[NAME=]RUN…", "TREC runs; runs of the same NAME are runs of one system; - is stdin.")

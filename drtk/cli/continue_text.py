@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.models.config import ContinuationSettings
@@ -16,7 +16,7 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 
 @with_settings(ContinuationSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True, parts=True)
+@filter_command("corpus", passages=True, bare=True, sharded=True)
 def continue_text(
     model: Annotated[str, make_option("--model MODEL", "GPT-2-type model, a folder or Hub name.")],
     source: Source = "-",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.data.config import ConversionSettings
 from drtk.runtime.filter_job import FilterJob
@@ -12,7 +12,7 @@ from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(ConversionSettings)
-@record_filter("records", passages=True, trains="masked_lm", writes=("corpus_out", "queries_out"))
+@filter_command("records", passages=True, model_parameter="masked_lm", writes=("corpus_out", "queries_out"))
 def convert(
     sources: Annotated[
         list[str] | None,

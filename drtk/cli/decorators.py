@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from drtk.cli.options import (
     INTERRUPT_HINTS,
     WithFiles,
-    command_name,
+    get_command_name,
+    get_parameters,
     make_option,
     record_arguments,
     set_signature,
-    signature_of,
 )
 from drtk.config import CONTROL, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
@@ -45,11 +45,11 @@ def _declare_common(
         bool, make_option("--verbose -v", "Print details, and tracebacks of errors.", panel=CONTROL)
     ] = False,
 ) -> None:
-    """Declare the options that several commands share; only the parameters are used."""
+    """Declare the common options as parameters; the function is never called."""
 
 
-_COMMON_OPTIONS = signature_of(_declare_common)
-OF_TRAINING = ("learning_rate", "precision", "gradient_checkpointing", "log_steps", "save_steps")
+_COMMON_OPTIONS = get_parameters(_declare_common)
+TRAINING_MAY_DIFFER = ("learning_rate", "precision", "gradient_checkpointing", "log_steps", "save_steps")
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
@@ -57,17 +57,17 @@ _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a c
 
 
 def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare a command that shares only --quiet and --verbose with others."""
-    return _common(function, ("quiet", "verbose"), None, shape="plain")
+    """Declare a command whose only common options are --quiet and --verbose."""
+    return _add_common_options(function, ("quiet", "verbose"), None, shape="plain")
 
 
-def record_filter(
+def filter_command(
     kind: str,
     *,
     passages: bool = False,
     bare: bool = False,
-    parts: bool = False,
-    trains: str | None = None,
+    sharded: bool = False,
+    model_parameter: str | None = None,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     """Declare a command that reads and writes records; it receives a FilterJob as `job`.
@@ -75,21 +75,21 @@ def record_filter(
     kind: the kind of the output in its manifest
     passages: add --with, as the command reads a corpus
     bare: add --bare, as the command adds fields
-    parts: add --shard, as the command processes each record alone
-    trains: the parameter that, if given, makes the command write a model folder; `job` is then a FolderJob
+    sharded: add --shard, as the command processes records independently
+    model_parameter: parameter that makes the command write a model folder if it is given; `job` is then a FolderJob
     writes: the parameters that name additional output files
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
-    flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
+    flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * sharded + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
-        if trains is not None and settings.get(trains) is not None:
-            flag = trains.replace("_", "-")
+        if model_parameter is not None and settings.get(model_parameter) is not None:
+            flag = model_parameter.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
                 raise UsageError(f"--{flag} writes a model; omit --bare and --with")
             if parse_shard(given.get("shard", "1/1")) != WHOLE_INPUT:
                 raise UsageError(f"--{flag} writes a model; omit --shard")
-            return _folder_job(name, "model", output, settings, given, OF_TRAINING)
+            return _make_folder_job(name, "model", output, settings, given, TRAINING_MAY_DIFFER)
         return FilterJob(
             name,
             kind,
@@ -104,37 +104,37 @@ def record_filter(
             tracker=InputTracker(skip_bad=given["skip_bad"]),
         )
 
-    return lambda function: _common(function, tuple(flags), make, shape="filter", writes=writes)
+    return lambda function: _add_common_options(function, tuple(flags), make, shape="filter", writes=writes)
 
 
-def folder_maker(
+def folder_command(
     kind: str,
     *,
     resume: bool = False,
     passages: bool = False,
     may_differ: tuple[str, ...] = (),
-    also: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
+    extra_settings: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
     resume: add --resume; the command itself checks that its `source` is the same
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
-    also: returns entries to add to the recorded settings, such as the version of an algorithm
+    extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm
     A command with a parameter `dry_run` writes nothing if it is set, and needs no output.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _folder_job(name, kind, output, settings | also(settings), given, may_differ)
+        return _make_folder_job(name, kind, output, settings | extra_settings(settings), given, may_differ)
 
-    return lambda function: _common(function, tuple(flags), make, shape="folder")
+    return lambda function: _add_common_options(function, tuple(flags), make, shape="folder")
 
 
-def _folder_job(
+def _make_folder_job(
     name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any], may_differ: tuple[str, ...] = ()
 ) -> FolderJob:
     if output == STANDARD:
-        raise UsageError("--output must name a folder")
+        raise UsageError("--output must name a folder, not stdout")
     return FolderJob(
         name,
         kind,
@@ -149,7 +149,7 @@ def _folder_job(
     )
 
 
-def _common(
+def _add_common_options(
     function: Callable[..., Any],
     flags: tuple[str, ...],
     make: Callable[..., Any] | None,
@@ -157,9 +157,9 @@ def _common(
     shape: str,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Add the options that commands of this shape share; set `shape`, `common_flags` and `writes` as attributes."""
-    name = command_name(function)
-    parameters = signature_of(function)
+    """Add the common options `flags` to a command; set `shape`, `common_flags` and `writes` as its attributes."""
+    name = get_command_name(function)
+    parameters = get_parameters(function)
     parameters.pop("job", None)
 
     @functools.wraps(function)
@@ -169,7 +169,7 @@ def _common(
             check_integer("--" + option.replace("_", "-"), value)
         common = {flag: given.pop(flag) for flag in flags}
         if make is None:
-            return _run(function, *args, **given)
+            return _run_command(function, *args, **given)
         settings = {key: value for key, value in record_arguments(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
         dry_run = given.get("dry_run", False)
@@ -193,16 +193,14 @@ def _common(
         try:
             if not dry_run:
                 job.check()
-            return _run(function, *args, **given, job=job)
+            return _run_command(function, *args, **given, job=job)
         except BaseException as error:
             if isinstance(job, FolderJob):
                 job.discard()
                 if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
                     checkpoints = job.path / "checkpoints"
                     is_empty = checkpoints.is_dir() and not any(checkpoints.iterdir())
-                    hint = (
-                        "begins again: no checkpoint was saved (`save_steps`)" if is_empty else "continues from there"
-                    )
+                    hint = "restarts it: no checkpoint was saved (`save_steps`)" if is_empty else "continues it"
                     INTERRUPT_HINTS.append(f"{output} is unfinished; `resume` {hint}")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
@@ -216,8 +214,8 @@ def _common(
     return set_signature(wrapper, [*parameters.values(), *(_COMMON_OPTIONS[flag] for flag in flags)])
 
 
-def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
-    """Call a command; replace two exceptions that Typer would handle itself."""
+def _run_command(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a command; convert BrokenPipeError and EOFError, which Typer would handle itself."""
     try:
         return function(*args, **given)
     except BrokenPipeError as error:  # Typer would exit with status 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.expansion.config import KeepSettings
@@ -18,7 +18,7 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 @with_settings(GenerationSettings, panel=GENERATION)
 @with_settings(KeepSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True, parts=True)
+@filter_command("corpus", passages=True, bare=True, sharded=True)
 def doc2query(
     model: Annotated[str, make_option("--model MODEL", "T5 or BART model, a folder or Hub name.")],
     source: Source = "-",

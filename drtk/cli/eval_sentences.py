@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, make_argument, make_option, with_settings
 from drtk.errors import DrtkError
 from drtk.evaluation.config import SentenceSettings
@@ -14,7 +14,7 @@ from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(SentenceSettings)
-@record_filter("sentence evaluation", writes=("pairs_out",))
+@filter_command("sentence evaluation", writes=("pairs_out",))
 def eval_sentences(
     systems: Annotated[
         list[str], make_argument("[NAME=]MODEL…", "Model folders, Hub names, or files of texts with vectors.")
@@ -23,7 +23,8 @@ def eval_sentences(
     *,
     data: Annotated[str, make_option("--data DIR", "Folder of tasks, with DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")],
     pairs_out: Annotated[
-        str | None, make_option("--pairs-out FILE", "File for the cosine similarity of each rated pair, as JSONL.")
+        str | None,
+        make_option("--pairs-out FILE", "File for the cosine similarity of each rated sentence pair, as JSONL."),
     ] = None,
     device: Device = "auto",
     settings: SentenceSettings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.errors import UsageError
@@ -17,7 +17,7 @@ BATCH_SIZE = 64  # questions that are processed and saved together
 
 @with_settings(ExpansionSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
-@record_filter("expansions", parts=True)
+@filter_command("expansions", sharded=True)
 def expand_queries(
     source: Source = "-",
     output: Output = "-",
@@ -98,7 +98,7 @@ def _generate(
     if job.counts.get(TRAINED_ON):
         warn(
             f"{model} was trained on {job.counts[TRAINED_ON]:,} of these questions, and may have memorized their answers; "
-            "train-generator --set folds and --holdout expand them with generators that were not"
+            "to avoid this, use train-generator --set folds, then expand-queries --holdout"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(FuseSettings)
-@record_filter("run")
+@filter_command("run")
 def fuse(
     runs: Annotated[list[str], make_argument("RUN…", "TREC runs; one may be - for stdin.")],
     output: Output = "-",

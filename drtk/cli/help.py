@@ -10,13 +10,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed import current_name, explain_unknown_name
+from drtk.renamed import explain_unknown_name, get_current_name
 
 _EXAMPLES = "Examples:\n"
 
 
 class Command(TyperCommand):
-    """A command whose help has its options in panels and ends with the examples of the docstring."""
+    """Command whose help shows the options in panels, then the examples of its docstring."""
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """Return the words of the usage line after the name of the command."""
@@ -48,7 +48,7 @@ class Command(TyperCommand):
 
     def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the examples and the address of the page."""
-        if examples := examples_of(self):
+        if examples := get_examples(self):
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line}\n" for line in examples))
         path = ctx.command_path.split()
@@ -56,13 +56,13 @@ class Command(TyperCommand):
         formatter.write(f"Documentation: docs/commands/{path[1] if len(path) > 1 else path[0]}.md\n")
 
 
-def examples_of(command: Any) -> list[str]:
+def get_examples(command: Any) -> list[str]:
     """Return the lines of the examples in a command's docstring."""
     return [line.strip() for line in (command.help or "").partition(_EXAMPLES)[2].strip().splitlines()]
 
 
 class Group(TyperGroup):
-    """A group of commands whose summaries are shown in full, by stage if the commands have one."""
+    """Command group whose help shows the full summaries of its commands, grouped by `stages` if there are any."""
 
     stages: ClassVar[dict[str, tuple[str, ...]]] = {}
 
@@ -76,7 +76,7 @@ class Group(TyperGroup):
 
 
 def explain_unknown_option(option: str, context: Any, command: str) -> str:
-    """Return what to write instead of an option that a command lacks; "" if nothing is known.
+    """Return the error message for an unknown option, with the options to use instead; "" if there are none.
 
     context: the context in which the option was parsed
     command: the name of the command
@@ -87,7 +87,7 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
     classes = getattr(context.command.callback, "settings_classes", ())
     settings = {item.name: item for kind in classes for item in fields(kind)}
     for candidate in (name, name.removeprefix("no_")):
-        setting = settings.get(current_name(candidate, command))
+        setting = settings.get(get_current_name(candidate, command))
         if setting is not None and setting.metadata["advanced"]:
             is_flag = str(setting.type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"

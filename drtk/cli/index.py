@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import folder_maker
+from drtk.cli.decorators import folder_command
 from drtk.cli.options import Folder, make_argument, make_option, with_settings
 from drtk.config import METHOD
 from drtk.indexing import INDEXES
@@ -13,7 +13,7 @@ from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(IndexSettings)
-@folder_maker("index", passages=True)
+@folder_command("index", passages=True)
 def index(
     output: Folder,
     kind: Annotated[str, make_option("--type TYPE", f"{', '.join(INDEXES)}, or a faiss factory string.", panel=METHOD)],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from drtk.cli.decorators import folder_maker
+from drtk.cli.decorators import folder_command
 from drtk.cli.options import Folder, Seed, Source, with_settings
 from drtk.models.config import InitModelSettings
 from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(InitModelSettings)
-@folder_maker("model", passages=True)
+@folder_command("model", passages=True)
 def init_model(
     output: Folder, source: Source = "-", seed: Seed = 42, *, settings: InitModelSettings, job: FolderJob
 ) -> None:

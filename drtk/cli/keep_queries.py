@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Source, with_settings
 from drtk.expansion.config import KeepSettings
 from drtk.runtime.filter_job import FilterJob
@@ -11,7 +11,7 @@ from drtk.runtime.runners import RunnerSettings
 
 @with_settings(KeepSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True)
+@filter_command("corpus", passages=True, bare=True)
 def keep_queries(
     source: Source = "-",
     output: Output = "-",

@@ -20,18 +20,18 @@ import typer
 
 from drtk import __version__
 from drtk.cli.help import Command, Group, explain_unknown_option
-from drtk.cli.options import INTERRUPT_HINTS, NO_WHOLE
+from drtk.cli.options import INTERRUPT_HINTS, NOT_AN_INTEGER
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.progress import escape_control_characters, name_options
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # Messages for pydantic's errors; pydantic parses the values of options for Typer.
-_NO_NUMBER = {"int_parsing": NO_WHOLE, "int_from_float": NO_WHOLE, "float_parsing": "is not a number"}
+_NUMBER_ERRORS = {"int_parsing": NOT_AN_INTEGER, "int_from_float": NOT_AN_INTEGER, "float_parsing": "is not a number"}
 
 
 def format_usage_error(problem: str, command: str) -> str:
-    """Return the message for a usage error, with a pointer to the command's help unless it names a file.
+    """Return the message for a usage error. Unless it begins with a file name, it ends with "see drtk COMMAND --help".
 
     command: "search", "rerank-queries label", or "" for drtk itself
     """
@@ -46,7 +46,7 @@ def format_usage_error(problem: str, command: str) -> str:
 def describe_parsing_error(error: Exception) -> str | None:
     """Return the message for an error of Typer's parser; None for any other error.
 
-    The attributes are tested, because the classes differ between versions of Typer.
+    Errors are recognized by attributes, because their classes differ between versions of Typer.
     """
     format_message = getattr(error, "format_message", None)
     if format_message is None or not hasattr(error, "exit_code"):
@@ -75,7 +75,7 @@ def describe_parsing_error(error: Exception) -> str | None:
 
 
 def _format_hint(error: Exception, problem: str) -> str:
-    """Return a hint at --to if --as was given the name of a format, in a command that has both."""
+    """Return a hint to use --to if the command has this option and --as was given the name of a format."""
     from drtk.data.writers import FORMATS
 
     options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
@@ -87,12 +87,12 @@ def _format_hint(error: Exception, problem: str) -> str:
 
 
 def _describe_rejected_value(error: Exception) -> str | None:
-    """Return the rejected value and the reason, if pydantic gives one."""
+    """Return the rejected value and the reason if the error comes from pydantic; None otherwise."""
     get_errors: Any = getattr(error.__cause__, "errors", None)
     if not callable(get_errors):
         return None
     first = get_errors()[0]
-    reason = _NO_NUMBER.get(first.get("type", "")) or str(first.get("msg", ""))
+    reason = _NUMBER_ERRORS.get(first.get("type", "")) or str(first.get("msg", ""))
     for prefix in ("Value error, ", "Input "):
         reason = reason.removeprefix(prefix)
     value = f"'{first.get('input')}' "
@@ -118,14 +118,14 @@ MAX_LINE_FLAG = "--max-line-bytes"
 
 @functools.cache
 def load_command(name: str) -> Callable[..., Any] | typer.Typer:
-    """Import a command of COMMANDS: its function, or the Typer app of a group."""
+    """Import a command; return its function, or the Typer app of a command group."""
     attribute = name.replace("-", "_")
     module = import_module(f"drtk.cli.{attribute}")
     return getattr(module, attribute, None) or getattr(module, attribute + "_")  # type: ignore[no-any-return]
 
 
 def load_functions() -> dict[str, Callable[..., Any]]:
-    """Import all commands and return their functions by name; "GROUP STEP" for the steps of a group."""
+    """Import all commands and return {name: function}. Subcommands of a group are named "GROUP NAME"."""
     functions: dict[str, Callable[..., Any]] = {}
     for name in COMMANDS:
         command = load_command(name)
@@ -141,7 +141,7 @@ _LAYOUT: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "p
 
 @functools.cache
 def _build_parser(name: str) -> Any:
-    """Return the parser of one command. Typer alone would import and build all commands at every start."""
+    """Return the parser of one command. Only this command is imported; Typer itself would import all commands."""
     command = load_command(name)
     if not isinstance(command, typer.Typer):
         single = typer.Typer(**_LAYOUT)
@@ -243,7 +243,7 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
     if isinstance(error, DrtkError):
         status, message = error.status, str(error)
         if isinstance(error, UsageError):
-            message = format_usage_error(message, _command_name())
+            message = format_usage_error(message, _get_command_name())
     elif isinstance(error, OSError) and error.errno is not None:
         status, message = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     elif (problem := describe_parsing_error(error)) is not None:
@@ -251,7 +251,7 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
             with contextlib.suppress(OSError):
                 print(error, file=sys.stderr)
             return 2
-        status, message, verbose = 2, format_usage_error(problem, _command_name()), False
+        status, message, verbose = 2, format_usage_error(problem, _get_command_name()), False
     else:
         return None
     if verbose:
@@ -261,13 +261,13 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
 
 
 class _ClosedStdout(io.TextIOBase):
-    """Replace a closed standard output (>&-), so that printing raises DrtkError instead of being ignored."""
+    """Replacement for a closed stdout (>&-): printing raises DrtkError instead of being ignored."""
 
     def write(self, text: str) -> int:
-        raise DrtkError("standard output: is closed")
+        raise DrtkError("standard output: is closed; redirect it")
 
     def fileno(self) -> int:
-        raise DrtkError("standard output: is closed")
+        raise DrtkError("standard output: is closed; redirect it")
 
 
 def _prepare_streams() -> None:
@@ -282,18 +282,18 @@ def _prepare_streams() -> None:
 
 @contextlib.contextmanager
 def _record_interrupts() -> Iterator[list[int]]:
-    """Within the block, record every SIGINT in the list, and raise KeyboardInterrupt as usual.
+    """Context manager that appends each SIGINT to a list, and raises KeyboardInterrupt as usual.
 
-    Python ignores exceptions in callbacks such as those of weak references: after one, send SIGINT again.
+    Python ignores a KeyboardInterrupt that is raised in a weak-reference callback. SIGINT is then sent again.
     """
     received: list[int] = []
     ignored_before = sys.unraisablehook
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def handle_interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
         signal.default_int_handler(number, frame)
 
-    def repeat(ignored: sys.UnraisableHookArgs) -> None:
+    def resend_interrupt(ignored: sys.UnraisableHookArgs) -> None:
         if not issubclass(ignored.exc_type, KeyboardInterrupt):
             ignored_before(ignored)
             return
@@ -304,8 +304,8 @@ def _record_interrupts() -> Iterator[list[int]]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield received
         return
-    signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = repeat
+    signal.signal(signal.SIGINT, handle_interrupt)
+    sys.unraisablehook = resend_interrupt
     try:
         yield received
     finally:
@@ -314,7 +314,7 @@ def _record_interrupts() -> Iterator[list[int]]:
 
 
 def _check_arguments() -> None:
-    """Raise UsageError for an argument that is not UTF-8: neither JSON nor a run can contain it."""
+    """Raise UsageError for an argument that is not UTF-8, because JSON and runs cannot contain it."""
     for word in sys.argv[1:]:
         try:
             word.encode()
@@ -324,8 +324,8 @@ def _check_arguments() -> None:
             ) from None
 
 
-def _command_name() -> str:
-    """Return the command in sys.argv, with its step; "" if it names no known command."""
+def _get_command_name() -> str:
+    """Return the command in sys.argv, with its subcommand if it is a group; "" for an unknown command."""
     words = sys.argv[1:]
     if words[:1] == [MAX_LINE_FLAG]:
         words = words[2:]
@@ -341,8 +341,8 @@ def _command_name() -> str:
 
 
 def _is_distributed() -> bool:
-    """Return whether torchrun may start the command in several processes: only training is distributed."""
-    command = _command_name()
+    """Return whether the command trains a model and can therefore be started by torchrun in several processes."""
+    command = _get_command_name()
     return command in DISTRIBUTED or (
         command == "termweight" and any(word.split("=")[0] == "--train" for word in sys.argv)
     )
@@ -358,7 +358,7 @@ def _print_interrupted() -> None:
 
 
 def _exit(status: int) -> NoReturn:
-    """Exit with `status`, unless stdout cannot take the rest of what was printed: then 141 or 1."""
+    """Flush stdout and exit with `status`. If flushing fails, exit with 141 for a closed pipe, else with 1."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

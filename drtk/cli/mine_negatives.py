@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, Qrels, Seed, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(MineSettings)
-@record_filter("examples", writes=("audit", "report"))
+@filter_command("examples", writes=("audit", "report"))
 def mine_negatives(
     candidates: Annotated[
         list[str] | None, make_argument("[NAME=]SOURCE…", "TREC runs, index folders, or training examples; - is stdin.")
@@ -36,7 +36,9 @@ def mine_negatives(
     ] = None,
     audit: Annotated[
         str | None,
-        make_option("--audit FILE", "File for why each candidate was kept or dropped, one JSON line per query."),
+        make_option(
+            "--audit FILE", "File for the reasons why candidates were kept or dropped, one JSON line per query."
+        ),
     ] = None,
     report: Annotated[
         str | None,

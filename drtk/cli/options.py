@@ -16,12 +16,12 @@ from drtk.config import (
     HARDWARE,
     INPUT,
     METHOD,
-    flag_of,
     get_default,
+    get_flag,
+    list_preset_names,
     load_preset,
     merge_settings,
-    plain_type,
-    preset_names,
+    strip_optional,
     to_dict,
 )
 from drtk.errors import UsageError
@@ -29,15 +29,15 @@ from drtk.renamed import explain_unknown_name
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 INTERRUPT_HINTS: list[str] = []  # what can be resumed, printed after the command was interrupted
-NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
+NOT_AN_INTEGER = "is not a whole number (a thousand is 1000 or 1_000)"
 
 
-def whole_number(text: str) -> int:
-    """Parse an integer. Typer alone would parse 1.000 as 1."""
+def parse_integer(text: str) -> int:
+    """Parse an integer. Typer itself would parse 1.000 as 1."""
     try:
         return int(text)
     except ValueError:
-        raise ValueError(NO_WHOLE) from None
+        raise ValueError(NOT_AN_INTEGER) from None
 
 
 def make_option(declaration: str, help: str, *, panel: str | None = None, **attributes: Any) -> Any:
@@ -56,7 +56,7 @@ def make_argument(metavar: str, help: str) -> Any:
 Source = Annotated[str, make_argument("INPUT", "File to read; - is stdin.")]
 Output = Annotated[str, make_option("--output -o FILE", "File to write; - is stdout.")]
 Folder = Annotated[str, make_option("--output -o DIR", "Output folder.")]
-Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, parser=whole_number)]
+Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, parser=parse_integer)]
 SkipCorpusCheck = Annotated[
     bool, make_option("--skip-corpus-check", "Accept inputs made from another corpus with the same ids.", panel=CONTROL)
 ]
@@ -72,11 +72,11 @@ WithFiles = Annotated[
     make_option("--with FILE", "File of additional fields, joined to the passages by id; repeatable.", panel=INPUT),
 ]
 _PRESET = make_option(
-    "--preset NAME", "Preset name (see drtk presets) or .toml file.", panel=METHOD, autocompletion=preset_names
+    "--preset NAME", "Preset name (see drtk presets) or .toml file.", panel=METHOD, autocompletion=list_preset_names
 )
 
 
-def command_name(function: Callable[..., Any]) -> str:
+def get_command_name(function: Callable[..., Any]) -> str:
     """Return the name of a command: mine_negatives -> mine-negatives, rerank_queries__label -> rerank-queries label.
 
     A trailing underscore, which avoids a Python keyword or built-in, is dropped.
@@ -84,14 +84,17 @@ def command_name(function: Callable[..., Any]) -> str:
     return function.__name__.strip("_").replace("__", " ").replace("_", "-")
 
 
-def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def get_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a function by name, with resolved annotations."""
     hints = get_type_hints(function, include_extras=True)
     shown = inspect.signature(function).parameters
-    return {name: item.replace(annotation=_optional(hints.get(name, item.annotation))) for name, item in shown.items()}
+    return {
+        name: item.replace(annotation=_move_optional_inward(hints.get(name, item.annotation)))
+        for name, item in shown.items()
+    }
 
 
-def _optional(hint: Any) -> Any:
+def _move_optional_inward(hint: Any) -> Any:
     """Return Annotated[KIND, option] | None as Annotated[KIND | None, option], which is the form that Typer reads."""
     annotated = next((part for part in get_args(hint) if get_origin(part) is Annotated), None)
     if annotated is None:
@@ -101,7 +104,7 @@ def _optional(hint: Any) -> Any:
 
 
 def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Set the signature of `wrapper` that Typer reads."""
+    """Set the parameters of `wrapper` as its signature, from which Typer builds the options."""
     ordered = sorted(parameters, key=lambda item: item.kind)
     wrapper.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {item.name: item.annotation for item in ordered}
@@ -115,37 +118,37 @@ def with_settings(
 
     preset: add --preset, whose settings the options override; the class is stored as attribute `preset_settings`
     recipe: the parameter that receives the content of the preset's file; --preset is then required
-    panel: the panel of the options in --help, for fields that do not name their own
-    Advanced fields are set by the preset or by --set NAME=VALUE. A field that the command has already is shared.
+    panel: panel of the options in --help, unless a field names another panel
+    Advanced fields are set by the preset or by --set NAME=VALUE. A field that is already a parameter gets no second option.
     Options default to None, to distinguish options that were not given; the help shows the field's default.
     """
     declared = {item.name: item for item in fields(settings)}
     options = [item for item in declared.values() if not item.metadata["advanced"]]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        inner, own_parameters = signature_of(function), inspect.signature(inspect.unwrap(function)).parameters
+        inner, own_parameters = get_parameters(function), inspect.signature(inspect.unwrap(function)).parameters
         shared = {item.name for item in options if item.name in inner}
         classes = (settings, *getattr(function, "settings_classes", ()))
 
         @functools.wraps(function)
         def wrapper(*args: Any, **given: Any) -> Any:
             set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
-            OPTION_NAMES.update({item.name: flag_of(item) for item in declared.values()})
+            OPTION_NAMES.update({item.name: get_flag(item) for item in declared.values()})
             chosen = {item.name: given[item.name] for item in options}
             given = {key: value for key, value in given.items() if key not in chosen or key in shared}
             chosen = {key: value for key, value in chosen.items() if value is not None and value != []}
             changes, others = _split_changes(settings, given.pop("changes", None) or [])
             for key in changes.keys() & chosen.keys():
-                raise UsageError(f"--set {key} and {flag_of(declared[key])} cannot be combined; give one")
+                raise UsageError(f"--set {key} and {get_flag(declared[key])} cannot be combined; give one")
             if "changes" in inner:
                 given["changes"] = others or None
             if "changes" not in own_parameters:
-                _check_changes(others, command_name(function), classes)
+                _check_changes(others, get_command_name(function), classes)
             base: dict[str, Any] = {}
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
                 loaded = load_preset(recipe_name)
-                if loaded.command != command_name(function):
+                if loaded.command != get_command_name(function):
                     raise UsageError(
                         f"preset '{recipe_name}' sets options of drtk {loaded.command}, not of this command; choose another (drtk presets)"
                     )
@@ -166,16 +169,16 @@ def with_settings(
         wrapper.settings_classes = classes  # type: ignore[attr-defined]
         parameters = {key: item for key, item in inner.items() if key not in (name, recipe)}
         hints = get_type_hints(settings)
-        added = [_option(item, hints[item.name], panel) for item in options if item.name not in shared]
+        added = [_make_parameter(item, hints[item.name], panel) for item in options if item.name not in shared]
         if preset:
-            added.insert(0, _keyword("preset", Annotated[str | None, _PRESET], None))
+            added.insert(0, _make_keyword("preset", Annotated[str | None, _PRESET], None))
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
         if len(options) < len(declared) and "changes" not in inner:
-            command = command_name(function)
+            command = get_command_name(function)
             shown = f"'{command}'" if " " in command else command
-            help = f"Advanced setting, NAME=VALUE; drtk presets --fields {shown} lists them; repeatable."
+            help = f"Change an advanced setting; drtk presets --fields {shown} lists them; repeatable."
             change = make_option("--set NAME=VALUE", help, panel=METHOD)
-            added.append(_keyword("changes", Annotated[list[str] | None, change], None))
+            added.append(_make_keyword("changes", Annotated[list[str] | None, change], None))
         last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share
         return set_signature(wrapper, [*parameters.values(), *added, *last])
 
@@ -183,9 +186,9 @@ def with_settings(
 
 
 def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the changes NAME=VALUE or settings.NAME=VALUE of `settings`, and all other changes.
+    """Split arguments of --set into {field of `settings`: value} and the arguments for other names.
 
-    Values are TOML if they parse, text otherwise. Those of a list add up.
+    Values are parsed as TOML; a value that is not TOML is text. Several values for a list field are concatenated.
     """
     hints = get_type_hints(settings)
     names = {item.name for item in fields(settings)}
@@ -197,7 +200,7 @@ def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, An
         if not separator or name not in names:
             others.append(change)
             continue
-        kind = plain_type(hints[name])
+        kind = strip_optional(hints[name])
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -212,7 +215,7 @@ def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, An
 
 
 def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]) -> None:
-    """Raise UsageError for a change that names no setting of a command."""
+    """Raise UsageError for an argument of --set that names no setting of the command."""
     known = {item.name: f"--set {item.name}" for kind in classes for item in fields(kind)}
     for change in changes:
         path, separator, _ = change.partition("=")
@@ -224,10 +227,10 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
             raise UsageError(f"{problem} (drtk presets --fields '{command}' lists the settings)")
 
 
-def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:
-    flags = ["-k", "--depth"] if item.name == "depth" else [flag_of(item)]
+def _make_parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
+    flags = ["-k", "--depth"] if item.name == "depth" else [get_flag(item)]
     default = get_default(item)
-    plain = plain_type(kind)
+    plain = strip_optional(kind)
     if plain is bool:
         flags[-1] = f"{flags[-1]}/--no-{flags[-1].removeprefix('--')}"
     shown = format_default(default, plain)
@@ -240,14 +243,14 @@ def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:
         *flags,
         help=help,
         show_default=False,
-        parser=whole_number if plain is int else None,
-        metavar=item.metadata["metavar"] or _metavar(plain),
+        parser=parse_integer if plain is int else None,
+        metavar=item.metadata["metavar"] or _get_metavar(plain),
         rich_help_panel=item.metadata["panel"] or panel,
     )
-    return _keyword(item.name, Annotated[plain | None, option], None)
+    return _make_keyword(item.name, Annotated[plain | None, option], None)
 
 
-def _metavar(kind: Any) -> str | None:
+def _get_metavar(kind: Any) -> str | None:
     kind = get_args(kind)[0] if get_origin(kind) is list else kind
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
@@ -263,12 +266,12 @@ def format_default(default: Any, kind: Any) -> str:
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _make_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def record_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command as a manifest records them: the fields of settings objects, and other values."""
+    """Return the arguments of a command as recorded in the manifest, with each settings object replaced by its fields."""
     plain: dict[str, Any] = {}
     for key, value in given.items():
         if hasattr(value, "__dataclass_fields__"):

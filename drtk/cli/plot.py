@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Qrels, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import PlotSettings
@@ -14,7 +14,7 @@ from drtk.runtime.streams import STANDARD
 
 
 @with_settings(PlotSettings)
-@record_filter("picture")
+@filter_command("picture")
 def plot(
     kind: Annotated[
         str, make_argument("KIND", "Kind of plot: recall, training, differences, scores, space or cosine.")

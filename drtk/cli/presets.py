@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from drtk.cli.decorators import plain_command
 from drtk.cli.main import COMMANDS, load_functions
 from drtk.cli.options import format_default, make_argument, make_option
-from drtk.config import Preset, flag_of, get_default, load_preset, merge_settings, plain_type, preset_names
+from drtk.config import Preset, get_default, get_flag, list_preset_names, load_preset, merge_settings, strip_optional
 from drtk.errors import UsageError
 
 _FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentation calls by another name
@@ -38,7 +38,7 @@ def presets(
         sys.stdout.writelines(f"{line}\n" for line in _describe_fields(command))
         return
     if check:
-        for preset_name in preset_names() if name is None else [name]:
+        for preset_name in list_preset_names() if name is None else [name]:
             sys.stdout.write(_check_preset(load_preset(preset_name)) + "\n")
         return
     if name is not None:
@@ -46,7 +46,7 @@ def presets(
             raise UsageError(f"'{name}' is a command; use drtk presets --fields {name} to list its settings")
         sys.stdout.write(load_preset(name).text)
         return
-    shipped = [load_preset(preset_name) for preset_name in preset_names()]
+    shipped = [load_preset(preset_name) for preset_name in list_preset_names()]
     width = max((len(preset.name) for preset in shipped), default=0)
     reach = max((len(preset.command) for preset in shipped), default=0)
     for preset in shipped:
@@ -54,7 +54,7 @@ def presets(
 
 
 def _check_preset(preset: Preset) -> str:
-    """Return a line about a valid preset. Raises UsageError for an invalid preset."""
+    """Return a line that describes a valid preset. Raises UsageError for an invalid one."""
     made: Any = merge_settings(_get_settings_class(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
@@ -63,16 +63,16 @@ def _check_preset(preset: Preset) -> str:
                 check()
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
-        return f"{preset.name}: good, for drtk {preset.command}"
+        return f"{preset.name}: valid for drtk {preset.command}"
     from drtk.pretraining.assembly import check_composition
     from drtk.pretraining.parse import parse_composition
 
     plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(_FIELD_NAMES.get(field, field) for field in check_composition(plan, place=preset.name))
-    line = f"{preset.name}: good, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'term')}"
+    line = f"{preset.name}: valid, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         line += ", a generator"
-    return line + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
+    return line + (f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required")
 
 
 def _describe_fields(command: str) -> Iterator[str]:
@@ -84,11 +84,11 @@ def _describe_fields(command: str) -> Iterator[str]:
     for settings in getattr(functions[command], "settings_classes", ()):
         hints = get_type_hints(settings)
         for item in fields(settings):
-            kind, default = plain_type(hints[item.name]), get_default(item)
+            kind, default = strip_optional(hints[item.name]), get_default(item)
             shown = format_default(default, kind) or "-"
             if kind is bool and default is not None:
                 shown = str(default).lower()
-            rows.append((item.name, _format_type(kind), shown, flag_of(item).partition(" ")[0], item.metadata["help"]))
+            rows.append((item.name, _format_type(kind), shown, get_flag(item).partition(" ")[0], item.metadata["help"]))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])

@@ -6,23 +6,31 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.decorators import OF_TRAINING, folder_maker
+from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import Device, Seed, make_argument, make_option, with_settings
 from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
-MAY_DIFFER = (*OF_TRAINING, "micro_batch_size", "attention", "compile", "report_to", "export_steps", "eval_steps")
+MAY_DIFFER = (
+    *TRAINING_MAY_DIFFER,
+    "micro_batch_size",
+    "attention",
+    "compile",
+    "report_to",
+    "export_steps",
+    "eval_steps",
+)
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 
 
-def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Record in the settings that titled passages have token types, unlike in earlier versions."""
+def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a settings entry that marks models with token types for titles; earlier versions had none."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
-@folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
+@folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER, extra_settings=_record_title_types)
 def pretrain(
     passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any format that drtk reads.")],
     model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],
@@ -75,7 +83,7 @@ def pretrain(
 ) -> None:
     """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or your own combination of objectives.
 
-    The output is a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has all losses.
+    Writes a model folder for drtk train-retriever, transformers and sentence-transformers. Its log.jsonl has all losses.
 
     Examples:
     drtk pretrain passages.jsonl --preset simlm --model bert-base-uncased -o simlm
@@ -145,7 +153,7 @@ def pretrain(
         max_held_out=MAX_HELD_OUT if "held_out" in of_preset else 0.5,
         batch_from=f"preset '{place}'" if "batch_size" in of_preset else "",
     )
-    evaluate = _probe(dev, split, dev_sts, job)
+    evaluate = _build_probe(dev, split, dev_sts, job)
     data.check_slots()
     if dry_run:
         from drtk.pretraining.preview import describe_training
@@ -163,8 +171,8 @@ def pretrain(
     job.finish(encoding=None, preset=place, micro_batch=micro_batch, best=best)
 
 
-def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
-    """Return a function that scores an encoder on --dev or --dev-sts, or None without both options."""
+def _build_probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
+    """Return a function that evaluates an encoder on --dev or --dev-sts; None if neither is given."""
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe

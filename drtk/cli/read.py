@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Corpus, Device, Output, Queries, make_argument, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.query_expansion.config import ReadSettings
@@ -16,7 +16,7 @@ BATCH_SIZE = 32  # questions that are processed and saved together
 
 @with_settings(ReadSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
-@record_filter("predictions", parts=True)
+@filter_command("predictions", sharded=True)
 def read(
     model: Annotated[str, make_option("--model MODEL", "FiD reader, a folder or Hub name.")],
     corpus: Corpus,

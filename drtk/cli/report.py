@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import folder_maker
+from drtk.cli.decorators import folder_command
 from drtk.cli.options import Folder, Qrels, make_argument, make_option, with_settings
 from drtk.evaluation.config import ReportSettings
 from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(ReportSettings)
-@folder_maker("report")
+@folder_command("report")
 def report(
     runs: Annotated[list[str], make_argument("[NAME=]RUN…", "TREC runs.")],
     *,

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.config import list_changed_fields
 from drtk.data.runs import SCORED
@@ -19,7 +19,7 @@ from drtk.runtime.runners import RunnerSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
+DEFAULT_DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
 BATCH_SIZE = 16  # queries that are scored and saved together; each has hundreds of documents
 BATCH_SIZE_WITH_VECTORS = 64  # queries per shard of vectors
 LISTS_PER_BATCH = 512  # queries, for HLATR
@@ -27,7 +27,7 @@ LISTS_PER_BATCH = 512  # queries, for HLATR
 
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("run", parts=True, writes=("vectors",))
+@filter_command("run", sharded=True, writes=("vectors",))
 def rerank(
     model: Annotated[str, make_option("--model MODEL", "Cross-encoder or HLATR model, a folder or Hub name.")],
     source: Annotated[str, make_argument("RUN", "TREC run; - is stdin.")] = "-",
@@ -46,7 +46,7 @@ def rerank(
 ) -> None:
     """Rerank the top documents of each query with a cross-encoder or HLATR model.
 
-    Writes the scored documents, best first, then the others in their order.
+    Writes the scored documents, best first, then the remaining documents in their original order.
 
     Examples:
     drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
@@ -93,7 +93,7 @@ def _rerank_pairs(
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
-    depth = settings.depth or DEPTH
+    depth = settings.depth or DEFAULT_DEPTH
     job.counts[SCORED] = {"depth": depth}
     store = CorpusStore.open(corpus)
     records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
@@ -117,7 +117,7 @@ def _rerank_pairs(
 
 
 def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
-    """Raise UsageError for options of cross-encoders, which a list reranker ignores."""
+    """Raise UsageError for options that only cross-encoders use, not list rerankers."""
     names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
     names += ["skip_corpus_check"] * skip_corpus_check
     if names:
@@ -154,7 +154,7 @@ def _rerank_lists(
 
 
 class _VectorFolder:
-    """Write the folder of pair vectors while the run is written."""
+    """Writer of the vectors of scored (query, document) pairs, in step with the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import ShardWriter
@@ -181,7 +181,7 @@ class _VectorFolder:
         job.tracker.inputs.append(self._entry)
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[BatchResult, None, None]:
-        """Yield the lines of each batch once its vectors are on disk; finish the folder after the last one."""
+        """Yield the run lines of each batch after writing its vectors; finish the folder after the last batch."""
         from drtk.data.embeddings import write_pairs
 
         with closing(scored):

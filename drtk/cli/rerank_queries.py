@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
+from drtk.cli.decorators import TRAINING_MAY_DIFFER, filter_command, folder_command
 from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, make_argument, make_option, with_settings
 from drtk.config import EVALUATION
@@ -24,7 +24,7 @@ IndexCorpus = Annotated[
 
 
 @with_settings(LabelSettings)
-@record_filter("expansions")
+@filter_command("expansions")
 def rerank_queries__label(
     queries: Queries,
     index: Annotated[str, make_option("--index DIR", "BM25 index folder, made by drtk index --type bm25.")],
@@ -37,7 +37,7 @@ def rerank_queries__label(
 ) -> None:
     """Label expansions with the rank at which they retrieve an answer.
 
-    Writes each candidate with "rank", that of the first passage with an answer, and "top1", title and text of its first
+    Adds to each candidate "rank", the rank of the first passage with an answer, and "top1", title and text of the top
     passage.
 
     Examples:
@@ -72,7 +72,7 @@ def rerank_queries__label(
 
 
 @with_settings(QueryRerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
+@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labeled: Annotated[
         str, make_argument("LABELED", "Labeled candidates, output of drtk rerank-queries label; - is stdin.")
@@ -102,9 +102,9 @@ def rerank_queries__train(
     settings: QueryRerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a model that ranks expansions by what they retrieve.
+    """Train a model that ranks expansions by how well they retrieve.
 
-    Makes a model folder; with --dev KIND=FILE, a folder of such folders, one per kind.
+    Makes a model folder; with --dev KIND=FILE, a folder with one model folder per kind.
 
     Examples:
     drtk rerank-queries train labels.jsonl --queries questions.jsonl --preset ear-ri --model deberta-v3-base -o scorer
@@ -116,7 +116,7 @@ def rerank_queries__train(
         raise UsageError("--dev: give one FILE, or KIND=FILE for each kind")
     for name in devs:
         if name.startswith((".", "best-", "checkpoint")):
-            raise UsageError(f"--dev: '{name}' cannot be the name of a folder for its model")
+            raise UsageError(f"--dev: kind '{name}' cannot be the name of a model folder")
     if "" not in devs and settings.dev_kind is not None:
         raise UsageError("`dev_kind` requires --dev FILE, without a kind")
     if not devs and dev_queries is not None:
@@ -212,7 +212,7 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
 
 @with_settings(ChooseSettings)
 @with_settings(RunnerSettings, name="running")
-@folder_maker("queries", resume=True)
+@folder_command("queries", resume=True)
 def rerank_queries__apply(
     output: Folder,
     queries: Queries,
@@ -275,7 +275,7 @@ def rerank_queries__apply(
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")
     if over := counts.get("above Lucene's limit"):
         warn(
-            f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words: drtk search takes them, Lucene by default "
+            f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words: drtk search accepts them, Lucene by default "
             f"does not; --set max_clauses={LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}

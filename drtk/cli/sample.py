@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import folder_maker
+from drtk.cli.decorators import folder_command
 from drtk.cli.options import make_argument, with_settings
 from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 
 
 @with_settings(SampleSettings)
-@folder_maker("sample")
+@folder_command("sample")
 def sample(
     output: Annotated[str, make_argument("DIR", "Output folder.")], *, settings: SampleSettings, job: FolderJob
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import ScoreSettings
@@ -16,7 +16,7 @@ BATCH_SIZE = 16  # examples that are scored and saved together; each may have hu
 
 @with_settings(ScoreSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("examples", parts=True)
+@filter_command("examples", sharded=True)
 def score(
     corpus: Corpus,
     queries: Queries,

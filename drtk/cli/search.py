@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.config import SEARCH, check_effects
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -23,7 +23,7 @@ TERMINAL_DEPTH = 5  # passages printed for a typed query
 
 
 @with_settings(SearchSettings, panel=SEARCH)
-@record_filter("run")
+@filter_command("run")
 def search(
     paths: Annotated[
         list[str],
@@ -71,7 +71,7 @@ def search(
     from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
     from drtk.runtime.manifest import read_manifest
 
-    folders, source = sort_paths(paths)
+    folders, source = split_paths(paths)
     for folder in folders:
         check_effects(settings, others={"index_type": read_manifest(folder).get("type")})
     if question is not None and (source or by == "source" or job.output != "-"):
@@ -86,7 +86,7 @@ def search(
         print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
     options = RankingOptions(
-        settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id
+        settings.depth or RUN_DEPTH, _get_document_mapper(corpus) if by == "source" else None, drop_same_id
     )
     try:
         if tune:
@@ -104,7 +104,7 @@ def search(
         raise RecordError(error.place, f"{error.problem}; {hint}") from None
 
 
-def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
+def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     """Split paths into index folders and the one source of queries: a file, "-", an embeddings folder, or None.
 
     Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
@@ -134,14 +134,14 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     if not folders:
         raise UsageError(f"no index among {', '.join(paths)}; make one with drtk index")
     if len(folders) > len(set(folders)):
-        raise UsageError("an index folder is given twice; give each folder once")
+        raise UsageError("an index folder is given twice; give each folder only once")
     if len(sources) > 1:
         raise UsageError(f"give only one query source, got {' and '.join(sources)}")
     return folders, sources[0] if sources else None
 
 
-def _document_names(corpus: str | None) -> Callable[[str], str]:
-    """Return the function from a passage id to its document id, read from the corpus if there is one."""
+def _get_document_mapper(corpus: str | None) -> Callable[[str], str]:
+    """Return a function that maps a passage id to its document id, according to `corpus` if it is given."""
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
@@ -158,7 +158,7 @@ def print_passages(
 ) -> None:
     """Print the `k` best passages for a query, or for each line of stdin if the query is "-".
 
-    corpus: the file with the texts; None for the corpus that the index names
+    corpus: file with the texts, by default the corpus that is recorded in the index
     Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
     """
     from drtk.data.corpus_store import CorpusStore
@@ -174,29 +174,31 @@ def print_passages(
     stores = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
     _warn_if_corpus_changed(collection, corpora)
     if not stores:
-        log("printing ids only: the index names no existing corpus; name the file: --corpus FILE")
+        log("printing ids only: the corpus of the index was not found; give it with --corpus FILE")
     use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
     has_warned = False
-    for text in [question] if question != "-" else _stdin_lines():
+    for text in [question] if question != "-" else _iter_stdin_lines():
         if question == "-":
             print(highlight(escape_control_characters(text)))
         ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
         if not ranking:
-            log("nothing found")
+            log("no passages found")
         passages = [
             next((passage for store in stores if (passage := store.get(id)) is not None), None) for id, _ in ranking
         ]
         if stores and None in passages and not has_warned:
             has_warned = True
-            log(f"{', '.join(corpora)}: some retrieved passages are missing; check that it is the corpus of the index")
+            log(
+                f"{', '.join(corpora)}: some retrieved passages are missing; check that this is the corpus of the index"
+            )
         width = shutil.get_terminal_size().columns
         for line in format_passages(text, ranking, passages, width=width, highlight=highlight):
             print(line, flush=True)
 
 
-def _stdin_lines() -> Iterator[str]:
-    """Yield the lines of stdin as they arrive, without blank ones."""
+def _iter_stdin_lines() -> Iterator[str]:
+    """Yield the lines of stdin as they arrive, except blank lines."""
     from drtk.runtime.streams import iter_raw_lines
 
     for number, line in enumerate(iter_raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
@@ -209,7 +211,7 @@ def _stdin_lines() -> Iterator[str]:
 
 
 def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
-    """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
+    """Warn if the corpus of an index changed after indexing, so that its texts may differ from those ranked."""
     from drtk.data.checks import find_origins
     from drtk.runtime.integrity import compute_content_digest
     from drtk.runtime.progress import warn

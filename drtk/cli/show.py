@@ -34,7 +34,7 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (name, description) of a model's network, or of each tower, and of its training loss if there is a log."""
     for place in (folder, folder / "query", folder / "passage"):
         if (place / CONFIG).exists():
-            yield ("network" if place == folder else f"{place.name}s by"), _network(place)
+            yield ("network" if place == folder else f"{place.name}s by"), _describe_network(place)
     if (folder / LOG).exists():
         from drtk.evaluation.curves import describe_loss, read_curves
 
@@ -45,7 +45,7 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
             return  # no loss, or a damaged log, which `drtk plot` reports
 
 
-def _network(folder: Path) -> str:
+def _describe_network(folder: Path) -> str:
     config = read_object(folder / CONFIG, vocab_size=int | None)
     parts = [str(config.get("model_type", "of an unknown kind"))]
     layers, width = (next((config[name] for name in names if name in config), None) for names in (_LAYERS, _WIDTHS))
@@ -54,12 +54,12 @@ def _network(folder: Path) -> str:
     if config.get("vocab_size"):
         parts.append(f"{config['vocab_size']:,} word pieces")
     if (folder / WEIGHTS).exists():
-        parts.append(f"{_parameters(folder / WEIGHTS):,} parameters")
+        parts.append(f"{_count_parameters(folder / WEIGHTS):,} parameters")
     return ", ".join(parts)
 
 
-def _parameters(path: Path) -> int:
-    """Return the number of parameters of a safetensors file, from its header: its length in 8 bytes, then JSON."""
+def _count_parameters(path: Path) -> int:
+    """Return the number of parameters in a safetensors file, according to its JSON header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -70,7 +70,7 @@ def _parameters(path: Path) -> int:
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
-    """Yield the preset of a pre-training run, with its slots and terms; only its name if drtk cannot parse it."""
+    """Yield lines that describe a pre-training preset: its name, slots and loss terms; only the name if it cannot be parsed."""
     from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
@@ -91,7 +91,7 @@ _SHOWN_SEPARATELY = (
 )
 
 
-def manifest_of(path: str) -> Manifest | None:
+def find_manifest(path: str) -> Manifest | None:
     """Return the manifest of a finished folder or of a file; None for a file without one.
 
     Raises DrtkError for a missing path, MismatchError for a folder that is unfinished or was not made by drtk.
@@ -107,9 +107,9 @@ def manifest_of(path: str) -> Manifest | None:
     return read_json(beside) if beside.exists() else None
 
 
-def manifest_json(path: str) -> str:
+def format_manifest(path: str) -> str:
     """Return the manifest as indented JSON. Raises DrtkError if there is none."""
-    manifest = manifest_of(path)
+    manifest = find_manifest(path)
     if manifest is None:
         raise DrtkError(f"{path}: has no manifest, {get_manifest_path(path).name}; omit --json")
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
@@ -117,47 +117,47 @@ def manifest_json(path: str) -> str:
 
 def describe(path: str, *, count: int) -> str:
     """Return the manifest and the first `count` records of a file as text."""
-    manifest = manifest_of(path)
+    manifest = find_manifest(path)
     lines: list[str] = []
     if manifest is not None:
         about = list(describe_model(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
-        lines += _manifest_lines(manifest, about)
+        lines += _iter_manifest_lines(manifest, about)
     if not Path(path).is_dir():
-        first = list(islice(_records(path), count))
+        first = list(islice(_iter_records(path), count))
         lines += [""] * bool(lines and first) + first
     return "".join(f"{escape_control_characters(line)}\n" for line in lines)
 
 
-def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
-    yield _entry("kind", manifest.get("kind"))
+def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+    yield _format_entry("kind", manifest.get("kind"))
     for name, description in about:
         yield from _wrap(name, description)
     for name, value in manifest.items():
         if name not in _SHOWN_SEPARATELY:
-            yield from _value_lines(name, [*value] if name == "files" else value)
-    yield from _value_lines("counts", manifest.get("counts", {}))
-    yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
-    yield _entry("command", manifest.get("command"))
+            yield from _iter_value_lines(name, [*value] if name == "files" else value)
+    yield from _iter_value_lines("counts", manifest.get("counts", {}))
+    yield _format_entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
+    yield _format_entry("command", manifest.get("command"))
     for item in manifest.get("inputs", []):
         size = f", {item['bytes']:,} bytes" if "bytes" in item else ""
         digest = f", digest {item['digest']}" if item.get("digest") else ""
-        yield _entry("input", f"{item['path']}{size}{digest}")
+        yield _format_entry("input", f"{item['path']}{size}{digest}")
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
         lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
         for number, line in enumerate(lines):
             yield from _wrap("" if number else "recipe", line)
-    yield from _value_lines("settings", settings)
-    yield from _value_lines("versions", manifest.get("versions", {}))
+    yield from _iter_value_lines("settings", settings)
+    yield from _iter_value_lines("versions", manifest.get("versions", {}))
 
 
-def _entry(name: str, value: Any) -> str:
+def _format_entry(name: str, value: Any) -> str:
     return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
 
 
-def _value_lines(name: str, value: Any) -> Iterator[str]:
-    """Yield the lines of a manifest's entry; none if it is empty."""
+def _iter_value_lines(name: str, value: Any) -> Iterator[str]:
+    """Yield the lines for an entry of a manifest; no line for an empty entry."""
     if _is_empty(value):
         return
     if isinstance(value, dict):
@@ -166,7 +166,7 @@ def _value_lines(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
-        yield _entry(name, _format_setting(value) if isinstance(value, bool) else value)
+        yield _format_entry(name, _format_setting(value) if isinstance(value, bool) else value)
 
 
 def _is_empty(value: Any) -> bool:
@@ -184,11 +184,11 @@ def _format_setting(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list) and not _is_nested(value):
         return ",".join(map(str, value))
-    return _to_text(value)
+    return _format_value(value)
 
 
 def _wrap(name: str, text: str) -> Iterator[str]:
-    """Yield the lines of a text after its name, wrapped to the width of the terminal."""
+    """Yield the lines of a name and its text, wrapped to the width of the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     yield from textwrap.wrap(
         text,
@@ -200,11 +200,11 @@ def _wrap(name: str, text: str) -> Iterator[str]:
     )
 
 
-def _to_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
-def _records(path: str) -> Iterator[str]:
+def _iter_records(path: str) -> Iterator[str]:
     """Yield records: JSON objects field by field, other lines unchanged."""
     limit = 3 * max(40, shutil.get_terminal_size().columns)
     for _, line in InputTracker().iter_lines(path):
@@ -215,7 +215,7 @@ def _records(path: str) -> Iterator[str]:
         except ValueError:  # TSV, a run, or damaged
             yield _clip(line.decode(errors="replace"), limit)
             continue
-        fields = (_clip(f"{field:<11} {_to_text(value)}", limit) for field, value in row.items())
+        fields = (_clip(f"{field:<11} {_format_value(value)}", limit) for field, value in row.items())
         yield "\n".join(fields) + "\n"
 
 
@@ -225,7 +225,7 @@ def _clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 2] + " …"
 
 
-TOP = 5  # heaviest words listed below a passage
+NUM_TOP_WORDS = 5  # heaviest words listed below a passage
 
 
 @plain_command
@@ -238,23 +238,28 @@ def show(
     ] = False,
     top: Annotated[
         int,
-        make_option("--top N", "Number of words with the highest weights to list per passage (term-weights).", min=0),
-    ] = TOP,
+        make_option(
+            "--top N", "Number of words with the highest weights to list per passage (with --term-weights).", min=0
+        ),
+    ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,
         make_option("--tokenizer NAME", "Tokenizer of the term weights. [default: as recorded with the passages]"),
     ] = None,
     html: Annotated[
-        str | None, make_option("--html FILE", "HTML file for the weighted passages (term-weights).")
+        str | None, make_option("--html FILE", "HTML file for the weighted passages (with --term-weights).")
     ] = None,
     with_files: WithFiles = None,
     preset: Annotated[
         str | None,
         make_option("--preset NAME", "Show the model inputs and labels that this pre-training preset makes."),
     ] = None,
-    model: Annotated[str | None, make_option("--model MODEL", "Model whose tokenizer is used with --preset.")] = None,
+    model: Annotated[
+        str | None, make_option("--model MODEL", "Model whose tokenizer splits the passages (required with --preset).")
+    ] = None,
     generator: Annotated[
-        str | None, make_option("--generator MODEL", "Masked language model that proposes replacement tokens (preset).")
+        str | None,
+        make_option("--generator MODEL", "Masked language model that proposes replacement tokens (with --preset)."),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -286,12 +291,12 @@ def show(
         if json:
             raise UsageError("--json cannot be combined with --term-weights or --html")
         _show_term_weights(path, count, top, tokenizer or "", html, with_files or [])
-    elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} requires --term-weights or --html")
+    elif top != NUM_TOP_WORDS or tokenizer is not None:
+        raise UsageError(f"{'--tokenizer' if top == NUM_TOP_WORDS else '--top'} requires --term-weights or --html")
     elif with_files:
         raise UsageError("--with requires --term-weights or --preset")
     else:
-        sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
+        sys.stdout.write(format_manifest(path) if json else describe(path, count=count))
 
 
 def _show_term_weights(
@@ -314,7 +319,7 @@ def _show_term_weights(
 
 
 def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
-    """Print the model inputs and labels that a pre-training preset makes; see `preview_slots` for the options."""
+    """Print the model inputs and labels that a pre-training preset makes. `options` are passed to `preview_slots`."""
     from drtk.config import load_preset
     from drtk.pretraining.preview import preview_slots
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from drtk.cli.decorators import record_filter
+from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
 from drtk.config import METHOD, list_changed_fields
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
@@ -37,7 +37,7 @@ _PURPOSES = {
 @with_settings(WeightingSettings)
 @with_settings(RunnerSettings, name="running")
 @with_settings(WeightTrainingConfig, name="training")
-@record_filter("corpus", passages=True, bare=True, parts=True, trains="train")
+@filter_command("corpus", passages=True, bare=True, sharded=True, model_parameter="train")
 def termweight(
     method: Annotated[str, make_option("--method METHOD", f"{', '.join(TERM_WEIGHTS)}.", panel=METHOD)],
     source: Source = "-",
@@ -53,7 +53,7 @@ def termweight(
         list[str] | None,
         make_option(
             "--collection FILE",
-            "File of collection statistics, written by --collect; several files are summed; repeatable.",
+            "Collection statistics from --collect; repeatable, several files are summed.",
         ),
     ] = None,
     collect: Annotated[
@@ -70,7 +70,9 @@ def termweight(
     ] = False,
     train: Annotated[
         str | None,
-        make_option("--train EXAMPLES", "Train --model on these examples into the folder -o (deepct, deepimpact)."),
+        make_option(
+            "--train EXAMPLES", "Train --model on these examples, and write the model to -o (deepct, deepimpact)."
+        ),
     ] = None,
     corpus: Annotated[
         str | None, make_option("--corpus FILE", "Corpus with the passages of the --train examples.")
@@ -128,7 +130,7 @@ def termweight(
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--stopword-share requires --output, because it prints to standard output")
+        raise UsageError("--stopword-share requires --output if stdout is a terminal")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

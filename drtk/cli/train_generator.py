@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from drtk.cli.decorators import OF_TRAINING, folder_maker
+from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import Device, Folder, Seed, make_argument, make_option, with_settings
 from drtk.config import EVALUATION
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -23,7 +23,7 @@ EXPANDS = "expands"  # entry of meta.json: the kind of expansion a generator wri
 
 
 def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> None:
-    """Raise UsageError for files that the task does not read, or that are missing."""
+    """Raise UsageError if the task does not use a given file, or requires a file that is not given."""
     task = settings.task
     needs_run = task in ("gar-sentence", "gar-title")
     for name in () if needs_run else ("run", "dev_run"):
@@ -114,7 +114,7 @@ def _train_folds(
     check_folds(pairs, folds, dev, settings)
     resuming = job.is_resuming
     folder = job.begin()
-    _record(pairs, folds, folder, resuming)
+    _write_questions(pairs, folds, folder, resuming)
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
@@ -122,7 +122,7 @@ def _train_folds(
         if get_rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
             write_question_record(target, (query for query in pairs.all_questions if folds[query.id] != facts["fold"]))
-            manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
             write_manifest(
@@ -137,8 +137,8 @@ def _train_folds(
     job.finish(kind=KIND, folds=len(numbers), **{EXPANDS: settings.kind})
 
 
-def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
-    """Write the record of the questions before training. Raises MismatchError if a resumed run started with other questions."""
+def _write_questions(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
+    """Write the file of training questions. Raises MismatchError if the interrupted run had other questions."""
     from drtk.training.distributed import get_rank
     from drtk.training.folds import QUESTIONS, format_question_record, write_question_record
 
@@ -152,7 +152,7 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
     write_question_record(folder, pairs.all_questions, folds)
 
 
-def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
+def _describe_model(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import INPUT_ENTRY
 
     about: dict[str, Any] = {INPUT_ENTRY: start.input_format.to_dict(), "architecture": start.architecture}
@@ -160,7 +160,7 @@ def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
 
 
 @with_settings(GeneratorConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=OF_TRAINING)
+@folder_command("model", resume=True, may_differ=TRAINING_MAY_DIFFER)
 def train_generator(
     source: Annotated[
         str, make_argument("INPUT", "Training examples, passages with queries, or questions with answers (GAR).")
@@ -194,8 +194,8 @@ def train_generator(
 ) -> None:
     """Train a model that generates queries for passages, or expansions for questions.
 
-    Makes a model folder that doc2query or expand-queries, and transformers load. Its log.jsonl has the loss and, for
-    held-out pairs, ROUGE.
+    Writes a model folder for drtk doc2query or drtk expand-queries, and for transformers. Its log.jsonl has the loss and,
+    for held-out pairs, ROUGE.
 
     Examples:
     drtk train-generator examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model t5-base -o doc2query
@@ -242,9 +242,9 @@ def train_generator(
     resuming = job.is_resuming
     folder = job.begin()
     if questions is not None:
-        _record(questions, None, folder, resuming)
+        _write_questions(questions, None, folder, resuming)
     facts = generator.train_generator(trained, folder, start=start, config=settings, dev=evaluated, **training)
     best = facts.pop("best", None)
     counts = {"pairs": len(trained)} if questions is None else {"trained with": len(trained)}
     job.counts |= {**counts, "dev pairs": len(evaluated), **facts}
-    job.finish(**_describe(start, settings), best=best)
+    job.finish(**_describe_model(start, settings), best=best)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from drtk.cli.decorators import OF_TRAINING, folder_maker
+from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import (
     Corpus,
     Device,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
+@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples, or a TREC run (hlatr); - is stdin.")],
     output: Folder,
@@ -49,7 +49,9 @@ def train_reranker(
     ] = None,
     dev_run: Annotated[
         str | None,
-        make_option("--dev-run RUN", "TREC run of the --dev queries, which is reranked to evaluate.", panel=EVALUATION),
+        make_option(
+            "--dev-run RUN", "TREC run of the --dev queries, which is reranked for evaluation.", panel=EVALUATION
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
@@ -72,11 +74,11 @@ def train_reranker(
     lists = {"vectors": vectors, "qrels": qrels}
     for name, value in (texts if hlatr else lists).items():
         if value is not None:
-            raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`")
+            raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`; omit it")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
             more = "; make it with drtk rerank RUN --vectors DIR" if name == "vectors" else ""
-            raise UsageError(f"`{name}`: is required by `kind={settings.kind}`{more}")
+            raise UsageError(f"`{name}` is required by `kind={settings.kind}`{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
@@ -96,7 +98,7 @@ def train_reranker(
         from drtk.models.model_folder import locate
 
         locate(model)
-    probe = None if dev is None or dev_run is None else _probe(dev, dev_run, settings, job)
+    probe = None if dev is None or dev_run is None else _build_probe(dev, dev_run, settings, job)
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
@@ -104,7 +106,7 @@ def train_reranker(
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
-def _probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
+def _build_probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
     from drtk.data.beir import find_qrels
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
@@ -148,7 +150,7 @@ def _train_on_pairs(
     start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=MAX_LENGTH)
     build_evaluator = None
     if probe is not None and dev is not None:
-        dev_queries, passages = _dev_texts(dev, probe, corpus, job)
+        dev_queries, passages = _load_dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
             map(digest_question, dev_queries.values()),
             {digest_question(data.queries[id]) for id in data.examples.query_ids},
@@ -177,8 +179,8 @@ def _train_on_pairs(
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
 
-def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
-    """Return the texts of the evaluation queries, and the corpus of their candidates: the folder's, or `corpus`."""
+def _load_dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
+    """Return the texts of the development queries, and the corpus of their candidates: that in `dev`, else `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from drtk.cli.decorators import OF_TRAINING, folder_maker
+from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import (
     Corpus,
     Device,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RetrieverConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "grad_cache"))
+@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "grad_cache"))
 def train_retriever(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples; - is stdin.")],
     corpus: Corpus,

@@ -67,14 +67,14 @@ class JudgedHits:
         query, retrieved, judged = self._example
         hint = "check that run and judgments are of the same collection"
         if self._names_documents:
-            hint = "judgments are of documents, not passages; use `by=source`"
+            hint = "the judgments are of source documents, not of passages; use `by=source`"
         return (
             f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
             f"judged '{judged}'); {hint}"
         )
 
     def check(self) -> None:
-        """Log a warning if no judged document was retrieved. Raises UsageError if the hits are passages of judged ones."""
+        """Log a warning if no judged document was retrieved. Raises UsageError if passages of judged documents were."""
         if (problem := self.describe_problem()) is not None:
             if self._names_documents:
                 raise UsageError(problem)
@@ -90,7 +90,7 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield the hits of each query that are in the corpus, and an error for each other hit.
+    """Yield the hits of each query that are in the corpus, and an error for each hit that is not.
 
     queries: the known query ids
     depth: number of best hits per query to look up

@@ -104,7 +104,7 @@ def _create_text_jobs(
 
 
 class _TextLookup:
-    """Lookup of texts that a format needs and examples lack, in the files `queries` and `corpus`."""
+    """Adds the texts that the output format requires to examples with ids only, from `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker
@@ -133,13 +133,17 @@ class _TextLookup:
     @cached_property
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
-            raise UsageError("the format contains texts of queries, but the input has only ids; `queries` is required")
+            raise UsageError(
+                "the output format contains the texts of queries, but the input only their ids; give `queries`"
+            )
         return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
 
     @cached_property
     def _store(self) -> CorpusStore:
         if self._settings.corpus is None:
-            raise UsageError("the format contains texts of passages, but the input has only ids; `corpus` is required")
+            raise UsageError(
+                "the output format contains the texts of passages, but the input only their ids; give `corpus`"
+            )
         from drtk.data.corpus_store import CorpusStore
 
         self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})
@@ -175,9 +179,9 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
         if batch[-1] is _CLOSING:
             yield form.footer
 
-    def frame() -> Iterator[Any]:
+    def add_markers() -> Iterator[Any]:
         yield _OPENING
         yield from stream
         yield _CLOSING
 
-    job.run(frame() if framed else stream, work)
+    job.run(add_markers() if framed else stream, work)

@@ -32,7 +32,7 @@ PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a quer
 class Shard:
     """A shard of an embeddings folder. Ids and vectors are loaded on first use.
 
-    pairs: whether an id is a query id and a document id, separated by a tab
+    pairs: whether each id consists of a query id and a document id, separated by a tab
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class Shard:
         try:
             ids = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise DrtkError(f"{path}: cannot be read: {error}; encode the folder again") from error
+            raise DrtkError(f"{path}: cannot be read: {error}; encode the texts again") from error
         if len(ids) != self.rows:
             raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.rows:,}")
         for row, id in enumerate(ids, start=1):
@@ -216,7 +216,7 @@ class PairVectors:
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(
-                        f"{folder}: the pairs of query '{query}' are not consecutive; write the folder again"
+                        f"{folder}: the pairs of query '{query}' are not consecutive; run `drtk rerank` with `vectors` again"
                     )
                 self._places[query] = (number, start, count)
                 start += count

@@ -30,14 +30,14 @@ class DuplicateFinder:
         """Add a pair."""
         self._pairs.append((key, value))
         if len(self._pairs) >= self._max_pairs:
-            self._spill()
+            self._spill_to_disk()
 
     def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (key, its values in the order of `add`) for each key that was added more than once."""
         if self._folder is None:
             yield from _iter_duplicates(self._pairs)
             return
-        self._spill()
+        self._spill_to_disk()
         for number in range(self._num_files):
             path = Path(self._folder.name) / str(number)
             if path.exists():
@@ -45,7 +45,7 @@ class DuplicateFinder:
                     pairs = (line[:-1].partition("\t") for line in file)
                     yield from _iter_duplicates((key, value) for key, _, value in pairs)
 
-    def _spill(self) -> None:
+    def _spill_to_disk(self) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="drtk-")
         lines: list[list[str]] = [[] for _ in range(self._num_files)]
@@ -76,13 +76,13 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "unreadable": (True, "lines that drtk cannot read"),
     "duplicate": (True, "repeated ids, or repeated pairs of query and document"),
     "unknown-passage": (True, "ids of documents that are not in the corpus"),
-    "unknown-query": (True, "ids of queries that are not among the queries"),
+    "unknown-query": (True, "ids of queries that are not in the query file"),
     "positive-and-negative": (True, "passages that are both a positive and a negative of an example"),
     "judged-relevant": (True, "negatives that are judged relevant"),
     "rank-order": (True, "ranks that do not increase from line to line"),
-    "score-order": (True, "scores above the score of the rank before: ranks and scores disagree"),
+    "score-order": (True, "scores above the score of the previous rank"),
     "split-query": (True, "queries whose lines are not consecutive"),
-    "mixed-depth": (True, "candidates with another depth than others of the same query and kind"),
+    "mixed-depth": (True, "candidates that differ in depth from others of the same query and kind"),
     "no-score": (True, "predictions without a score, for queries with several predictions"),
     "damaged-file": (True, "files that are missing or were changed after drtk wrote them"),
     "leak": (True, "texts that also occur in the other file"),
@@ -103,7 +103,7 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "not-judged": (False, "queries without any judgment"),
     "rank-gap": (False, "queries whose ranks are not 1, 2, 3, …"),
     "not-compared": (False, "folders whose meta.json records no sizes and digests of files"),
-    "tie": (False, "scores equal to the score of the rank before; such ties are ordered by id"),
+    "tie": (False, "scores equal to the score of the previous rank; such ties are ordered by id"),
 }
 
 
@@ -131,7 +131,7 @@ class Findings:
     _kept: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def add(self, check: str, line: int, message: str) -> None:
-        """Add a problem.
+        """Add a problem that was found.
 
         check: a name in CHECKS; line: its line number, or 0 for the whole file
         """

@@ -39,7 +39,7 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
 def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
     """Yield (line, bytes of an element).
 
-    Instead of the bytes, the last item may be a ValueError (too long), None (the file ends early) or b"" (not an object).
+    If the array is invalid, the last item has None (the file ends early), b"" (not an object) or a ValueError (too long).
     """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
@@ -78,7 +78,7 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
 
 
 def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
-    """Read until the object at `start` is complete; return the text and the object's begin and end (-1: the file ends)."""
+    """Read until the object at `start` is complete; return the text, start and end of the object (end -1: the file ends)."""
     depth, at = 0, start
     while True:
         for token in _JSON_TOKEN.finditer(text, at):
@@ -108,7 +108,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
 
 
 def _is_closed_string(string: bytes) -> bool:
-    """Return whether a match of a string includes its closing quote."""
+    """Return whether a JSON string includes its closing quote."""
     if len(string) < 2 or string[-1:] != b'"':
         return False
     body = string[1:-1]

@@ -95,7 +95,7 @@ def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
 def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
     """Group runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
 
-    Raises UsageError for a repeated file, and for a name that is also the name of a file without one.
+    Raises UsageError for a repeated file, and for a NAME that equals the file name of an argument without NAME.
     """
     named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
     file_names = {
@@ -121,7 +121,7 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
 
 
 def is_named(argument: str) -> bool:
-    """Return whether an argument is NAME=FILE, and not a file with an equals sign in its name."""
+    """Return whether an argument is NAME=FILE, not a file name that contains an equals sign."""
     name, equals, source = argument.partition("=")
     return bool(equals and name and source) and not Path(argument).exists()
 
@@ -157,7 +157,7 @@ def _get_stem(source: str) -> str:
 def iter_aligned(
     first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
 ) -> Iterator[tuple[str, list[Entry | None]]]:
-    """Yield (query, its entry in each run, or None): the queries of the first run in order, then further queries of the others.
+    """Yield (query, its entry or None in each run), first for the queries of `first`, then for those in `others` only.
 
     `others` is emptied, to save memory.
     """

@@ -150,16 +150,16 @@ _ROW_OF: dict[str, Callable[[Any], Row]] = {
 }
 
 
-def write_parquet(read: ReadRecords, kind: str, job: FilterJob) -> None:
-    """Write records to a Parquet file. They are read twice, the first time to infer the types of the columns.
+def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
+    """Write records to a Parquet file. The records are read twice, first to infer the types of the columns.
 
-    read: returns an iterator over the records; kind: "passages", "queries" or "examples"
+    read_records: returns an iterator over the records; kind: "passages", "queries" or "examples"
     Raises UsageError without a named output, DrtkError if records differ in the type of a field.
     """
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
-        count = _write_rows(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
+        count = _write_rows(read_records(job.tracker), kind, _infer_schema(read_records, kind, job.tracker), part)
         sync(part)
         commit(part, Path(job.output), _build_manifest(job, count, clock))
     except OSError as error:
@@ -170,7 +170,7 @@ def write_parquet(read: ReadRecords, kind: str, job: FilterJob) -> None:
     _log_summary(job, kind, count, clock)
 
 
-def write_dataset(read: ReadRecords, kind: str, job: FilterJob) -> None:
+def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
     datasets = require_library("datasets", "writing a data set")
@@ -178,10 +178,10 @@ def write_dataset(read: ReadRecords, kind: str, job: FilterJob) -> None:
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        schema = _infer_schema(read, kind, job.tracker)
+        schema = _infer_schema(read_records, kind, job.tracker)
         rows = part / "rows.parquet"
         part.mkdir(parents=True)
-        count = _write_rows(read(job.tracker), kind, schema, rows)
+        count = _write_rows(read_records(job.tracker), kind, schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
         dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
@@ -211,11 +211,11 @@ def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
         yield [{name: value for name, value in row.items() if value != {}} for row in batch]  # Parquet has no {}
 
 
-def _infer_schema(read: ReadRecords, kind: str, tracker: InputTracker) -> Any:
-    """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
+def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -> Any:
+    """Return the Arrow schema of all records; number types are widened, and the fields of objects are merged."""
     pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
-    for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
+    for rows in _iter_row_groups(read_records(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
         try:
             schema = pa.unify_schemas(
                 [schema, pa.Table.from_pylist(_add_all_fields(rows)).schema], promote_options="permissive"

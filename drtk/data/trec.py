@@ -243,7 +243,7 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
     first: dict[str, int] = {}
     for position, doc_id in enumerate(hits.doc_ids):
         if first.setdefault(doc_id, position) != position:
-            problem = f"document '{doc_id}' is given to query '{hits.query_id}' a second time"
+            problem = f"document '{doc_id}' is listed a second time for query '{hits.query_id}'"
             tracker.skip_or_raise(
                 RecordError(
                     f"{name_of(source)}:{hits.lines[position]}",

@@ -105,7 +105,7 @@ def _unquote(field: str) -> str:
 
 
 def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield (line number, row) of DPR's TSV. A quoted field may contain tabs and several lines; the first one counts."""
+    """Yield (line number, row) of DPR's TSV. A quoted field may contain tabs and line ends; the number is that of the first line."""
     waiting: deque[Line] = deque()
     while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
         number, line = first
@@ -130,7 +130,7 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Return the fields of a row that continues on the next lines, and the lines read; no fields if the row does not end."""
+    """Return the fields of a row that continues on the next lines, [] if it does not end; and the lines that were read."""
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
         following = waiting.popleft() if waiting else next(lines, None)

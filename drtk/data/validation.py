@@ -105,7 +105,7 @@ class FindingsTracker(InputTracker):
 
 
 class ReferenceFiles:
-    """The corpus, queries and judgments with which a file is compared."""
+    """The corpus, queries and judgments with which the ids in a file are compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, field, kinds in (
@@ -228,7 +228,7 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
     query_id, documents = ranked[0][1].query_id, set[str]()
     for line, hit in ranked:
         if hit.doc_id in documents:
-            findings.add("duplicate", line, f"document '{hit.doc_id}' is given to query '{query_id}' a second time")
+            findings.add("duplicate", line, f"document '{hit.doc_id}' is listed a second time for query '{query_id}'")
         documents.add(hit.doc_id)
     for (_, above), (line, hit) in pairwise(ranked):
         if hit.rank <= above.rank:
@@ -385,10 +385,10 @@ def _add_missing_queries(
 
 
 def add_repeated(
-    grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
+    duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each further line of a repeated key; `describe` returns the message for a key and its first line."""
-    for key, lines in grouping.iter_duplicates():
+    """Add a finding for each repetition of a key. `describe` returns its message from the key and the line of its first use."""
+    for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from drtk.config import plain_type
+from drtk.config import strip_optional
 from drtk.errors import UsageError
 from drtk.pretraining import OBJECTIVES
 from drtk.pretraining.composition import (
@@ -202,13 +202,13 @@ def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | No
 
 
 def _convert_value(value: Any, kind: Any, name: str) -> Any:
-    if get_origin(plain_type(kind)) is tuple:
+    if get_origin(strip_optional(kind)) is tuple:
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
             raise UsageError(f"{name}: expected a name or a list of names, got {value!r}")
         return tuple(names)
     check_type(value, kind, name)
-    return float(value) if plain_type(kind) is float else value
+    return float(value) if strip_optional(kind) is float else value
 
 
 def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:

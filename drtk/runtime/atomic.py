@@ -25,7 +25,7 @@ REPLACES = "replaces"  # entry in the manifest of NAME.part: the file that `comm
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. The block must not wait for other threads or processes.
+    """Context manager that delays Ctrl-C to its end. Its block must not wait for other threads or processes.
 
     Masking the signal would not work: another thread would receive it, and Python would still interrupt the main thread.
     Only the main thread is ever interrupted, so the function has no effect in other threads.
@@ -128,7 +128,7 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
 
 
 def list_temporary_files(final: Path) -> list[Path]:
-    """Return the temporary files of small writes that a killed run left next to `final`."""
+    """Return the temporary files of `write_bytes` that a killed run left next to `final`."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 

@@ -129,7 +129,7 @@ class FilterJob:
     shard: the shard of the input to process
     lookups: further files and folders on which the output depends
     log_summary: log the final counts; otherwise only in verbose mode
-    no_input: a warning to log if there are no input records, for example because a command before it in a pipe failed
+    no_input: a warning to log if the input has no records, for example because a previous command in a pipe failed
     find_problem: called at the end with the number of output lines; returns an error message if the output is useless
     side_outputs: further outputs, which are flushed to disk before each journal
     """
@@ -170,7 +170,7 @@ class FilterJob:
         return Path(self.output + ".part.json")
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings in a call from Python. The command line does this itself."""
+        """Check and record the settings. Call this in Python programs only: the command line does it itself."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -247,10 +247,10 @@ class FilterJob:
     ) -> None:
         """Write the results that `work` yields for each batch of records, in input order.
 
-        `work` may read batches ahead. A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
-        counted.
-        revise: optional second pass over all lines. The first pass writes them to NAME.part, or to a temporary file if
-            the output is a pipe
+        `work` may prefetch batches. A journal is written every two seconds, and when the run fails. Records of other
+        shards are skipped and not counted.
+        revise: optional second pass over the output lines of the first pass, which writes NAME.part, or a temporary file
+            if the output is a pipe
         """
         self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
@@ -341,16 +341,16 @@ class FilterJob:
 
     @contextmanager
     def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
-        """Yield the target of the first pass: the output, or a temporary file before a second pass to a pipe."""
+        """Yield the path to which the first pass writes: the output, or a temporary file if a second pass writes to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
             return
         with TemporaryDirectory(prefix="drtk-") as folder:
-            log(f"{self.command}: processing all records before writing the first; temporary folder {folder}")
+            log(f"{self.command}: all records are processed before output begins; temporary folder {folder}")
             yield str(Path(folder) / "records")
 
     def _run_second_pass(self, revise: SecondPass, part: Path) -> None:
-        """Write the output from the lines in `part`, which is kept until the output is complete."""
+        """Run the second pass on the lines in `part`, and write the output. `part` is kept until the output is complete."""
 
         def iter_lines() -> Iterator[bytes]:
             stream, raw = open_input(str(part))

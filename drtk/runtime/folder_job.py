@@ -83,7 +83,7 @@ class FolderJob:
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings in a call from Python. The command line does this itself."""
+        """Check and record the settings. Call this in Python programs only: the command line does it itself."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -213,7 +213,7 @@ class FolderJob:
         return self._find_changed_stream() is None and all(map(is_unchanged, read_json(self._unfinished)["inputs"]))
 
     def _read_interrupted(self) -> Manifest | None:
-        """Return the manifest of an interrupted run; None if there is none, or if its folder was being emptied."""
+        """Return the manifest of an interrupted run; None if there is none, or if the run was killed while it emptied the folder."""
         manifest = _load_manifest(self._unfinished)
         if manifest is None and self._unfinished.exists():
             raise DrtkError(f"{self._unfinished}: was not written by drtk; choose another folder")
@@ -273,7 +273,7 @@ class FolderJob:
             self._manifest["changes"] = changes
 
     def _describe_session(self) -> dict[str, Any]:
-        """Return the start time of this session (seconds since the epoch) and the duration of earlier sessions."""
+        """Return a manifest entry with the start time of this session (Unix time) and the duration of earlier sessions."""
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
     def _compute_seconds(self, manifest: Manifest) -> float:

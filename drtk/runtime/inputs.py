@@ -1,4 +1,4 @@
-"""Open and track the inputs of a command: their digests, the number of bad records, copies of streams."""
+"""Open and track the inputs of a command: record their digests, count bad records, copy streams."""
 
 from __future__ import annotations
 

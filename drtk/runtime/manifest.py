@@ -341,8 +341,10 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
     settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
     values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
-    paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    return [value for value in paths if _exists(value) and not is_stream(value)]
+    paths = [
+        value if _is_existing_path(value) else value.partition("=")[2] for value in values if isinstance(value, str)
+    ]
+    return [value for value in paths if _is_existing_path(value) and not is_stream(value)]
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -351,7 +353,7 @@ def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in find_inputs(lookups) if "files" in entry]
 
 
-def _exists(name: str) -> bool:
+def _is_existing_path(name: str) -> bool:
     try:
         return bool(name) and os.path.exists(name)
     except ValueError:  # a NUL character, so not a path

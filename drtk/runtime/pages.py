@@ -160,7 +160,7 @@ def render_details(summary: str, items: Iterable[str]) -> Markup:
 
 
 def render_passage_item(label: str, id: str, title: str, snippet: str) -> Markup:
-    """Render a passage as a list item: label, title, id, and a snippet with the words between MARKs highlighted.
+    """Render a passage as a list item: label, title, id, and a snippet with the words between HIGHLIGHT_MARKS highlighted.
 
     label: what the passage is, for example its rank
     """

@@ -40,10 +40,12 @@ Report = Callable[[int], None]  # called with the number of further records that
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """Settings of the runner of a batch function: this process or a Ray cluster."""
+    """Settings for where a batch function runs: in this process, or on a Ray cluster."""
 
-    runner: Literal["local", "ray"] = option("local", "Run in this process, or on Ray.", panel=HARDWARE)
-    ray_workers: int | None = setting(None, "Ray workers. [default: one per GPU, or per core without GPUs]", at_least=1)
+    runner: Literal["local", "ray"] = option("local", "Run in this process (local) or on Ray.", panel=HARDWARE)
+    ray_workers: int | None = setting(
+        None, "Number of Ray workers. [default: one per GPU, else one per core]", at_least=1
+    )
     ray_address: str = setting("", "Ray cluster address. [default: a local cluster]")
 
 
@@ -95,7 +97,7 @@ def map_batches(
     """Return a generator over the results of a batch function for each batch of records, in order.
 
     The caller must close the generator. The local runner builds the function at once, before any thread is started.
-    Batches are read from the first `next` on.
+    No batch is read before the first result is requested.
     build, arguments: `build(*arguments)` returns the batch function
     gpu: whether the function can use a GPU
     Raises the errors of building and calling the function; UsageError for an unknown runner.

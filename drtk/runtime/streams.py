@@ -153,7 +153,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     try:
         if source == STANDARD:
             if sys.stdin is None:
-                raise DrtkError("<stdin>: is closed")
+                raise DrtkError("<stdin>: is closed; give a file")
             raw: BinaryIO = sys.stdin.buffer
         else:
             if Path(source).is_dir():
@@ -266,7 +266,7 @@ class Output:
     scratch: remove the part at the end instead of renaming it
     journal: path of the part's journal, which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
-    Raises DrtkError for a folder and, when it is entered, if the output cannot be written or another run is writing it.
+    The constructor raises DrtkError for a folder; `begin`, if the output cannot be written or another run is writing it.
     """
 
     def __init__(
@@ -404,7 +404,7 @@ class Output:
 def _open_stdout() -> IO[bytes]:
     """Open a duplicate of stdout, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
-        raise DrtkError("standard output: is closed")
+        raise DrtkError("standard output: is closed; use --output FILE")
     sys.stdout.flush()
     return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 

@@ -102,14 +102,14 @@ def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) ->
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
     is_even = [noted and len(widths) == 1 for noted, widths in zip(find_note_columns(rows), lengths, strict=True)]
 
-    def line(fields: Sequence[str]) -> str:
+    def format_line(fields: Sequence[str]) -> str:
         return "| " + " | ".join(fields) + " |"
 
-    yield line([escape_markdown(name) for name in header])
-    yield line([":---" if text or even else "---:" for text, even in zip(is_text, is_even, strict=True)])
+    yield format_line([escape_markdown(name) for name in header])
+    yield format_line([":---" if text or even else "---:" for text, even in zip(is_text, is_even, strict=True)])
     for row in rows:
         cells = [(escape_markdown(str(cell.value)) + cell.note.replace("|", "\\|"), cell.best) for cell in row]
-        yield line([f"**{text}**" if best else text for text, best in cells])
+        yield format_line([f"**{text}**" if best else text for text, best in cells])
 
 
 def escape_markdown(text: str) -> str:
@@ -136,15 +136,15 @@ def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> It
         kinds.append(f"S[table-format={sign}{whole}.{decimals}{post}]" if numbers else "l")
     is_number = [kind != "l" for kind in kinds]
 
-    def line(cells: Sequence[Cell]) -> str:
+    def format_line(cells: Sequence[Cell]) -> str:
         return " & ".join(map(_format_latex_cell, cells, is_number)) + " \\\\"
 
     yield "% \\usepackage{booktabs, siunitx} \\sisetup{detect-weight, retain-explicit-plus}"
     yield "\\begin{tabular}{" + " ".join(kinds) + "}"
     yield "\\toprule"
-    yield line([Cell(name) for name in header])
+    yield format_line([Cell(name) for name in header])
     yield "\\midrule"
-    yield from map(line, rows)
+    yield from map(format_line, rows)
     yield "\\bottomrule"
     yield "\\end{tabular}"
 

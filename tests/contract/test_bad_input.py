@@ -114,7 +114,7 @@ COLUMNS = {
     "a document twice": (
         RUN + b"q0 Q0 d0 2 2.0 t\n",
         QRELS,
-        "run:2: document 'd0' is given to query 'q0' a second time",
+        "run:2: document 'd0' is listed a second time for query 'q0'",
     ),
     "two columns of judgments": (RUN, QRELS + b"q0\td1\n", "qrels:3: expected 3 columns"),
     "five columns of judgments": (RUN, b"q0 0 d0 1\nq0 0 d1 1 x\n", "qrels:2: expected 4 columns"),

@@ -15,11 +15,11 @@ from statistics import mean
 
 import pytest
 
-from drtk.config import load_preset, preset_names
+from drtk.config import list_preset_names, load_preset
 from tests.squad_passages import PIECES, RealCorpus, read_rows, write_real_passages
 
 pytestmark = pytest.mark.slow
-PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
+PRESETS = [name for name in list_preset_names() if load_preset(name).command == "pretrain"]
 LENGTH = PIECES + 2
 SCHEDULE = [
     "--max-steps",

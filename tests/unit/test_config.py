@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 import drtk
-from drtk.config import NoEffect, load_preset, merge_settings, option, plain_type, preset_names, to_dict
+from drtk.config import NoEffect, list_preset_names, load_preset, merge_settings, option, strip_optional, to_dict
 from drtk.errors import DrtkError, UsageError
 
 
@@ -32,7 +32,7 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
     assert type(made.hours) is float
     assert to_dict(made)["trays"] == [1, 3]
     assert merge_settings(Oven, preset, {"fan": None, "degrees": 50}) == Oven(50, 2.0, True, trays=(1, 3))
-    assert (plain_type(str | None), plain_type(int)) == (str, int)
+    assert (strip_optional(str | None), strip_optional(int)) == (str, int)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
         ({"degrees": 200.5}, "--degrees: expected int, got 200.5"),
         ({"degrees": True}, "--degrees: expected int, got True"),
         ({"hours": "long"}, "--hours: expected float, got 'long'"),
-        ({"hours": float("nan")}, "--hours: is not a number"),
+        ({"hours": float("nan")}, "--hours: must be a number, is nan"),
         ({"fan": 1}, "--fan: expected bool, got 1"),
         ({"mode": "boil"}, "--mode: 'boil' is not one of bake, grill"),
         ({"trays": "12"}, "--trays: expected a list, got '12'"),
@@ -113,7 +113,7 @@ def test_every_shipped_preset_names_a_command() -> None:
     from drtk.cli.main import load_functions
 
     commands = load_functions()
-    for name in preset_names():
+    for name in list_preset_names():
         assert load_preset(name).command in commands
         assert load_preset(name).summary
 

@@ -30,12 +30,12 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(diagnosis, "version", nowhere)
-    base = diagnosis._package("bm25s", needed=True)
-    extra = diagnosis._package("matplotlib", needed=False, use="pictures")
+    base = diagnosis._check_package("bm25s", needed=True)
+    extra = diagnosis._check_package("matplotlib", needed=False, use="plots")
     assert (base.state, base.mend) == ("missing", f"{sys.executable} -m pip install bm25s")
     assert (extra.state, extra.found, extra.mend) == (
         "absent",
-        "pictures",
+        "plots",
         f"{sys.executable} -m pip install matplotlib",
     )
     assert not is_healthy([base, extra])
@@ -46,7 +46,7 @@ def test_a_hub_out_of_reach_is_told_with_its_reason(monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nobody listens
 
-    (finding,) = diagnosis._hub()
+    (finding,) = diagnosis._check_hub()
     assert finding.state == "absent"
     assert "127.0.0.1:9" in finding.found
 
@@ -55,7 +55,7 @@ def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
     skip_without_lucene()
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")
-    *found, started = diagnosis._lucene()
+    *found, started = diagnosis._check_lucene()
     assert [(each.what, each.state) for each in found] == [
         ("java runtime", "ok"),
         ("lucene jar", "ok"),
@@ -63,10 +63,10 @@ def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
     ]
     assert started == Finding("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx1k")  # Java is there, and yet of no use
-    *_, started = diagnosis._lucene()
+    *_, started = diagnosis._check_lucene()
     assert started == Finding(
         "java start",
         "absent",
-        "Java does not start, which Lucene needs: Error occurred during initialization of VM: Too small maximum heap",
+        "Lucene cannot be used, because Java does not start: Error occurred during initialization of VM: Too small maximum heap",
         "change or unset $DRTK_JAVA_OPTIONS",
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from drtk.cli.help import examples_of
+from drtk.cli.help import get_examples
 from drtk.cli.main import COMMANDS, STAGES, _build_parser, load_functions
 from drtk.config import PANELS
 from tests.contract.run_drtk import run_in_process
@@ -43,7 +43,7 @@ def test_help_has_panels_two_examples_and_the_page(step: str) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_the_examples_of_the_help_are_valid_command_lines(step: str) -> None:
     command = parser_of(step)
-    examples = examples_of(command)
+    examples = get_examples(command)
     assert len(examples) == 2
     for example in examples:
         words = shlex.split(example.partition(" > ")[0])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.cli.decorators import folder_maker, record_filter
+from drtk.cli.decorators import filter_command, folder_command
 from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.errors import DrtkError
 from drtk.runtime import filter_job as filtering
@@ -36,13 +36,13 @@ def read(source: str, job: FilterJob | FolderJob) -> list[str]:
     return [line.decode() for _, line in job.tracker.iter_lines(source)]
 
 
-@record_filter("corpus")
+@filter_command("corpus")
 def copy(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
     job.batch_size = 2
     job.run(read(source, job), lambda batch: [f"{line}\n".encode() * times for line in batch])
 
 
-@record_filter("corpus")
+@filter_command("corpus")
 def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
     job.batch_size = 2
     pump = lambda batches: (BatchResult(f"{line}\n".encode() for line in batch) for batch in batches)  # noqa: E731
@@ -50,7 +50,7 @@ def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob)
     job.run_batches(read(source, job), pump, revise=revise)
 
 
-@folder_maker("embeddings", resume=True)
+@folder_command("embeddings", resume=True)
 def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
     lines = read(source, job)
     writer = ShardWriter(job.begin(), dimension=2, dtype="float32")
@@ -62,7 +62,7 @@ def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
     job.finish(shards=writer.entries, dimension=2)
 
 
-@folder_maker("index")
+@folder_command("index")
 def index(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
     lines = read(source, job)
     folder = job.begin()

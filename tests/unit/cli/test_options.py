@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import typer
 
-from drtk.cli.decorators import folder_maker, plain_command, record_filter
+from drtk.cli.decorators import filter_command, folder_command, plain_command
 from drtk.cli.options import Folder, Output, Source, with_settings
 from drtk.config import option
 from drtk.errors import DrtkError, UsageError
@@ -69,14 +69,14 @@ def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.Capt
 
 
 @with_settings(Knobs)
-@record_filter("corpus", passages=True, bare=True)
+@filter_command("corpus", passages=True, bare=True)
 def copy(source: Source = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
     """Copy."""
     job.run([{"_id": "a"}], lambda batch: [b"a\n"] * len(batch))
     return job
 
 
-@folder_maker("index", resume=True)
+@folder_command("index", resume=True)
 def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob:
     """Gather."""
     job.begin()

@@ -5,20 +5,20 @@ import tomllib
 import pytest
 
 from drtk.cli.presets import presets
-from drtk.config import load_preset, preset_names
+from drtk.config import list_preset_names, load_preset
 from drtk.errors import UsageError
 
 
 def test_the_list_names_every_preset_with_its_command(capsys):
     presets(name=None, check=False, command=None, quiet=False, verbose=False)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == preset_names()
-    for name, line in zip(preset_names(), lines, strict=True):  # the steps of a group have two words
+    assert [line.split()[0] for line in lines] == list_preset_names()
+    for name, line in zip(list_preset_names(), lines, strict=True):  # the steps of a group have two words
         assert line.removeprefix(name).strip().startswith(f"{load_preset(name).command} ")
 
 
 def test_a_printed_preset_is_its_file(capsys):
-    for name in preset_names():
+    for name in list_preset_names():
         presets(name=name, check=False, command=None, quiet=False, verbose=False)
         content = tomllib.loads(capsys.readouterr().out)
         assert content == load_preset(name).content
@@ -33,10 +33,13 @@ def checked(capsys, name: str | None) -> str:
 
 def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
     lines = dict(line.split(": ", 1) for line in checked(capsys, None).splitlines())
-    assert list(lines) == preset_names()
-    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, neighbors, queries, weights"
-    assert lines["simlm"] == "good, 2 slots, 2 terms, a generator; any passages do"
-    assert lines["quickstart"] == "good, for drtk train-retriever"
+    assert list(lines) == list_preset_names()
+    assert (
+        lines["master"]
+        == "valid, 8 slots, 8 terms; required passage fields: continuations, neighbors, queries, weights"
+    )
+    assert lines["simlm"] == "valid, 2 slots, 2 terms, a generator; no passage fields required"
+    assert lines["quickstart"] == "valid for drtk train-retriever"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
     mine = tmp_path / "mine.toml"
     text = load_preset("rom").text
     mine.write_text(text)
-    assert checked(capsys, str(mine)) == f"{mine}: good, 1 slot, 1 term; passages need weights\n"
+    assert checked(capsys, str(mine)) == f"{mine}: valid, 1 slot, 1 term; required passage fields: weights\n"
     mine.write_text(text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
         checked(capsys, str(mine))

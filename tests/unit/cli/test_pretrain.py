@@ -525,7 +525,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
     ("preset", "more", "words"),
     [
         ("cocondenser", [], "queries 'a', positives 'b', in both directions, negatives all texts (dot / 1)"),
-        ("qac-cotmae-released", [], "causal (layers 1, batch 3) predicts each next token of 'context'"),
+        ("qac-cotmae-released", [], "causal (layers 1, window 3) predicts each next token of 'context'"),
         ("qac-cotmae-mixed", [], "query or pair.b (limit 5, spans random), sampled once per step"),
         ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),
     ],

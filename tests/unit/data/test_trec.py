@@ -47,7 +47,7 @@ def test_separators_and_line_ends_of_a_run_do_not_matter(tmp_path: Path, text: s
         ("q1 Q0 d3 3 1_0 t", "score '1_0' is not a number"),
         ("q1 Q0 d3 third 9 t", "rank 'third' is not an integer"),
         ("q1 Q0 d\0 3 9 t", "contains a NUL byte"),
-        ("q1 Q0 d1 3 9 t", "document 'd1' is given to query 'q1' a second time (first in line 1)"),
+        ("q1 Q0 d1 3 9 t", "document 'd1' is listed a second time for query 'q1' (first in line 1)"),
     ],
 )
 def test_bad_lines_of_a_run_are_reported_and_can_be_skipped(tmp_path: Path, line: str, problem: str) -> None:

@@ -256,5 +256,5 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
     with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
         run_command(capfd, "compare", *BY_ANSWERS)
     write_text(runs / "b.run", make_run((1,)) + "q1 Q0 d0 1 20 t\n")
-    with pytest.raises(RecordError, match=r"^b\.run:12: .*a second time"):
+    with pytest.raises(RecordError, match=r"^b\.run:12: .*is listed a second time"):
         run_command(capfd, "compare", "a.run", "b.run", *qrels)

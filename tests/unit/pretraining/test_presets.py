@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from drtk.config import load_preset, merge_settings, preset_names
+from drtk.config import list_preset_names, load_preset, merge_settings
 from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, ContrastiveObjective
 from drtk.pretraining.config import PretrainSettings
@@ -24,7 +24,7 @@ from tests.pretraining_setup import PretrainingFiles
 from tests.run_commands import run_command
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
-PAPERS = [name for name in preset_names() if load_preset(name).command == "pretrain" and name != "mixture-example"]
+PAPERS = [name for name in list_preset_names() if load_preset(name).command == "pretrain" and name != "mixture-example"]
 
 
 def by_name(groups: dict[str, Any]) -> dict[str, Any]:

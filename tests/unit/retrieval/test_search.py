@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drtk.cli.search import sort_paths
+from drtk.cli.search import split_paths
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import get_index_class
@@ -179,9 +179,9 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     vectors = write_embeddings(tmp_path / "q", [[1.0]], role="query")
     (tmp_path / "queries.jsonl").write_text("")
     file = str(tmp_path / "queries.jsonl")
-    assert sort_paths([index]) == ([index], None)
+    assert split_paths([index]) == ([index], None)
     for queries in (file, "-", vectors):
-        assert sort_paths([queries, index]) == ([index], queries)
+        assert split_paths([queries, index]) == ([index], queries)
     (tmp_path / "empty").mkdir()
     begun = FolderJob("index", "index", str(tmp_path / "begun")).begin()
     model = FolderJob("train-retriever", "model", str(tmp_path / "model"))
@@ -197,4 +197,4 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([str(tmp_path / "model"), file], MismatchError, "expected an index, got 'model'"),
     ]:
         with pytest.raises(error, match=problem):
-            sort_paths(paths)
+            split_paths(paths)

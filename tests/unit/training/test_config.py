@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drtk.config import load_preset, merge_settings, preset_names
+from drtk.config import list_preset_names, load_preset, merge_settings
 from drtk.training.config import RerankerConfig, RetrieverConfig
 
 # lr, batch, epochs (a fraction) or steps, warm-up, negatives, query length, passage length, loss, similarity, temperature, title
@@ -95,7 +95,7 @@ RERANKERS_BESIDES: dict[str, dict[str, Any]] = {
 
 
 def list_presets(command: str) -> list[str]:
-    return [name for name in preset_names() if load_preset(name).command == command]
+    return [name for name in list_preset_names() if load_preset(name).command == command]
 
 
 def check_settings(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
