@@ -303,7 +303,7 @@ def select_queries(
 
 
 def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:
-    """Return a `check` of `iter_expansion_lists` for the labels and models that `select` requires."""
+    """Return a check for `iter_expansion_lists` that the labels and models required by `select` exist."""
     input_formats = {kind: load_input_format(model) for kind, model in models.items()}
 
     def check(expansion: Expansion, _: Query) -> str | None:

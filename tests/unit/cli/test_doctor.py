@@ -1,4 +1,4 @@
-"""drtk doctor: each finding says what was found or what mends it."""
+"""drtk doctor: each message contains the problem or its remedy."""
 
 import sys
 from importlib.metadata import PackageNotFoundError

@@ -1,4 +1,4 @@
-"""drtk index and drtk search as commands, on real words and made-up vectors."""
+"""drtk index and drtk search, on texts and synthetic vectors."""
 
 import io
 import re

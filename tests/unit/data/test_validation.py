@@ -1,4 +1,4 @@
-"""drtk validate: each check finds its problems, with their lines, and nothing else."""
+"""drtk validate: each check reports its own problems, with line numbers, and no others."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class PlantedAttention:
-    """Attention of the worked example instead of a model's."""
+    """Attention values of the worked example in place of a model."""
 
     room = 510
 

@@ -1,4 +1,4 @@
-"""Mining: what becomes a positive, what a negative, and what the command counts and rejects."""
+"""Mining: selection of positives and negatives, counts, and rejected input."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_counts_of_queries_and_random_passages(
 
 @pytest.fixture
 def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """q1: gold d0; d1 and d4 contain the answer as well. q2: nothing does. q3: everything does. q4: no answers."""
+    """Write queries: q1 has gold d0, and answers in d1 and d4; q2 in no passage; q3 in all; q4 has no answers."""
     texts = ["Paris is in France", "he went to Paris", "Berlin", "the parish", "PARIS!", "Rome"]
     rows = [{"_id": f"d{at}", "title": "Paris", "text": text} for at, text in enumerate(texts)]
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
