@@ -168,7 +168,7 @@ drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$m
 cat "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
 for baseline in bm25 passages.first passages.ri reranked; do
-  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --moved 0 \
+  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --set missing_as_zero=true --moved 0 \
     -o "$out/against.$baseline.txt" $made
   cat "$out/against.$baseline.txt"
 done

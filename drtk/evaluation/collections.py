@@ -120,6 +120,10 @@ def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieve
             f"{system.source}: has no run for {len(missing)} of {len(paths)} collections "
             f"({', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}); use `retrieved_only` to ignore them for all systems"
         )
+    used = set(runs.values())
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("meta.json"))
+    if others := [path for path in files if path not in used]:
+        log(f"{system.source}: {len(others):,} files belong to no collection, for example {others[0].name}")
     return runs
 
 

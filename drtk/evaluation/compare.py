@@ -28,7 +28,6 @@ from drtk.evaluation.significance import (
     run_t_test,
 )
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
@@ -216,8 +215,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs given as [NAME=]FILE, judged by `qrels` or by answer matching (`answers`: file of questions with answers).
 
-    Judged queries that a run lacks count as 0, unless `intersect` is set.
-    Raises UsageError for fewer than two systems or an unknown baseline.
+    Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs with different queries
+    unless `intersect` or `missing_as_zero` is set.
     """
     grouped = group_runs(runs)
     names = list(grouped)
@@ -225,6 +224,8 @@ def compare_runs(
         raise UsageError("compare requires two systems; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
+    if settings.intersect and settings.missing_as_zero:
+        raise UsageError("`intersect` and `missing_as_zero` cannot be combined; choose one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
     size: int | None
     if answers is not None:
@@ -239,7 +240,7 @@ def compare_runs(
         raise UsageError(f"`measures`: {unfit[0]} is not a mean over queries, so it cannot be tested; omit it")
     evaluator = Evaluator(judgments, measures)
     systems: dict[str, System] = {}
-    retrieved: list[set[str]] = []
+    retrieved: dict[str, set[str]] = {}
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
@@ -247,7 +248,7 @@ def compare_runs(
                 run, evaluator, builder, tracker, retrieved_only=settings.intersect, judged_by=judged_by
             )
             system.runs.append(result)
-            retrieved.append(set(rankings.ids))
+            retrieved[run.source] = set(rankings.ids)
             if len(system.runs) == 1:
                 for query, ids in rankings.ids.items():
                     judged = judgments[query]
@@ -295,18 +296,23 @@ def _judge_by_answers(
 
 
 def _find_common_queries(
-    retrieved: Sequence[set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
+    retrieved: Mapping[str, set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
-    """Return the queries to compare on, in the order of the judgments."""
-    in_all = set.intersection(*retrieved)
+    """Return the queries to compare on, in the order of the judgments.
+
+    retrieved: {run: its judged queries}
+    """
+    in_all = set.intersection(*retrieved.values())
     if settings.intersect:
         if not in_all:
             raise MismatchError(f"`intersect`: the runs have no common query with {judged_by}; check the query ids")
         return [query for query in judgments if query in in_all]
-    if in_some := set.union(*retrieved) - in_all:
-        warn(
-            f"{len(in_some):,} queries with {judged_by}, for example '{min(in_some)}', are not in all runs; "
-            "they count as 0 for the runs that lack them; use `intersect` to compare on the common queries"
+    in_some = set.union(*retrieved.values()) - in_all
+    if in_some and not settings.missing_as_zero:
+        run, missing = max(((run, in_some - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
+        raise MismatchError(
+            f"{run}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example '{min(missing)}'; use "
+            "`intersect` to compare on the common queries, or `missing_as_zero=true` to count missing queries as 0"
         )
     return list(judgments)
 

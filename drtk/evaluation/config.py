@@ -76,9 +76,8 @@ class CompareSettings(ScoringSettings):
     baseline: str = option("", "Baseline of the tests. [default: the first system]", metavar="NAME")
     all_pairs: bool = option(False, "Test every pair of systems, not only pairs with the baseline.")
     drop_same_id: bool = option(False, DROP)
-    intersect: bool = option(
-        False, "Compare only on queries that are in all runs. [default: missing queries count as 0]"
-    )
+    intersect: bool = option(False, "Compare only on queries that are in all runs.")
+    missing_as_zero: bool = setting(False, "Count queries missing from a run as 0.")
     permutations: int = setting(100_000, "Number of permutations of the randomization test.", at_least=100)
     seed: int = option(42, "Random seed.", panel=CONTROL)
     correction: Literal["holm", "none"] = setting(

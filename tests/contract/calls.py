@@ -165,7 +165,7 @@ CALLS = {
         streams=False,
     ),
     "compare": Call(
-        "a={input} b={second.run} -o {output} --qrels {many.tsv} --set permutations=100",
+        "a={input} b={second.run} -o {output} --qrels {many.tsv} --set permutations=100 --set missing_as_zero=true",
         "first.run",
         collection.make_run,
         torn=b"q1 Q0 d1 one\n",

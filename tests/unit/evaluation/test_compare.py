@@ -136,19 +136,17 @@ def test_holm_correction_is_per_measure(runs: Path, capfd: pytest.CaptureFixture
     assert [(row["baseline"], row["system"]) for row in other] == [("c", "a"), ("c", "b")]
 
 
-def test_queries_missing_from_a_run_count_as_0_with_a_warning(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
-    # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
-    (contrast,) = compare_as_json(capfd, "a.run", "b.run")["contrast"]
-    assert contrast["difference"] == pytest.approx(-0.28)
     write_texts(runs, "", "text of {}", "")
     for call, source in ((["a.run", "b.run", "--qrels", "qrels"], "judgments"), (BY_ANSWERS, "answers")):
-        app(["compare", "-q", *call], standalone_mode=False)
-        assert capfd.readouterr().err == (
-            f"drtk: 2 queries with {source}, for example 'q2', are not in all runs; they count as 0 for the runs that "
-            "lack them; use --intersect to compare on the common queries\n"
-        )
-    app(["compare", "a.run", "b.run", "--qrels", "qrels", "-o", "table"], standalone_mode=False)
+        with pytest.raises(MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"):
+            app(["compare", "-q", *call], standalone_mode=False)
+    as_zero = ["a.run", "b.run", "--set", "missing_as_zero=true"]
+    # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
+    (contrast,) = compare_as_json(capfd, *as_zero)["contrast"]
+    assert contrast["difference"] == pytest.approx(-0.28)
+    app(["compare", *as_zero, "--qrels", "qrels", "-o", "table"], standalone_mode=False)
     messages = capfd.readouterr().err
     assert "b: 2 of 5 queries with judgments are not in the run, counted as 0" in messages
     assert re.search(r"compare: 2 in, \d+ out, [\d.]+ s", messages)
