@@ -57,6 +57,7 @@ SYNONYMS: dict[str, str] = {
     "micro_batch_size": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
     "grad_cache": "mini_batch_size gc_chunk_size gc_q_chunk_size gc_p_chunk_size",
     "learning_rate": "learning rate max_lr peak_lr",
+    "max_lr": "lr learning_rate",
     "epochs": "n_epochs num_epochs num_train_epochs epoch max_epochs",
     "max_steps": "n_steps num_steps train_steps num_train_steps total_steps",
     "warmup": "warmup_steps warmup_ratio num_warmup_steps warmup_proportion",

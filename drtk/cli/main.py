@@ -52,16 +52,12 @@ def describe_parsing_error(error: Exception) -> str | None:
     if format_message is None or not hasattr(error, "exit_code"):
         return None
     message = " ".join(str(format_message()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
-    possible = [name for name in getattr(error, "possibilities", None) or () if name != "--set"]
     option: Any = getattr(error, "option_name", None)
     context: Any = getattr(error, "ctx", None)
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
-    if is_unknown and (explained := explain_unknown_option(option, context, context.command_path.partition(" ")[2])):
-        return explained
-    if possible and hasattr(error, "option_name"):
-        *others, last = sorted(possible)
-        near = f"{', '.join(others)} or {last}" if others else last
-        message = f"no such option {error.option_name}; did you mean {near}?"
+    if is_unknown:  # the parser's own suggestions are by spelling alone
+        explained = explain_unknown_option(option, context, context.command_path.partition(" ")[2])
+        return explained or f"no such option {option}"
     if "unexpected extra argument" in message and context is not None:
         expected = " ".join(context.command.collect_usage_pieces(context)[1:])
         message = (

@@ -110,7 +110,9 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
         None, "Number of negatives per query (sbert: per source). [default: by --policy]", at_least=0
     )
     min_negatives: int | None = setting(
-        None, "Fill up to this number of negatives per query with random passages. [default: by --policy]", at_least=0
+        None,
+        "Fill up to this number of negatives per query with random passages. [default: by --policy, at most --negatives]",
+        at_least=0,
     )
     by: ScoringUnit = option(
         "passage", "Judgments are of passages, or of source documents (positive: their best passage)."

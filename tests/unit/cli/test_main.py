@@ -153,7 +153,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
         (
             "--no-such-option",
             "",
-            "no such option --no-such-option; did you mean --install-completion or --show-completion? See",
+            "no such option --no-such-option; see",
         ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),

@@ -140,7 +140,9 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
     write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
     write_texts(runs, "", "text of {}", "")
     for call, source in ((["a.run", "b.run", "--qrels", "qrels"], "judgments"), (BY_ANSWERS, "answers")):
-        with pytest.raises(MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"):
+        with pytest.raises(
+            MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"
+        ):
             app(["compare", "-q", *call], standalone_mode=False)
     as_zero = ["a.run", "b.run", "--set", "missing_as_zero=true"]
     # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28

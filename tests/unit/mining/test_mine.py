@@ -346,6 +346,13 @@ def test_counts_of_queries_and_random_passages(
         "drtk: added 19 random passages to reach --set min_negatives=210; 20 negatives in all\n"
         in capfd.readouterr().err
     )
+    few = [
+        json.loads(line)
+        for line in run_command(
+            capfd, "mine-negatives", "a.run", *options.split()[:-2], "-q", "--negatives", "4"
+        ).splitlines()
+    ]
+    assert [len(row["negatives"]) for row in few] == [4]  # not filled up to the policy's 210
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
