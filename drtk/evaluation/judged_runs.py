@@ -222,7 +222,7 @@ def log_missing(
 ) -> None:
     """Log the number of judged queries without a ranking or prediction, and whether they count as 0.
 
-    where: the file without them, such as "in the run"
+    where: phrase for the log message, such as "in the run"
     """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
