@@ -32,7 +32,7 @@ class BeirCollection:
 
     @property
     def group_name(self) -> str:
-        """Name of the group of collections that is averaged first, such as cqadupstack; without a group, the collection's name."""
+        """Name of the group to average first, such as cqadupstack; without a group, the collection's name."""
         return self.name.rpartition("/")[0] or self.name
 
 

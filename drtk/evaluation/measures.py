@@ -70,7 +70,7 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """An evaluation measure: its name, how it is computed, and how per-query values are aggregated.
 
-    engine: trec_eval, builtin (an entry of METRICS), ir_measures, or run (the tag or number of queries of the run)
+    engine: trec_eval, builtin (METRICS), ir_measures, or run (its tag or number of queries)
     key: name of the measure in its engine
     """
 

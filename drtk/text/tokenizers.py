@@ -77,9 +77,7 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     if definition is not None and not exists("tokenizer_config.json"):
         written, loaded = Path(definition).read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
         if _is_lowercasing(written) != _is_lowercasing(loaded):
-            raise MismatchError(
-                f"{name}: has no tokenizer_config.json, without which tokenizer.json is misread; {_ADVICE}"
-            )
+            raise MismatchError(f"{name}: has no tokenizer_config.json, which tokenizer.json requires; {_ADVICE}")
     files = {key: file for key, file in type(tokenizer).vocab_files_names.items() if file and "config" not in key}
     if not files or any(map(exists, _COMMON_FILES)):  # without files: byte or character tokenizers
         return tokenizer
@@ -106,9 +104,7 @@ def serialize_tokenizer(tokenizer: Any, name: str) -> str:
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise MismatchError(
-            f"{name}: has no fast tokenizer, which is required for word-piece offsets; use another model"
-        )
+        raise MismatchError(f"{name}: has no fast tokenizer, which word-piece offsets require; use another model")
     return backend.to_str()
 
 

@@ -163,7 +163,7 @@ def draw_histograms(
 ) -> None:
     """Draw a panel per input with two overlaid histograms, each normalized to a sum of 1; empty histograms are omitted.
 
-    area: subfigure of `figure` for the panels; labels: names of the two histograms, negatives first
+    area: subfigure of `figure` for the panels; labels: names of the histograms, that of relevant or matching pairs second
     """
     axes = area.subplots(len(panels), 1, squeeze=False, sharex=len({tuple(edges) for _, edges, _ in panels}) == 1)[:, 0]
     for axis, (title, edges, both) in zip(axes, panels, strict=True):

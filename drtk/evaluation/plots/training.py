@@ -29,7 +29,7 @@ class TrainingCurves(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [{"field", "curves", "held_out"}]}.
+        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [{"field", "curves", "held_out"}, …]}.
 
         There is one panel per field. By default, the field is the loss. If a log has several loss terms or held-out
         measurements, the fields are all loss terms with their held-out losses, all gains, and all other measurements.

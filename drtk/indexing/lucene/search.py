@@ -239,7 +239,7 @@ class LuceneSearcher:
         return hits
 
     def _sort_by_score(self, k: int) -> Any:
-        """Return a method handle query -> top k, with ties by document number. It is fast, because Lucene skips blocks of low scores."""
+        """Return a method handle query -> top k, with ties by document number; fast, because Lucene skips blocks."""
         search = bind(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
         return bind(search, 1, k)
 

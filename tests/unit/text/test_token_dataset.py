@@ -233,7 +233,7 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
         (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; add them with `drtk continue-"),
         (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; add them with `drtk termweight`"),
         (["weights", "title_weights"], passage("p2", title="t", weights=[1] * 4), "2: passage 'p2' has no 'title_"),
-        (["weights"], passage("p2", weights=[1, 2]), "has 2 weights for the 4 word pieces .* makes of its text"),
+        (["weights"], passage("p2", weights=[1, 2]), "has 2 weights for the 4 word pieces of its text"),
         (
             ["weights"],
             passage("p2", weights=[1] * 4, title="ab", title_weights=[1]),
