@@ -2,11 +2,11 @@
 
 python benchmarks/compare_checkouts.py OLD NEW [--data DIR] [--rounds N] [--only NAME ...] [--folder DIR]
 
-OLD and NEW are checkouts; both run under this Python, in turns, with one thread, and must know the options of COMMANDS. Each command runs
-on a small and on a large input. The difference of their processor seconds counts, which excludes startup and is little affected by other
+OLD and NEW are checkouts; both run in turns, with this Python and one thread, and must support the options of COMMANDS. Each command runs
+on a small and a large input. The difference of the processor seconds is reported; it excludes startup and varies little with other
 processes. Prints the medians of each command and the speed of NEW divided by that of OLD: .95 is 5% slower. The inputs are 5,000
-paragraphs of SQuAD, their questions and an untrained encoder of 3 layers, so that most of the time is drtk's own code; OLD makes them
-once, in --folder.
+paragraphs of SQuAD, their questions and an untrained encoder of 3 layers, so that most of the time is spent in drtk's own code; OLD creates
+them in --folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Time of the parts of exact search, compared with faiss on the same vectors.
+"""Time of each stage of exact search, compared with faiss on the same vectors.
 
 python benchmarks/exact.py [--passages N] [--queries N] [--dimension N] [-k N] [--rounds N] [--out FILE]
 
-Writes JSON with the processor seconds of one thread, each from the fastest round: matrix products alone (into new memory, into one
-buffer, and by numpy), selection of candidates from given products, conversion to lists of ids and scores, and the whole search of drtk
+Writes JSON with the processor seconds of one thread, each from the fastest round: matrix products alone (in new memory, in a reused
+buffer, and by numpy), selection of candidates from computed products, conversion to lists of ids and scores, and the whole search of drtk
 and of faiss. Vectors are random, float32, normalized.
 """
 
@@ -45,7 +45,7 @@ def time_best_of(work: Callable[[], object], rounds: int) -> float:
 
 
 def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dict[str, float]:
-    """Return the processor seconds of each part."""
+    """Return the processor seconds of each stage."""
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     query_vectors, vectors = torch.from_numpy(queries), torch.from_numpy(passages)

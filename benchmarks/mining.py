@@ -34,7 +34,7 @@ NOISE = 0.05
 def make_embeddings(
     folder: Path, names: str, count: int, dimension: int, role: str, near: np.ndarray | None = None
 ) -> None:
-    """Write random normalized vectors as an embeddings folder. near: (count, dimension), the vectors lie near its rows"""
+    """Write random normalized vectors as an embeddings folder. near: vectors, (count, dimension), to which noise is added"""
     draw = np.random.default_rng(0 if near is None else 1)
     job = FolderJob("encode", "embeddings", str(folder))
     writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
@@ -73,7 +73,7 @@ def mine_plain(folder: Path, output: str, depth: int, batch: int) -> None:
 
 
 def make_inputs(folder: Path, passages: int, queries: int, dimension: int) -> None:
-    """Write the vectors of passages and queries; query i lies near passage i."""
+    """Write the vectors of passages and queries; query i is near passage i."""
     set_verbosity(quiet=True, verbose=False)
     make_embeddings(folder / "passages", "p", passages, dimension, "passage")
     near = np.load(folder / "passages" / "00000.npy")[:queries]

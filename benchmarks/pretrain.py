@@ -2,10 +2,10 @@
 
 python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N] [--out FILE]
 
-Both start from MODEL after two steps of masked language modeling, which give it a head; the generator has the same weights.
+Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
-of all tokens. Sequences per second exclude the first two steps; memory is the peak of the process (or GPU) minus that before
-the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
+of all tokens. Sequences per second exclude the first two steps; memory is the peak of the process (or GPU) minus the memory
+before the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
 per weight and token with gradients and 2 in the generator, without attention. Writes JSON.
 """
 

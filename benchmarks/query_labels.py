@@ -3,7 +3,7 @@
 python benchmarks/query_labels.py [DATA] [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
 
 DATA is a folder with `squad` in BEIR layout: its paragraphs are the passages, and N of its questions are expanded with the first words of
-the passages that the question alone retrieves. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, which pyserini's
+the passages that the unexpanded question retrieves. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, which pyserini's
 LuceneSearcher calls) gets the distinct query strings; its results stay in Java and no answers are searched in them. drtk uses the same
 Lucene; its second row includes finding answers and writing labels. Each runs in its own process; the first 100 queries warm up the JVM and
 are not counted. Writes JSON: queries per second, ratios to Anserini, agreement of the top passages, versions, hardware.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 WARM = 100
-WAYS = ("anserini", "drtk search", "drtk label")
+SYSTEMS = ("anserini", "drtk search", "drtk label")
 
 
 def make_inputs(data: Path, folder: Path, questions: int, candidates: int) -> None:
@@ -61,12 +61,12 @@ def read_queries(folder: Path) -> list[str]:
     return list(dict.fromkeys(expand_query(each.query.text, each.expansion.text) for each in asked))
 
 
-def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
-    """Search by one of the methods; return number of queries, seconds and the first passage of each query."""
+def time_search(system: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
+    """Search with a system of SYSTEMS; return the number of queries, the seconds, and the first passage of each query."""
     from drtk.runtime.progress import set_verbosity
 
     set_verbosity(quiet=True, verbose=False)
-    if way == "anserini":
+    if system == "anserini":
         from drtk.indexing.lucene.jvm import load_class
         from drtk.indexing.lucene.search import make_java_list
 
@@ -87,7 +87,7 @@ def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, A
     index = PassageSearcher(
         str(folder / "index"), corpus=str(folder / "corpus.jsonl"), settings=SearchSettings(threads=threads)
     )
-    if way == "drtk search":
+    if system == "drtk search":
         texts = read_queries(folder)
         index.search(texts[:WARM], depth)
         start = time.perf_counter()
@@ -127,10 +127,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3, help="the quickest of so many counts")
     parser.add_argument("--out", default="-", help="- is stdout")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.way:
-        print(json.dumps(time_search(given.way, given.data, given.depth, given.threads)))
+    if given.system:
+        print(json.dumps(time_search(given.system, given.data, given.depth, given.threads)))
         return
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="drtk-") as name:
@@ -138,15 +138,15 @@ def main() -> None:
         make_inputs(given.data.resolve(), folder, given.questions, given.candidates)
         again = ["--depth", str(given.depth), "--threads", str(given.threads)]
         for _ in range(given.rounds):  # in turn, so that a busy minute spares none of them
-            for way in WAYS:
-                call = [sys.executable, __file__, str(folder), *again, "--way", way]
+            for system in SYSTEMS:
+                call = [sys.executable, __file__, str(folder), *again, "--system", system]
                 out = json.loads(
                     subprocess.run(call, capture_output=True, check=True, text=True).stdout.splitlines()[-1]
                 )
-                if way not in results or out["seconds"] < results[way]["seconds"]:
-                    results[way] = out
+                if system not in results or out["seconds"] < results[system]["seconds"]:
+                    results[system] = out
     theirs = results["anserini"]
-    first = {way: found.pop("first") for way, found in results.items()}
+    first = {system: found.pop("first") for system, found in results.items()}
     agreeing = sum(mine == other for mine, other in zip(first["drtk search"], first["anserini"], strict=True))
     for found in results.values():
         found["queries_per_s"] = round(found["queries"] / found["seconds"], 1)

@@ -101,7 +101,7 @@ def time_best_of(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tu
 
 
 def compute_agreement(hits: list[Ranking], expected: list[Ranking]) -> float:
-    """Return the mean overlap of the top k passages per query."""
+    """Return the mean fraction of the top k passages that are also in `expected`."""
     shares = [
         len(dict(one).keys() & dict(other).keys()) / len(other) for one, other in zip(hits, expected, strict=True)
     ]

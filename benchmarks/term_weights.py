@@ -73,7 +73,7 @@ def write_collection(folder: Path, corpus: Rows, queries: Rows, qrels: list[tupl
 
 
 def prepare_collections(data: Path, work: Path) -> None:
-    """Write train/ (training passages) and the collections squad/, choosing/ (same corpus), cranfield/ and sample/."""
+    """Write train/ (training passages) and the collections squad/, choosing/ (same corpus, for tuning), cranfield/ and sample/."""
     rng = random.Random(1)
     squad = data / "squad"
     corpus, queries = read_records(squad / "corpus.jsonl.gz"), read_records(squad / "queries.jsonl.gz")
@@ -133,7 +133,7 @@ def build_index(work: Path, source: Path, system: str, *options: object) -> Path
 
 
 def train_model(work: Path, method: str, model: str, steps: int) -> tuple[Path, dict[str, Any]]:
-    """Train a model; return its folder and facts about the training."""
+    """Train a model; return its folder and training statistics."""
     folder, place = work / method, work / "train"
     examples = work / "train.jsonl"
     if not examples.exists():

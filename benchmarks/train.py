@@ -177,7 +177,7 @@ def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]
 
 
 class Clock:
-    """Measure the seconds from the end of the warm-up to the end of the last step, and the memory."""
+    """Clock of the training steps after the warm-up, and meter of the peak memory."""
 
     def __init__(self, steps: int, *, tensors: bool) -> None:
         self._last = steps - 1
@@ -187,7 +187,7 @@ class Clock:
         self._most = 0
 
     def before(self, step: int) -> None:
-        """Call this before a step."""
+        """Record the start of a step."""
         if step == 0:
             self._memory = _measure_memory()
         if step == WARM:
@@ -197,7 +197,7 @@ class Clock:
                 self._tensors.start()
 
     def after(self, step: int, loss: torch.Tensor) -> None:
-        """Call this after the backward pass of a step."""
+        """Record the end of the backward pass of a step."""
         if step == WARM and self._tensors is not None:
             self._tensors.stop()
             told: Any = self._tensors.profiler

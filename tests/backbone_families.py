@@ -61,7 +61,7 @@ def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = 
 
 
 def save_random_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
-    """Save such a model with a tokenizer of the synthetic collection (byte-level for RoBERTa); return the model."""
+    """Save and return a `create_masked_lm` model with a tokenizer of the collection (byte-level for RoBERTa)."""
     from transformers import AutoTokenizer
 
     from drtk.runtime.progress import silence_transformers

@@ -1,4 +1,4 @@
-"""Data of the tests of both BM25 engines: a hand-computed example, and readers of real collections."""
+"""Data for tests of both BM25 engines: a hand-computed example, and readers of real collections."""
 
 from __future__ import annotations
 

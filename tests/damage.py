@@ -149,9 +149,9 @@ def remove_records(folder: Path) -> None:
 
 
 def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrecorded: bool = False) -> int:
-    """Apply `count` damages to copies of a folder, use each, and return how many were detected.
+    """Apply `count` damages to copies of a folder, use each copy, and return the number of detected damages.
 
-    The results are those of the undamaged folder, or the exit status is not 0 and there is one line of error. A changed
+    Each use gives the results of the undamaged folder, or a one-line error with exit status above 0. A changed
     configuration of a model may change results, with a warning that names the file.
     """
     pristine = place / "pristine"
@@ -223,7 +223,7 @@ DENSE = {  # type and options of drtk index
 
 
 class Subjects:
-    """Folders of every kind, made on first use."""
+    """Folders of all kinds, created on first use."""
 
     def __init__(self, folder: Path, collection: Collection | None = None) -> None:
         self.folder = folder
@@ -373,7 +373,7 @@ def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Pa
 
 
 def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> None:
-    """Apply `count` damages; `drtk validate` must report each that changes content, and nothing in the undamaged folder."""
+    """Apply `count` damages; `drtk validate` must report all changes of content, and nothing for the undamaged folder."""
     copy = place / "copy"
     assert run_in_process("validate", str(subject.folder), "-q").status == 0
     for number, (what, damage) in enumerate(iter_damages(subject.folder, seed=seed)):

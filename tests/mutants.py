@@ -1,12 +1,12 @@
-"""Apply each fault of mutations.toml to a copy of the checkout and run the tests: they must notice it.
+"""Mutation testing: apply each fault of mutations.toml to a copy of the checkout; the tests must fail.
 
     just mutants                  all faults
     just mutants NAME…            these faults
     just mutants -j 4 --resume    four at a time, without those that runs/mutants.jsonl lists as killed
 
 First run the tests that import the faulty file directly, name its command or preset, or have its name. If none fails,
-run those that import it through other modules, the folder of its package first. Finally run the tests that noticed
-a fault on the code without faults, where they must pass.
+run those that import it through other modules, the folder of its package first. Finally run the failed tests
+on the code without faults, where they must pass.
 """
 
 from __future__ import annotations

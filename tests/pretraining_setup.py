@@ -60,7 +60,7 @@ def write_corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed
 
 @dataclass(frozen=True)
 class PretrainingFiles:
-    """Files of a run.
+    """Input files of a pre-training run.
 
     model, generator: folders of encoders with the same vocabulary; corpus: a file with all fields that presets use
     """
@@ -80,7 +80,7 @@ class PretrainingFiles:
         return cls(model, generator, write_corpus_with_gaps(folder / "corpus.jsonl", model))
 
     def content(self, preset: str, *changes: str) -> dict[str, Any]:
-        """Return the content of a shipped preset with changes, and with this generator if it uses one."""
+        """Return the content of a shipped preset with changes, and with `generator` if the preset uses a generator."""
         content = dict(load_preset(preset).content)
         if "generator" in content:
             changes = (f"generator.model={self.generator}", *changes)
@@ -121,7 +121,7 @@ class PretrainingSetup:
 
     @cached_property
     def rows(self) -> Any:
-        """The examples of all training steps."""
+        """Return the examples of all training steps."""
         return self.data.build_dataset()
 
     def get_examples(self, *numbers: int) -> list[PretrainingExample]:
@@ -129,7 +129,7 @@ class PretrainingSetup:
         return [self.rows[number] for number in numbers]
 
     def batch(self, *numbers: int) -> Batch:
-        """Return these examples as a batch; by default the first six."""
+        """Return a batch of examples; by default the first six."""
         return self.data.build_collator(10**6).collate(self.get_examples(*(numbers or range(6))))
 
     def randomize_weights(self, *, seed: int = 0) -> PretrainingSetup:
@@ -155,7 +155,7 @@ class PretrainingSetup:
         return self
 
     def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
-        """Return a trainer as the command creates it, on the CPU; checkpoints and log are written to `folder`."""
+        """Return the trainer of the command, on the CPU; checkpoints and log are written to `folder`."""
         settings, data = self.data.settings, self.data
         plain = {"learning_rate": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_steps": 1}
         config, schedule = replace(settings, **plain, trainer=()), Schedule(settings.batch_size, data.steps, 1)
@@ -231,7 +231,7 @@ def make_slot(
     padding: int = 0,
     missing: Sequence[int] = (),
 ) -> SlotBatch:
-    """Return texts of these lengths: [CLS], WORD …, [SEP].
+    """Return texts [CLS] WORD … [SEP] of these lengths.
 
     masked, changed: masked positions of each text, and positions with another word; missing: absent texts
     """

@@ -38,7 +38,7 @@ def run_rows(capfd: Capture, command: str, *arguments: str | Path) -> list[dict[
 
 @contextmanager
 def fail_at_call(number: int, owner: Any, name: str) -> Iterator[None]:
-    """Let call `number` of the function `owner.name` raise DrtkError; check that the body raises it, and continue after."""
+    """Make call `number` of `owner.name` raise DrtkError inside the block; fail unless the block raises it."""
     function, calls = getattr(owner, name), count(1)
 
     def fail(*arguments: Any, **options: Any) -> Any:
@@ -54,7 +54,7 @@ def fail_at_call(number: int, owner: Any, name: str) -> Iterator[None]:
 
 @contextmanager
 def open_pipe(content: bytes) -> Iterator[str]:
-    """Yield the name of a pipe with this content, like <(...) in a shell."""
+    """Yield the path of a pipe with this content, like <(...) in a shell."""
     reading, writing = os.pipe()
 
     def fill() -> None:

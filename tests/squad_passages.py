@@ -87,7 +87,7 @@ def _read_questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[s
 
 
 def shrink_vocabulary(corpus: Path, model: str, folder: Path) -> Path:
-    """Reduce the vocabulary of a model to the word pieces in a corpus; a head over 30,000 pieces is slow on a CPU.
+    """Reduce the vocabulary of a model to the word pieces in a corpus; a head with 30,000 classes is slow on a CPU.
 
     Texts of the corpus are tokenized as before, since WordPiece takes the longest matching piece.
     """

@@ -24,7 +24,7 @@ class KeepSettings(ScorerSettings):
     scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
 
     def check(self, *, generates: bool) -> None:
-        """Raise UsageError for values that contradict each other. generates: the queries are new and have no scores."""
+        """Raise UsageError for contradictory values. generates: queries are generated and unscored"""
         is_filter = self.keep is not None or self.min_score is not None
         if self.keep is not None and self.min_score is not None:
             raise UsageError("`keep` and `min_score` cannot be combined; give one")
@@ -83,7 +83,7 @@ class WeightingSettings:
     )
     emit: Literal["score", "softmax", "attention"] = setting(
         "score",
-        "Weight: contrast to the collection, softmax of it, or plain attention (method bprop).",
+        "Weight: contrast with the collection, its softmax, or plain attention (method bprop).",
         no_effect=_ONLY_BPROP,
     )
     sub2word: Literal["sum", "first"] = setting(
@@ -112,7 +112,7 @@ class WeightingSettings:
     )
     min_words: int = setting(
         10,
-        "Give passages with fewer words than this uniform weights (method bprop).",
+        "Minimum number of words; shorter passages get uniform weights (method bprop).",
         at_least=0,
         no_effect=_ONLY_CONTRAST,
     )
@@ -146,7 +146,7 @@ LEARNING_RATES = {"deepct": 2e-5, "deepimpact": 3e-6}
 @redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class WeightTrainingConfig(TrainingConfig):
-    """Settings of drtk termweight --train (docs/methods/term-weights.md); None is replaced by `resolve`."""
+    """Settings of drtk termweight --train (docs/methods/term-weights.md); `resolve` replaces None."""
 
     batch_size: int | None = setting(  # type: ignore[assignment]
         None,
@@ -161,9 +161,9 @@ class WeightTrainingConfig(TrainingConfig):
     gradient_checkpointing: ClassVar[bool] = False  # type: ignore[misc]
 
     def resolve(self, method: str) -> WeightTrainingConfig:
-        """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
+        """Return a copy with the defaults of `method`. Raises UsageError for methods without training."""
         if method not in BATCH_SIZES:
-            raise UsageError(f"`train`: `method` {method} is not trained; use {' or '.join(BATCH_SIZES)}")
+            raise UsageError(f"`train`: `method` {method} has no training; use {' or '.join(BATCH_SIZES)}")
         return replace(
             self,
             batch_size=self.batch_size or BATCH_SIZES[method],

@@ -152,7 +152,7 @@ class TopShareFilter:
         self._share, self._counts, self._with_scores = share, counts, with_scores
 
     def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[BatchResult]:
-        """Yield the lines with the remaining queries. `lines` is called twice."""
+        """Yield the lines with the remaining queries. `lines` is called twice, once per pass."""
         values = array("f")
         for line in lines():
             values.extend(orjson.loads(line)[SCORES])

@@ -1,6 +1,6 @@
 """Read and write candidate expansions of queries.
 
-The kind of an expansion is its type of text: answer, sentence, title, or another word.
+The kind of an expansion is its type of text: answer, sentence, title, or any other name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -
 
 
 def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
-    """Return an error message if an expansion lacks its rank (with `rank`) or top-1 passage (with `top1`); else None."""
+    """Return an error message if a required label is missing: the rank (if `rank`) or top-1 passage (if `top1`)."""
     if rank and expansion.rank is None:
         return f"'{expansion.id}' has no rank; run `drtk rerank-queries label` first"
     if top1 and expansion.top1 is None:

@@ -23,17 +23,17 @@ _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of
 @redeclare("prefix", advanced=True)
 @dataclass(frozen=True)
 class ExpansionSettings(GenerationSettings):
-    """Settings of drtk expand-queries; the defaults of sampling are those of docs/methods/ear.md."""
+    """Settings of drtk expand-queries; the sampling defaults are from docs/methods/ear.md."""
 
     kind: str | None = option(
         None,
-        "Type of expansion, such as answer, sentence or title. [default: as trained; all with --from-run]",
+        "Type of expansion, such as answer, sentence or title. [default: as trained; --from-run: all]",
         metavar="NAME",
         panel=METHOD,
     )
     n: int = option(50, "Number of texts to generate per question, before deduplication.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
-        None, "Decoding method. [default: sample; greedy+sample with --prompt]"
+        None, "Decoding method. [default: sample, or greedy+sample if --prompt is given]"
     )
     top_k: int = option(
         50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
@@ -47,7 +47,7 @@ class ExpansionSettings(GenerationSettings):
     )
     beams: int = setting(10, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
-        None, "Maximum output length in tokens. [default: as trained, or 64; 100 with --prompt]", at_least=1
+        None, "Maximum output length in tokens. [default: as trained, or 64, or 100 if --prompt is given]", at_least=1
     )
     prompt: str | None = option(
         None, "Prompt for a model without fine-tuning; … is replaced by the question.", no_effect=_TRAINED
@@ -77,7 +77,7 @@ class ExpansionSettings(GenerationSettings):
         )
 
     def check_kind(self, *, from_run: bool) -> None:
-        """Raise UsageError for an impossible kind, or for options of a generator `from_run`, which needs none."""
+        """Raise UsageError for an invalid kind, or with `from_run` for options that require a generator."""
         if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in PASSAGE_KINDS:
@@ -94,7 +94,7 @@ DEFAULT_DEPTH = 100  # passages that are searched for an answer
 
 @dataclass(frozen=True)
 class _BM25Settings:
-    """BM25 parameters of the index that expanded queries are searched in."""
+    """BM25 parameters for searching expanded queries."""
 
     k1: float | None = setting(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
     b: float | None = setting(
@@ -128,7 +128,7 @@ class LabelSettings(_BM25Settings):
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
-    """Settings of drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
+    """Settings of drtk rerank-queries train (docs/methods/ear.md). Defaults: the thesis, table B.1, NQ with rd."""
 
     batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float | None = option(  # type: ignore[assignment]
@@ -197,7 +197,7 @@ class ChooseSettings(_BM25Settings, CrossEncoderSettings):
     """Settings of drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
-        "scorer", "Select the best by model (scorer) or label (oracle), all (concat), the greedy, or the first."
+        "scorer", "Candidates to use: best by model (scorer) or label (oracle), all (concat), greedy, or first."
     )
     max_candidates: int | None = setting(
         None, "Number of distinct candidates per question to use. [default: all]", at_least=1
@@ -214,13 +214,13 @@ class ChooseSettings(_BM25Settings, CrossEncoderSettings):
         """Raise UsageError for settings that contradict each other."""
         if self.select in ("concat", "greedy") and self.n_best > 1:
             raise UsageError(
-                f"`n_best` {self.n_best}: `select` {self.select} has one query per question and kind; omit `n_best`"
+                f"`n_best` {self.n_best}: `select` {self.select} returns one query per question and kind; omit `n_best`"
             )
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """Settings of drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
+    """Settings of drtk read (docs/methods/fid.md). The defaults are those of the released large models."""
 
     depth: int = option(100, "Number of top passages per question to read.", at_least=1)
     order: Literal["score", "rank"] = setting("rank", "Order documents by the score or the rank column of the run.")

@@ -82,7 +82,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
 ) -> Iterator[GeneratorInput]:
-    """Yield the questions; with several generators, each has the fold of its generator.
+    """Yield the questions; with several generators, each question has the fold of its generator.
 
     draw: assign a random fold to questions that no generator was trained on
     Raises RecordError (file:line) for a question without text or fold, unless `tracker` skips it.

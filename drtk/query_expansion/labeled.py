@@ -26,7 +26,7 @@ from drtk.training.folds import digest_question
 
 
 class DepthCheck:
-    """Check for `iter_expansion_lists` of the search depth that the candidates of a file were labeled with.
+    """Check for `iter_expansion_lists` that all candidates of a list were labeled with the same search depth.
 
     default_depth: depth of candidates without "depth", from the manifest of `source`, else from `settings`, else assumed
     assumed: sources with an assumed depth, for which a warning was logged

@@ -131,7 +131,7 @@ class CandidateTokenizer:
 
 
 def _find_special_tokens(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
-    """Return the special tokens before, between and after the texts: one text, or two texts if `second` is given."""
+    """Return the special tokens before, between and after the texts: one text, or a pair if `second` is given."""
     encoded = tokenizer("a", *second, return_special_tokens_mask=True)
     runs: list[list[int]] = [[]]
     for id, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):

@@ -67,7 +67,7 @@ def _negate_head(classifier: Any, model: str) -> None:
 def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
     """Return the learning-rate factor min(t^-.5, t * warmup^-1.5) of step t, counted from 1 (docs/methods/ear.md).
 
-    It rises to 1 / sqrt(warmup) at t = warmup and then falls. With 10,000 warmup steps, 2e-3 peaks at 2e-5.
+    It rises to 1 / sqrt(warmup) at t = warmup and then falls. With 10,000 warmup steps, `max_lr` 2e-3 peaks at 2e-5.
     """
     return float(min(step**-0.5, step * warmup**-1.5))
 
@@ -78,7 +78,7 @@ def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], 
 
 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
-    """Return the schedule for a number of candidate lists. Raises the errors of `plan_schedule`."""
+    """Return the training schedule for `num_lists` candidate lists. Raises the errors of `plan_schedule`."""
     epochs = DEFAULT_EPOCHS[config.variant] if config.epochs is None else config.epochs
     return plan_schedule(num_lists, replace(config, epochs=epochs), unit="lists of candidates")
 

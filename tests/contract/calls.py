@@ -16,9 +16,9 @@ FUNCTIONS = load_functions()
 
 @dataclass(frozen=True)
 class Call:
-    """A valid call. {input} is the file under test, {output} the output, and {NAME} a part of the collection.
+    """A valid call. {input} is the tested input file, {output} the output, and {NAME} an entry of the collection.
 
-    grow: returns the input with a number of records; None if the command reads no stream
+    grow: function that returns an input with `n` records; None if the command reads no stream
     torn: a line that is not a valid record of the input
     streams: whether the output is written batch by batch; otherwise it is a summary
     keeps: whether output records keep the unknown fields of the input
@@ -194,7 +194,7 @@ CALLS = {
 
 
 def find_commands(*shapes: str) -> list[str]:
-    """Return the commands of these shapes: plain, filter, folder (see drtk/cli/decorators.py)."""
+    """Return the commands of these kinds: plain, filter, folder (see drtk/cli/decorators.py)."""
     return [name for name in CALLS if name in FUNCTIONS and getattr(FUNCTIONS[name], "shape", "") in shapes]
 
 

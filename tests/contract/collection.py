@@ -153,7 +153,7 @@ TINY = ["--vocab-size", "300", "--layers", "1", "--hidden", "16", "--heads", "2"
 
 
 class Collection:
-    """Paths by name. Files are written at once; folders are made by drtk's commands on first use."""
+    """Paths by name. Files are written immediately; drtk creates folders on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -193,36 +193,36 @@ class Collection:
 
     @cached_property
     def _writer(self) -> Path:
-        """A generator of the T5 type."""
+        """Create a T5 generator."""
         return self._make("writer", "init-model", str(self["documents.jsonl"]), "--arch", "t5", *TINY)
 
     @cached_property
     def _gpt2(self) -> Path:
-        """A language model of the GPT-2 type."""
+        """Create a GPT-2 language model."""
         return self._make("gpt2", "init-model", str(self["documents.jsonl"]), "--arch", "gpt2", *TINY)
 
     @cached_property
     def _crossencoder(self) -> Path:
-        """A cross-encoder, which no command creates."""
+        """Create a cross-encoder, which no command does."""
         from tests.tiny_models import save_tiny_cross_encoder
 
         return save_tiny_cross_encoder(self.folder / "crossencoder")
 
     @cached_property
     def _query_reranker(self) -> Path:
-        """A query reranker after two training steps."""
+        """Train a query reranker for two steps."""
         call = ["rerank-queries", "train", str(self["labeled.jsonl"]), "--queries", str(self["asked.jsonl"])]
         call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)
 
     @cached_property
     def _weighted(self) -> Path:
-        """The documents with term weights."""
+        """Write the documents with term weights."""
         return self._weigh("weighted")
 
     @cached_property
     def _counts(self) -> Path:
-        """The statistics of the documents, for term weighting."""
+        """Write the collection statistics for term weighting."""
         return self._weigh("counts", "--collect")
 
     def _weigh(self, name: str, *more: str) -> Path:

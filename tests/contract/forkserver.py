@@ -43,7 +43,7 @@ sys.exit(connection.recv(1)[0])
 
 
 class Running:
-    """A process that the server has started."""
+    """A process started by the server."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid, self._connection = pid, connection
@@ -57,14 +57,14 @@ class Running:
             return None
 
     def kill(self) -> int | None:
-        """Kill it now, and return the exit status."""
+        """Kill the process, and return the exit status."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return self.status()
 
 
 class Forkserver:
-    """A running server; `client` is the program to put on the path as `drtk`; variables: of the environment."""
+    """A running server; client: script to put on PATH as `drtk`; variables: environment variables"""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self._socket, self._variables = folder / "socket", {"PYTHONPATH": ROOT} | variables
@@ -75,7 +75,7 @@ class Forkserver:
         self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
 
     def start(self, arguments: list[str], folder: Path, stderr: Path, **variables: object) -> Running:
-        """Start `drtk ARGUMENTS` in `folder`; variables: of the environment, such as those that `_run` reads."""
+        """Start `drtk ARGUMENTS` in `folder`; variables: environment variables, such as those that `_run` reads"""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self._socket))
         environment = os.environ | self._variables | {name: str(value) for name, value in variables.items()}

@@ -315,7 +315,7 @@ def test_a_full_disk_is_reported_with_the_output_by_folder_commands_too(argument
 def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `drtk ARGUMENTS` as a user without write permission, even if the tests run as root.
 
-    A command that succeeds comes first and loads what is needed: that user may not be able to read the libraries.
+    A successful command first imports all libraries, because that user may have no permission to read them.
     """
     program = f"""
 import contextlib, os, sys
@@ -388,7 +388,7 @@ def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
 
 
 def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
-    """Run a conversion that receives `sign` after its first batch, while it waits for input; return it when it has ended."""
+    """Run a conversion, send it the signal `sign` while it waits for input after a batch; return the ended process."""
     running = subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", output),
         stdin=subprocess.PIPE,

@@ -57,7 +57,7 @@ def run_simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[s
 
 
 def list_outputs(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the outputs that a run wrote; the others were up to date."""
+    """Return the outputs that a run wrote, without those that were up to date."""
     return [line.rpartition("/")[2] for line in done.stderr.splitlines() if " -> " in line]
 
 

@@ -209,7 +209,7 @@ def options_of(command: str) -> set[str]:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Return (page, script) of every block marked `sh test`."""
+    """Return (page, script) for all code blocks marked `sh test`."""
     return [
         (relative(page), block)
         for page in PAGES
@@ -221,7 +221,7 @@ QUICK = ("chunk", "convert", "encode", "eval", "fuse", "index", "mine-negatives"
 
 
 def marked_examples() -> list[ParameterSet]:
-    """Return the examples; the first of the commands in QUICK is quick, all others are slow."""
+    """Return the examples; all are marked slow, except the first one of each command in QUICK."""
     seen: set[str] = set()
     marked = []
     for page, script in examples():

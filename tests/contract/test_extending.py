@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
 def block(mark: str) -> tuple[str, str]:
-    """Return (what follows the mark, content) of the code block that begins with it."""
+    """Return the rest of the first line, and the content, of the code block that begins with `mark`."""
     (match,) = re.findall(rf"^```{mark}(.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return match
 

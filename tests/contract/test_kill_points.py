@@ -1,4 +1,4 @@
-"""Kill commands before each of their calls that change files; the next command must complete or clean up what is left.
+"""Kill commands before each of their calls that change files; the next command must resume or clean up.
 
 tests/unit/cli/test_kill_points.py does the same to a small filter and a small folder command that load no libraries.
 """
@@ -27,7 +27,7 @@ RESUMABLE = re.compile(r"^out\.part(\.json|/meta\.json\.part)$")  # of the main 
 class Killed:
     """A command line to kill. {NAME} is an entry of the collection; `in` contains documents, `out` is the output.
 
-    other: options that make the earlier output, which is replaced
+    other: options of the existing output, which is replaced
     resumes: whether the command has --resume
     every: kill before every n-th call only
     """
@@ -80,7 +80,7 @@ class Runs:
     def iter_killed(self, begin: Path, flags: list[str], *, every: int = 1) -> Iterator[tuple[int, Path]]:
         """Yield copies of `begin` in which the command was killed before its first call, its second, and so on.
 
-        every: distance between these calls
+        every: interval of these calls
         """
         number = 1
         while True:

@@ -42,7 +42,7 @@ class Killed:
 
     input: returns the input with `documents` records
     journal: suffix or path after the output name of the file that exists once some work is finished
-    beside: suffixes of files that are written next to the output
+    beside: suffixes of additional output files
     """
 
     arguments: str
@@ -94,7 +94,7 @@ KILLED = {
 
 
 def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
-    """Return the files of a folder, except manifests, or a file and those beside it."""
+    """Return the files of a folder, except manifests, or a file and its additional outputs."""
     if output.is_dir():
         return files_of(output, "*")
     return {ending: Path(f"{output}{ending}").read_bytes() for ending in ("", *beside)}

@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
 
 
 def prepare(files: PretrainingFiles, by: str, name: str) -> tuple[PretrainingSetup, Objective]:
-    """Return a setup that uses the entry, and its first term."""
+    """Return a training setup that uses the registry entry, and the name of its first loss term."""
     preset, *changes = (KINDS if by == "use" else PREDICTED)[name]
     setup = files.prepare(preset, *changes).randomize_weights()
     objectives = [objective for objective in setup.network.composition.objectives if getattr(objective, by, "") == name]

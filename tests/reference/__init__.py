@@ -1,5 +1,5 @@
-"""Pre-training losses written a second time, from the description of the methods alone: slow, and plain to read.
+"""Slow reference implementations of the losses, written independently from the method descriptions.
 
-One example at a time, no padding, no dropout, loops instead of batched tensors. What drtk computes in batches has to
-agree with these functions, in value and in gradient; a mistake would have to be made twice, in two different ways.
+They process one example at a time in loops, without padding and dropout. Tests compare the values and gradients of
+drtk's batched implementations with them.
 """

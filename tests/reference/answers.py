@@ -1,6 +1,6 @@
-"""Answers in texts, written a second time from the description of the methods alone.
+"""Reference implementation of answer matching, written independently from the description of the method.
 
-No regular expression but those that are answers themselves: every character is asked what it is.
+Texts are tokenized character by character, without regular expressions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def tokens(text: str) -> list[str]:
-    """Runs of letters, digits and marks, and every other character by itself that is no separator and no control."""
+    """Return runs of letters, digits and marks, and other characters, except separators and control characters."""
     found: list[str] = []
     word = ""
     for character in unicodedata.normalize("NFD", text):
@@ -29,14 +29,15 @@ def tokens(text: str) -> list[str]:
     return found
 
 
-def stands_in(answer: str, text: str) -> bool:
-    """Whether the answer's tokens come one after the other in the text; those of an empty answer always do."""
-    wanted, given = tokens(answer), tokens(text)
-    return any(given[start : start + len(wanted)] == wanted for start in range(len(given) + 1))
+def contains_tokens(answer: str, text: str) -> bool:
+    """Return whether the text contains the tokens of the answer as a sequence; always true for an empty answer."""
+    answer_tokens, text_tokens = tokens(answer), tokens(text)
+    size = len(answer_tokens)
+    return any(text_tokens[start : start + size] == answer_tokens for start in range(len(text_tokens) + 1))
 
 
-def is_found(pattern: str, text: str) -> bool:
-    """Whether a regular expression that is an answer hits somewhere; one that is none hits nowhere."""
+def matches_pattern(pattern: str, text: str) -> bool:
+    """Return whether a regular expression matches the text; an invalid one matches nothing."""
     try:
         compiled = re.compile(unicodedata.normalize("NFD", pattern), re.IGNORECASE | re.MULTILINE)
     except re.error:
@@ -45,17 +46,17 @@ def is_found(pattern: str, text: str) -> bool:
 
 
 def has_answer(answers: Sequence[str], text: str, *, regex: bool = False) -> bool:
-    """Whether one of the answers is in the text; empty ones were dropped before anybody looked."""
+    """Return whether the text contains one of the answers; empty answers are ignored."""
     for answer in answers:
         if not answer.strip():
             continue
-        if is_found(answer, text) if regex else stands_in(answer, text):
+        if matches_pattern(answer, text) if regex else contains_tokens(answer, text):
             return True
     return False
 
 
 def top_k_accuracy(ranks: Sequence[int | None], k: int) -> float:
-    """Share of the questions whose first right passage is among the first k; no rank: there is none at all."""
+    """Return the share of questions whose first relevant passage has a rank of at most k; None: no relevant passage."""
     right = 0
     for rank in ranks:
         if rank is not None and rank <= k:

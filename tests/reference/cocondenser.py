@@ -1,4 +1,4 @@
-"""coCondenser, coROM and their query-as-context variants: two texts an example, each the other's positive."""
+"""coCondenser, coROM and their query-as-context variants: two texts per example, positives of each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 
-from tests.reference.bert import hidden_states, predicted
+from tests.reference.bert import hidden_states, token_losses
 from tests.reference.condenser import head_rows
 from tests.reference.means import token_mean, with_total
 from tests.reference.mlm import masked_losses
@@ -14,7 +14,7 @@ from tests.reference.text import Text
 
 
 def pair_losses(vectors: list[Tensor], *, temperature: float = 1.0) -> list[Tensor]:
-    """A loss per vector: its partner against every vector but itself, by dot product.
+    """Return the contrastive loss of each vector, by dot product: its partner is the positive, others are negatives.
 
     vectors: (width,) each, interleaved: 0 and 1 are a pair, 2 and 3 are a pair
     """
@@ -36,10 +36,10 @@ def cocondenser(
     temperature: float = 1.0,
     detach_cls: bool = False,
 ) -> dict[str, Tensor]:
-    """`mlm` + `head` + `contrast`; without a head (coROM) `mlm` + `contrast`.
+    """Return the terms `mlm`, `head` (not for coROM) and `contrast`, and their sum.
 
     pairs: two spans of one document, or a passage and a generated query of it; both are masked and encoded
-    detach_cls: cuts the way from the head to the last layer; the contrastive term keeps its own
+    detach_cls: stop the gradient of `head` at the CLS vector; `contrast` keeps its gradient
     """
     late, early, vectors = [], [], []
     for pair in pairs:
@@ -49,7 +49,7 @@ def cocondenser(
             vectors.append(hidden[-1][0])
             if head is not None:
                 rows = head_rows(head, hidden, skip=skip, detach_cls=detach_cls)
-                early.append(predicted(model, rows, text, text.hidden))
+                early.append(token_losses(model, rows, text, text.hidden))
     terms = {"mlm": token_mean(late)}
     if head is not None:
         terms["head"] = token_mean(early)

@@ -1,4 +1,4 @@
-"""DiffCSE: SimCSE, and a discriminator that finds what changed in a sentence whose vector it is given."""
+"""DiffCSE: SimCSE, and a discriminator that detects edits of a sentence, given the sentence vector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM, BertModel
 
-from tests.reference.bert import embedded, hidden_states, through, vocabulary_logits
+from tests.reference.bert import apply_layers, embed, hidden_states, vocabulary_logits
 from tests.reference.means import token_loss, token_mean
 from tests.reference.simcse import sentence_vectors, view_losses
 from tests.reference.text import Text
@@ -20,12 +20,12 @@ Reduction = Literal["mean_all", "mean_valid", "sum"]
 
 @dataclass(frozen=True)
 class Edited:
-    """One text of the discriminator.
+    """Input text of the discriminator.
 
-    inputs: ids, [CLS] first; its place takes the sentence vector
-    targets: per position: 0 or 1 (rtd), or the id to predict (mlm, clm)
-    sentence, view: whose vector it is told: 0-based, view 0 or 1
-    predict: positions that count in mlm and clm; rtd counts all
+    inputs: ids; the embedding of the first one, [CLS], is replaced by the sentence vector
+    targets: for each position 0 or 1 (rtd), or the id to predict (mlm, clm)
+    sentence, view: 0-based indices of the sentence vector
+    predict: positions with a loss (mlm, clm); rtd uses all positions
     types: segment of every position; all 0 if empty
     """
 
@@ -38,23 +38,23 @@ class Edited:
 
 
 def difference_labels(original: list[int], inputs: list[int]) -> list[int]:
-    """1 where the token is another one than it was."""
+    """Return 1 for positions whose token was changed, else 0."""
     return [0 if before == after else 1 for before, after in zip(original, inputs, strict=True)]
 
 
 def insertion_labels(length: int, inserted: list[int]) -> list[int]:
-    """1 at the inserted positions of the longer sentence."""
+    """Return 1 for inserted positions of the longer sentence, else 0."""
     return [1 if position in inserted else 0 for position in range(length)]
 
 
 def deletion_labels(length: int, removed: list[int]) -> list[int]:
-    """For every token that stays, 1 if at least one token right before it was removed; length: before the removal."""
+    """Return 1 for remaining tokens that directly follow a removed token, else 0. length: number of original tokens"""
     return [1 if position - 1 in removed else 0 for position in range(length) if position not in removed]
 
 
 @torch.no_grad()
-def generated(generator: BertForMaskedLM, masked: Text, *, scope: Literal["all", "masked"] = "all") -> list[int]:
-    """The generator's best token at every position (or at the hidden ones, the original elsewhere); [CLS] stays."""
+def generate(generator: BertForMaskedLM, masked: Text, *, scope: Literal["all", "masked"] = "all") -> list[int]:
+    """Return the generator's top token at all positions (or only at masked positions); [CLS] is unchanged."""
     last = hidden_states(generator.bert, masked.inputs, masked.types)[-1]
     best = [int(torch.argmax(vocabulary_logits(generator, row))) for row in last]
     if scope == "masked":
@@ -65,13 +65,13 @@ def generated(generator: BertForMaskedLM, masked: Text, *, scope: Literal["all",
 def discriminator_rows(
     discriminator: BertModel, vector: Tensor, ids: list[int], *, real: int, types: list[int] | None = None
 ) -> list[Tensor]:
-    """Last-layer rows (width,) for the ids, the vector in the place of position 0; only the `real` first are seen."""
-    rows = [vector, *embedded(discriminator.embeddings, ids, types or [])[1:]]
-    return through(list(discriminator.encoder.layer), rows, [list(range(real))] * len(rows))
+    """Return the last hidden states, with `vector` as embedding of position 0; positions >= `real` are padding."""
+    rows = [vector, *embed(discriminator.embeddings, ids, types or [])[1:]]
+    return apply_layers(list(discriminator.encoder.layer), rows, [list(range(real))] * len(rows))
 
 
-def reduced(real: list[list[Tensor]], pads: list[list[Tensor]], *, reduction: Reduction) -> Tensor:
-    """The losses of real and of pad positions as one: mean over both, mean over the real ones, their sum."""
+def reduce_losses(real: list[list[Tensor]], pads: list[list[Tensor]], *, reduction: Reduction) -> Tensor:
+    """Reduce the losses: mean over all positions, mean over the real ones, or sum over the real ones."""
     if reduction == "mean_all":
         return token_mean([*real, *pads])
     if reduction == "mean_valid":
@@ -82,7 +82,7 @@ def reduced(real: list[list[Tensor]], pads: list[list[Tensor]], *, reduction: Re
 def rtd_losses(
     discriminator: BertModel, head: nn.Module, vector: Tensor, text: Edited, *, length: int, pad: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Losses of the real positions and of the pads up to `length`, whose label is 0; head: (width,) to (2,)."""
+    """Return the losses of real positions, and of padding up to `length` (label 0); head: (width,) to (2,)."""
     real = len(text.inputs)
     ids = [*text.inputs, *[pad] * (length - real)]
     labels = [*text.targets, *[0] * (length - real)]
@@ -92,8 +92,8 @@ def rtd_losses(
     return losses[:real], losses[real:]
 
 
-def copied_or_said(logits: Tensor, copy: Tensor, *, shown: int, target: int) -> Tensor:
-    """-log p of the target, p = copy * [the shown token is it] + (1 - copy) * softmax; logits: (vocabulary,), copy: ()."""
+def copy_loss(logits: Tensor, copy: Tensor, *, shown: int, target: int) -> Tensor:
+    """Return -log p of the target, p = copy * [shown == target] + (1 - copy) * softmax; copy: scalar."""
     said = torch.softmax(logits, dim=0)[target]
     same = 1.0 if shown == target else 0.0
     return -torch.log(copy * same + (1 - copy) * said)
@@ -102,7 +102,7 @@ def copied_or_said(logits: Tensor, copy: Tensor, *, shown: int, target: int) -> 
 def word_losses(
     discriminator: BertModel, head: nn.Module, vector: Tensor, text: Edited, *, copy_head: nn.Module | None
 ) -> list[Tensor]:
-    """Losses of the positions to predict; with a copy head the gate of corrective LM stands before the softmax."""
+    """Return the losses of the positions to predict; with `copy_head` the loss of corrective LM."""
     rows = discriminator_rows(discriminator, vector, text.inputs, real=len(text.inputs))
     losses = []
     for position in text.predict:
@@ -111,7 +111,7 @@ def word_losses(
             losses.append(token_loss(logits, target))
         else:
             copy = torch.sigmoid(copy_head(rows[position])[0])
-            losses.append(copied_or_said(logits, copy, shown=text.inputs[position], target=target))
+            losses.append(copy_loss(logits, copy, shown=text.inputs[position], target=target))
     return losses
 
 
@@ -136,12 +136,11 @@ def diffcse(
     running: bool = False,
     detach_cls: bool = False,
 ) -> dict[str, Tensor]:
-    """`contrast` and `difference`, unweighted; the total is contrast + weight * difference.
+    """Return the terms `contrast` and `difference`, and the total, contrast + weight * difference.
 
     head: (width,) to (2,) for rtd, to (vocabulary,) for mlm and clm; copy_head (clm only): to (1,)
-    length: what the texts of the discriminator are padded to under mean_all; the longest of them by default
-    augmented: one changed sentence per sentence, as ids: a second positive, the two losses averaged, or N more
-      columns of the softmax
+    length: padded length of the discriminator inputs (mean_all); by default that of the longest input
+    augmented: token ids of one changed copy per sentence, as second positives (mean of both losses) or as negatives
     """
     if (task == "clm") != (copy_head is not None):
         raise ValueError("a copy head goes with corrective LM, and only with it")
@@ -166,6 +165,6 @@ def diffcse(
             pads.append(beyond)
         else:
             real.append(word_losses(discriminator, head, told, text, copy_head=copy_head))
-    difference = reduced(real, pads, reduction=reduction) if task == "rtd" else token_mean(real)
+    difference = reduce_losses(real, pads, reduction=reduction) if task == "rtd" else token_mean(real)
     terms["difference"] = difference
     return terms | {"total": terms.get("contrast", 0) + weight * difference}

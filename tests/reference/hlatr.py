@@ -1,4 +1,4 @@
-"""HLATR's forward pass for one list, item by item: vector and rank in, a logit out."""
+"""HLATR's forward pass for one list, item by item: from vectors and ranks to logits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tests.reference.bert import attended, normalized
+from tests.reference.bert import apply_layer_norm, attend
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer over the list; matrices are (out, in), as nn.Linear has them."""
+    """Weights of one transformer layer over the list of candidates."""
 
     query: nn.Linear
     key: nn.Linear
@@ -25,7 +25,7 @@ class Layer:
 
 
 def linear(module: nn.Linear, row: Tensor) -> Tensor:
-    """W x + b."""
+    """Return W x + b."""
     return module.weight @ row + module.bias
 
 
@@ -39,27 +39,28 @@ def logits(
     head: nn.Linear,
     heads: int,
 ) -> list[Tensor]:
-    """A logit () for each candidate; the vectors are in the order of retrieval, so that place i has rank i."""
-    rows = [normalized(linear(project, vector) + ranks.weight[rank], norm) for rank, vector in enumerate(vectors)]
+    """Return the logit of each candidate, a scalar; vectors[i] is the candidate of rank i."""
+    rows = [apply_layer_norm(linear(project, vector) + ranks.weight[rank], norm) for rank, vector in enumerate(vectors)]
     everyone = [list(range(len(rows)))] * len(rows)
     for layer in layers:
         asked = [linear(layer.query, row) for row in rows]
         keys = [linear(layer.key, row) for row in rows]
         values = [linear(layer.value, row) for row in rows]
-        mixed = attended(asked, keys, values, everyone, heads=heads)
+        mixed = attend(asked, keys, values, everyone, heads=heads)
         middle = [
-            normalized(row + linear(layer.mixed, mix), layer.first_norm) for row, mix in zip(rows, mixed, strict=True)
+            apply_layer_norm(row + linear(layer.mixed, mix), layer.first_norm)
+            for row, mix in zip(rows, mixed, strict=True)
         ]
         wide = [torch.nn.functional.gelu(linear(layer.up, row)) for row in middle]
         rows = [
-            normalized(row + linear(layer.down, more), layer.second_norm)
+            apply_layer_norm(row + linear(layer.down, more), layer.second_norm)
             for row, more in zip(middle, wide, strict=True)
         ]
     return [linear(head, row)[0] for row in rows]
 
 
 def of_transformer(layers: nn.ModuleList) -> list[Layer]:
-    """The weights of torch's TransformerEncoderLayers, whose in_proj holds query, key and value one below the other."""
+    """Convert torch's TransformerEncoderLayers, whose in_proj concatenates query, key and value weights."""
     found = []
     for layer in layers:
         attention = layer.self_attn

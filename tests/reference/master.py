@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 
-from tests.reference.bert import behind, hidden_states, predicted, through
+from tests.reference.bert import apply_layers, build_decoder_input, hidden_states, token_losses
 from tests.reference.means import token_mean, with_total
 from tests.reference.mlm import masked_losses
 from tests.reference.text import Text
@@ -17,11 +17,11 @@ PASS_OF = {"mkp": "mlm", "cmp": "mlm_cmp", "npr": "mlm_npr", "dor": "mlm", "gor"
 
 @dataclass(frozen=True)
 class Tasks:
-    """One passage: what the encoder reads and what the decoders rebuild.
+    """Inputs of one passage for encoder and decoders.
 
-    passes: "mlm", the pass of mkp, dor and gor; "mlm_cmp" and "mlm_npr", the passes of cmp and npr. Without one of
-      these two, its decoder takes the CLS of "mlm".
-    targets: decoder -> its masked target; one that is missing (no next passage) leaves that decoder's mean
+    passes: encoder inputs: "mlm" for mkp, dor and gor; "mlm_cmp" for cmp and "mlm_npr" for npr. If one of the last two
+      is missing, its decoder uses the CLS vector of "mlm".
+    targets: masked target of each decoder; missing targets (no next passage) are excluded from the decoder's mean
     """
 
     passes: dict[str, Text]
@@ -31,10 +31,9 @@ class Tasks:
 def master(
     model: BertForMaskedLM, decoders: dict[str, list[nn.Module]], examples: list[Tasks], *, detach_cls: bool = False
 ) -> dict[str, Tensor]:
-    """A term per encoder pass that occurs and per decoder: each a mean over its own hidden positions; weights 1.
+    """Return a term per encoder pass and decoder, the mean loss over its masked positions, and their sum.
 
-    decoders: "mkp", "cmp", "npr", "dor", "gor" -> its layers; fewer for ablations, the same layers under every name
-      for a shared decoder
+    decoders: layers of "mkp", "cmp", "npr", "dor", "gor"; fewer for ablations; shared decoders have the same layers
     """
     names = [name for name in ("mlm", "mlm_cmp", "mlm_npr") if any(name in example.passes for example in examples)]
     losses: dict[str, list[list[Tensor]]] = {name: [] for name in (*names, *decoders)}
@@ -49,6 +48,6 @@ def master(
                 continue
             target = example.targets[name]
             cls = vectors.get(PASS_OF[name], vectors["mlm"])
-            rows = through(layers, behind(cls, model.bert.embeddings, target))
-            losses[name].append(predicted(model, rows, target, target.hidden))
+            rows = apply_layers(layers, build_decoder_input(cls, model.bert.embeddings, target))
+            losses[name].append(token_losses(model, rows, target, target.hidden))
     return with_total({name: token_mean(found) for name, found in losses.items()})

@@ -1,4 +1,4 @@
-"""Losses of single tokens, and the one mean over all of them."""
+"""Reference losses of single tokens, and their mean."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from torch import Tensor
 
 
 def token_loss(logits: Tensor, target: int) -> Tensor:
-    """-log softmax(logits)[target]; logits: (classes,)."""
+    """Return -log softmax(logits)[target]; logits: (classes,)."""
     return torch.logsumexp(logits, dim=0) - logits[target]
 
 
 def binary_loss(logit: Tensor, label: int) -> Tensor:
-    """-log p of the label, where sigmoid(logit) is the probability of label 1; logit: ()."""
+    """Return the binary cross-entropy of a label, 0 or 1; logit: scalar."""
     signed = logit if label == 1 else -logit
     return torch.log1p(torch.exp(-signed.abs())) + torch.clamp(-signed, min=0.0)
 
 
 def token_mean(sequences: list[list[Tensor]]) -> Tensor:
-    """The mean over the tokens of all sequences together, not over the means of the sequences; 0 without tokens."""
+    """Return the mean over the tokens of all sequences (not the mean of sequence means); 0 if there are no tokens."""
     tokens = [loss for sequence in sequences for loss in sequence]
     return torch.stack(tokens).sum() / len(tokens) if tokens else torch.zeros(())
 
 
 def with_total(terms: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The terms, and their sum as "total"."""
+    """Return the terms with their sum as "total"."""
     return terms | {"total": torch.stack(list(terms.values())).sum()}

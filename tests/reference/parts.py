@@ -1,4 +1,4 @@
-"""Small random models and modules to try the references on; weights drawn so wide that every term has its own value."""
+"""Random weights for small models in tests of the references, with a variance that makes all loss terms differ."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import nn
 CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 40  # 0 is [PAD], 1 [UNK], words start at 5
 
 
-def redrawn(module: nn.Module, *, seed: int) -> nn.Module:
-    """The module in eval mode with every weight drawn anew, norms and biases too: nothing stays 0 or 1 by luck."""
+def randomize(module: nn.Module, *, seed: int) -> nn.Module:
+    """Randomize all weights of a module, including norms and biases; return the module in eval mode."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(module.named_parameters()):

@@ -1,6 +1,6 @@
-"""The query side written a second time, from the description of the methods alone: lists, loops, floats.
+"""Reference implementation of query expansion and reranking (GAR, EAR), written from the method descriptions.
 
-Lower is better wherever a scorer speaks: it estimates a rank.
+Scores are estimated ranks: lower is better.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ PairWeight = Literal["offset", "sum"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A passage that a search found."""
+class Passage:
+    """A retrieved passage."""
 
     name: str
     text: str
@@ -26,36 +26,36 @@ class Found:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An expansion of a question, the rank it leads to, and what a scorer thinks that rank is."""
+    """An expansion of a question, its label (the rank of the first answer), and the rank estimated by the model."""
 
     text: str
     rank: int
     score: float
 
 
-# -- what a generator learns to write (7.2) --------------------------------------------------------------------------
+# -- targets of generators (7.2) ------------------------------------------------------------------------------------
 
 
-def right_passages(found: Sequence[Found], answers: Sequence[str]) -> list[Found]:
-    """Those with an answer in their text, in the order of the ranks."""
+def select_positives(found: Sequence[Passage], answers: Sequence[str]) -> list[Passage]:
+    """Return the passages with an answer in their text, in rank order."""
     return [passage for passage in found if has_answer(answers, passage.text)]
 
 
 def sentence_target(
-    found: Sequence[Found], answers: Sequence[str], *, split: Callable[[str], Sequence[str]]
+    found: Sequence[Passage], answers: Sequence[str], *, split: Callable[[str], Sequence[str]]
 ) -> str | None:
-    """The sentence with an answer in the first passage with an answer; nothing where there is no such passage."""
-    for passage in right_passages(found, answers)[:1]:
+    """Return the first sentence with an answer in the first passage with an answer; None if there is none."""
+    for passage in select_positives(found, answers)[:1]:
         for sentence in split(passage.text):
             if has_answer(answers, sentence):
                 return sentence
     return None
 
 
-def title_targets(found: Sequence[Found], answers: Sequence[str], *, every: bool) -> list[str]:
-    """Titles of passages with an answer, by rank and each once: all of them, or the first one's only."""
+def title_targets(found: Sequence[Passage], answers: Sequence[str], *, every: bool) -> list[str]:
+    """Return the distinct titles of passages with an answer, in rank order: all, or only the first."""
     titles: list[str] = []
-    for passage in right_passages(found, answers):
+    for passage in select_positives(found, answers):
         if passage.title not in titles:
             titles.append(passage.title)
     return titles if every else titles[:1]
@@ -64,21 +64,21 @@ def title_targets(found: Sequence[Found], answers: Sequence[str], *, every: bool
 # -- expanded questions and their labels (7.2 to 7.4) ------------------------------------------------------------------
 
 
-def without_mark(question: str) -> str:
-    """The question without blanks around it and without a question mark at its end."""
+def strip_question_mark(question: str) -> str:
+    """Return the question without surrounding white space and final question mark."""
     bare = question.strip()
     if bare.endswith("?"):
         bare = bare[:-1]
     return bare
 
 
-def expanded(question: str, expansion: str) -> str:
-    """What BM25 is asked with an expansion."""
-    return without_mark(question) + " ? " + expansion
+def expand(question: str, expansion: str) -> str:
+    """Return the expanded query."""
+    return strip_question_mark(question) + " ? " + expansion
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """Every text once, where it first stands."""
+    """Return the distinct texts in the order of their first occurrence."""
     kept: list[str] = []
     for text in texts:
         if text not in kept:
@@ -86,7 +86,7 @@ def distinct(texts: Sequence[str]) -> list[str]:
     return kept
 
 
-# -- how a scorer learns (7.5, 7.7) --------------------------------------------------------------------------------------
+# -- training (7.5, 7.7) ---------------------------------------------------------------------------------------------
 
 
 def question_loss(
@@ -97,10 +97,10 @@ def question_loss(
     weight: PairWeight = "offset",
     skip_ties: bool = True,
 ) -> float:
-    """Hinges over pairs of one question's candidates: the printed sum, or the mean over offsets of their means.
+    """Return the hinge loss over pairs of candidates of one question: the sum, or the mean over offsets of their means.
 
-    A question without any pair that counts costs nothing. The printed sum has no ties; who does not skip them adds those
-    of the order in which the candidates come, as for the offsets.
+    The loss is 0 without pairs. The sum in the paper excludes ties; with skip_ties=False, tied candidates are paired in
+    input order, as for offsets.
     """
     order = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
 
@@ -128,7 +128,7 @@ def question_loss(
 
 
 def batch_loss(questions: Sequence[tuple[Sequence[float], Sequence[int]]], **options: object) -> float:
-    """Mean over the questions of a batch, those with nothing to learn from among them."""
+    """Return the mean loss over all questions of a batch, including those without pairs."""
     total = 0.0
     for scores, ranks in questions:
         total += question_loss(scores, ranks, **options)  # type: ignore[arg-type]
@@ -136,12 +136,12 @@ def batch_loss(questions: Sequence[tuple[Sequence[float], Sequence[int]]], **opt
 
 
 def learning_rate(step: int, *, max_lr: float, warmup: int = 10_000) -> float:
-    """Rate of step 1, 2, …; max_lr is never reached, the highest is max_lr / sqrt(warmup)."""
+    """Return the learning rate of a step, counted from 1; the peak is max_lr / sqrt(warmup)."""
     return max_lr * min(1 / math.sqrt(step), step / warmup**1.5)
 
 
 def first_lowest(numbers: Sequence[float]) -> int:
-    """Place of the lowest number, the first of several."""
+    """Return the index of the lowest number; of ties, the first."""
     best = 0
     for place in range(len(numbers)):
         if numbers[place] < numbers[best]:
@@ -150,7 +150,7 @@ def first_lowest(numbers: Sequence[float]) -> int:
 
 
 def mean_chosen_rank(questions: Sequence[tuple[Sequence[float], Sequence[int]]]) -> float:
-    """By it a checkpoint is selected, the lower the better: ranks of what the scorer chooses, averaged."""
+    """Return the mean rank of the selected candidates, the metric of checkpoint selection."""
     total = 0
     for scores, ranks in questions:
         total += ranks[first_lowest(scores)]
@@ -158,7 +158,7 @@ def mean_chosen_rank(questions: Sequence[tuple[Sequence[float], Sequence[int]]])
 
 
 def scorer_input(parts: Sequence[Sequence[int]], *, first: int, last: int, longest: int) -> list[int]:
-    """[CLS] part [SEP] part [SEP] …: what a part leaves of the room is the next one's, the separators have theirs."""
+    """Return [CLS] part [SEP] part [SEP] …; the parts are truncated at the end, so that all separators fit."""
     room = longest - 1 - len(parts)
     pieces = [first]
     for part in parts:
@@ -168,11 +168,11 @@ def scorer_input(parts: Sequence[Sequence[int]], *, first: int, last: int, longe
     return pieces
 
 
-# -- what is asked in the end (7.8, 7.9) -----------------------------------------------------------------------------------
+# -- selection (7.8, 7.9) --------------------------------------------------------------------------------------------
 
 
 def first_distinct(candidates: Sequence[Candidate], count: int | None) -> list[Candidate]:
-    """The first `count` whose texts are not yet there; all of these without a count."""
+    """Return the first `count` candidates with distinct texts; all if `count` is None."""
     kept: list[Candidate] = []
     for candidate in candidates:
         if all(candidate.text != other.text for other in kept):
@@ -180,14 +180,14 @@ def first_distinct(candidates: Sequence[Candidate], count: int | None) -> list[C
     return kept if count is None else kept[:count]
 
 
-def chosen(
+def select_best(
     candidates: Sequence[Candidate],
     select: Literal["scorer", "oracle", "first", "greedy"],
     *,
     max_candidates: int | None = None,
     top: int = 1,
 ) -> list[Candidate]:
-    """The best `top` of the first distinct candidates, by score, by rank or as they come; the first among equals."""
+    """Return the best `top` distinct candidates by score, rank or input order; ties keep the input order."""
     left = first_distinct(candidates, max_candidates)
     best: list[Candidate] = []
     while left and len(best) < top:
@@ -201,8 +201,8 @@ def chosen(
     return best
 
 
-def joined(candidates: Sequence[Candidate]) -> str:
-    """All expansions of a question as one."""
+def concatenate(candidates: Sequence[Candidate]) -> str:
+    """Concatenate the distinct expansions of a question."""
     text = ""
     for candidate in first_distinct(candidates, None):
         text += (" " if text else "") + candidate.text

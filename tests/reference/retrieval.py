@@ -1,4 +1,4 @@
-"""Contrastive losses of a retriever: queries, and blocks of n passages whose first is the query's positive."""
+"""Contrastive losses of a retriever. Each query has a block of n passages, its positive first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 
-def table(rows: list[Tensor], columns: list[Tensor], *, temperature: float, dot: bool = False) -> list[list[Tensor]]:
-    """Cosines (or dot products) of every row with every column, by the temperature."""
+def similarity_table(
+    rows: list[Tensor], columns: list[Tensor], *, temperature: float, dot: bool = False
+) -> list[list[Tensor]]:
+    """Return the cosines (or dot products) of all rows with all columns, divided by the temperature."""
     if not dot:
         rows = [row / torch.sqrt((row * row).sum()) for row in rows]
         columns = [column / torch.sqrt((column * column).sum()) for column in columns]
@@ -16,27 +18,27 @@ def table(rows: list[Tensor], columns: list[Tensor], *, temperature: float, dot:
 
 
 def without(scores: list[Tensor], place: int) -> list[Tensor]:
-    """All but one of the scores."""
+    """Return all scores except the one at index `place`."""
     return scores[:place] + scores[place + 1 :]
 
 
 def row_loss(positive: Tensor, others: list[Tensor]) -> Tensor:
-    """-log of the positive's share in the softmax over it and the others."""
+    """Return -log softmax of the positive among all scores."""
     return torch.logsumexp(torch.stack([positive, *others]), dim=0) - positive
 
 
 def infonce(queries: list[Tensor], passages: list[Tensor], *, temperature: float, dot: bool = False) -> list[Tensor]:
-    """A loss per query: its positive against every other passage of the batch."""
+    """Return the loss of each query: its positive against all other passages of the batch."""
     block = len(passages) // len(queries)
-    to_passages = table(queries, passages, temperature=temperature, dot=dot)
+    to_passages = similarity_table(queries, passages, temperature=temperature, dot=dot)
     return [row_loss(row[i * block], without(row, i * block)) for i, row in enumerate(to_passages)]
 
 
 def simlm_paper(queries: list[Tensor], passages: list[Tensor], *, temperature: float) -> list[Tensor]:
-    """SimLM, equation 3: every other passage counts against the query and against the positive."""
+    """SimLM, equation 3: each negative is compared with the query and with the positive."""
     block = len(passages) // len(queries)
-    to_passages = table(queries, passages, temperature=temperature)
-    of_positives = table(passages[::block], passages, temperature=temperature)
+    to_passages = similarity_table(queries, passages, temperature=temperature)
+    of_positives = similarity_table(passages[::block], passages, temperature=temperature)
     losses = []
     for i in range(len(queries)):
         columns = without(to_passages[i], i * block) + without(of_positives[i], i * block)
@@ -45,13 +47,13 @@ def simlm_paper(queries: list[Tensor], passages: list[Tensor], *, temperature: f
 
 
 def simlm_full(queries: list[Tensor], passages: list[Tensor], *, temperature: float) -> list[Tensor]:
-    """The released loss: query to passages, positive to queries, query to queries, positive to positives."""
+    """SimLM, released code: also uses similarities positive-query, query-query and positive-positive."""
     block = len(passages) // len(queries)
     positives = passages[::block]
-    to_passages = table(queries, passages, temperature=temperature)
-    back = table(positives, queries, temperature=temperature)
-    among_queries = table(queries, queries, temperature=temperature)
-    among_positives = table(positives, positives, temperature=temperature)
+    to_passages = similarity_table(queries, passages, temperature=temperature)
+    back = similarity_table(positives, queries, temperature=temperature)
+    among_queries = similarity_table(queries, queries, temperature=temperature)
+    among_positives = similarity_table(positives, positives, temperature=temperature)
     losses = []
     for i in range(len(queries)):
         columns = without(to_passages[i], i * block) + without(back[i], i)

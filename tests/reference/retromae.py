@@ -1,4 +1,4 @@
-"""RetroMAE: one layer of two streams rebuilds the whole text from the CLS vector and a few tokens per position."""
+"""RetroMAE: a one-layer decoder reconstructs the text from the CLS vector and a few visible tokens per position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer
 
-from tests.reference.bert import bert_layer, embedded, hidden_states, predicted
+from tests.reference.bert import apply_bert_layer, embed, hidden_states, token_losses
 from tests.reference.means import token_mean, with_total
 from tests.reference.mlm import masked_losses
 from tests.reference.text import Text
@@ -20,10 +20,10 @@ def retromae(
     *,
     detach_cls: bool = False,
 ) -> dict[str, Tensor]:
-    """`mlm` of the encoder and `decoder` over every position that is not special.
+    """Return the terms `mlm` of the encoder and `decoder` (all positions except special tokens), and their sum.
 
-    visible: for every text and every row of it, the positions the row may see: 0 always, itself never. What stands
-      in the rows of special positions is not looked at.
+    visible: for each text and position, the positions that it attends to: always 0, never itself; ignored
+      for special tokens
     """
     own, rebuilt = [], []
     for text, seen in zip(texts, visible, strict=True):
@@ -35,8 +35,8 @@ def retromae(
             if 0 not in seen[row] or row in seen[row]:
                 raise ValueError(f"row {row} must see position 0 and not itself: {seen[row]}")
         queries = [cls + model.bert.embeddings.position_embeddings.weight[row] for row in content]
-        context = [cls, *embedded(model.bert.embeddings, text.original, text.types)[1:]]
-        output = bert_layer(layer, queries, context, [seen[row] for row in content])
+        context = [cls, *embed(model.bert.embeddings, text.original, text.types)[1:]]
+        output = apply_bert_layer(layer, queries, context, [seen[row] for row in content])
         rows = dict(zip(content, output, strict=True))
-        rebuilt.append(predicted(model, rows, text, content))
+        rebuilt.append(token_losses(model, rows, text, content))
     return with_total({"mlm": token_mean(own), "decoder": token_mean(rebuilt)})

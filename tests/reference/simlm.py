@@ -1,4 +1,4 @@
-"""SimLM and its ablations: replaced tokens in, original tokens out, once in the encoder and once in a weak decoder."""
+"""SimLM and its ablations: encoder and a weak decoder predict the original tokens of texts with replaced tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 
-from tests.reference.bert import behind, hidden_states, predicted, through, vocabulary_logits
+from tests.reference.bert import apply_layers, build_decoder_input, hidden_states, token_losses, vocabulary_logits
 from tests.reference.means import binary_loss, token_mean, with_total
 from tests.reference.mlm import mlm
 from tests.reference.text import Text
@@ -16,7 +16,7 @@ from tests.reference.text import Text
 Losses = Callable[[list[Tensor], Text], list[Tensor]]  # the rows of a text -> a loss for each token that counts
 
 
-def two_sides(
+def compute_terms(
     model: BertForMaskedLM,
     decoder: list[nn.Module],
     examples: list[tuple[Text, Text]],
@@ -25,25 +25,27 @@ def two_sides(
     decoder_losses: Losses,
     detach_cls: bool,
 ) -> dict[str, Tensor]:
-    """`encoder` and `decoder`: an example is the encoder's and the decoder's copy of one text."""
+    """Return the terms `encoder` and `decoder`; an example is the input of the encoder and that of the decoder."""
     above, below = [], []
     for seen, rebuilt in examples:
         last = hidden_states(model.bert, seen.inputs, seen.types)[-1]
         above.append(encoder_losses(last, seen))
         cls = last[0].detach() if detach_cls else last[0]
-        below.append(decoder_losses(through(decoder, behind(cls, model.bert.embeddings, rebuilt)), rebuilt))
+        below.append(
+            decoder_losses(apply_layers(decoder, build_decoder_input(cls, model.bert.embeddings, rebuilt)), rebuilt)
+        )
     return {"encoder": token_mean(above), "decoder": token_mean(below)}
 
 
 def simlm(
     model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]], *, detach_cls: bool = False
 ) -> dict[str, Tensor]:
-    """Replaced language modeling: every position that is not special is predicted, replaced or not."""
+    """Replaced language modeling: all tokens except special tokens are predicted."""
 
     def everywhere(rows: list[Tensor], text: Text) -> list[Tensor]:
-        return predicted(model, rows, text, text.content())
+        return token_losses(model, rows, text, text.content())
 
-    terms = two_sides(
+    terms = compute_terms(
         model, decoder, examples, encoder_losses=everywhere, decoder_losses=everywhere, detach_cls=detach_cls
     )
     return with_total(terms)
@@ -52,19 +54,19 @@ def simlm(
 def simlm_mlm(
     model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]], *, detach_cls: bool = False
 ) -> dict[str, Tensor]:
-    """The variant Enc-Dec MLM: masked copies, only hidden positions are predicted."""
+    """Variant Enc-Dec MLM: masked inputs; only masked positions are predicted."""
 
     def hidden_only(rows: list[Tensor], text: Text) -> list[Tensor]:
-        return predicted(model, rows, text, text.hidden)
+        return token_losses(model, rows, text, text.hidden)
 
-    terms = two_sides(
+    terms = compute_terms(
         model, decoder, examples, encoder_losses=hidden_only, decoder_losses=hidden_only, detach_cls=detach_cls
     )
     return with_total(terms)
 
 
-def detected(head: nn.Module, rows: list[Tensor], text: Text) -> list[Tensor]:
-    """Losses of "this token is not the original one" at every position that is not special."""
+def detection_losses(head: nn.Module, rows: list[Tensor], text: Text) -> list[Tensor]:
+    """Return the losses of replaced token detection at all positions except special tokens."""
     losses = []
     for position in text.content():
         label = 1 if text.inputs[position] != text.original[position] else 0
@@ -81,13 +83,13 @@ def simlm_rtd(
     decoder_head: nn.Module,
     detach_cls: bool = False,
 ) -> dict[str, Tensor]:
-    """The variant Enc-Dec RTD; a head turns a vector (width,) into one logit (1,) of "replaced"."""
-    terms = two_sides(
+    """Variant Enc-Dec RTD; the heads map (width,) to the logit of "replaced", (1,)."""
+    terms = compute_terms(
         model,
         decoder,
         examples,
-        encoder_losses=lambda rows, text: detected(encoder_head, rows, text),
-        decoder_losses=lambda rows, text: detected(decoder_head, rows, text),
+        encoder_losses=lambda rows, text: detection_losses(encoder_head, rows, text),
+        decoder_losses=lambda rows, text: detection_losses(decoder_head, rows, text),
         detach_cls=detach_cls,
     )
     return with_total(terms)
@@ -101,9 +103,9 @@ def simlm_ae(
     mask: int,
     detach_cls: bool = False,
 ) -> dict[str, Tensor]:
-    """The variant AutoEncoder: the encoder reads the original text and has no loss, the decoder sees only [MASK].
+    """Variant AutoEncoder: the encoder reads the original text and has no loss; all tokens of the decoder are [MASK].
 
-    originals: `inputs` and `hidden` of the texts play no part
+    originals: texts, whose `inputs` and `hidden` are ignored
     """
     losses = []
     for text in originals:
@@ -112,7 +114,11 @@ def simlm_ae(
         content = text.content()
         blank = [mask if position in content else token for position, token in enumerate(text.original)]
         covered = Text(text.original, blank, content, text.special, text.types)
-        losses.append(predicted(model, through(decoder, behind(cls, model.bert.embeddings, covered)), covered, content))
+        losses.append(
+            token_losses(
+                model, apply_layers(decoder, build_decoder_input(cls, model.bert.embeddings, covered)), covered, content
+            )
+        )
     return with_total({"decoder": token_mean(losses)})
 
 
@@ -125,9 +131,9 @@ def simlm_joint(
     masked: list[Text],
     weight: float = 0.2,
 ) -> dict[str, Tensor]:
-    """`simlm` and a generator that learns with it: `generator` is its masked LM on the encoder's masked copies.
+    """Return the terms of `simlm` and `generator`, the masked-LM loss of the generator on the masked encoder inputs.
 
-    The terms come back unweighted; the total has the generator's times `weight`.
+    The terms are unweighted; in the total, `generator` is multiplied by `weight`.
     """
     terms = simlm(model, decoder, examples)
     own = mlm(generator, masked)["mlm"]
@@ -135,8 +141,8 @@ def simlm_joint(
 
 
 @torch.no_grad()
-def replaced(generator: BertForMaskedLM, masked: Text, *, draw: torch.Generator) -> Text:
-    """The text with a sample of the generator at every hidden position, and its own tokens elsewhere."""
+def replace_tokens(generator: BertForMaskedLM, masked: Text, *, draw: torch.Generator) -> Text:
+    """Replace the masked positions of a text by samples of the generator."""
     last = hidden_states(generator.bert, masked.inputs, masked.types)[-1]
     inputs = list(masked.original)
     for position in masked.hidden:

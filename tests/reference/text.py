@@ -1,4 +1,4 @@
-"""One text as plain lists: what it was, what the model is shown of it, and which positions matter."""
+"""A text as lists: original tokens, model input, and masked and special positions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Text:
-    """One text with its specials and without padding.
+    """A text with special tokens, without padding.
 
-    original: its word pieces as ids, [CLS] first
-    inputs: the ids that are shown to a model: masked, corrupted or replaced; as long as `original`
-    hidden: positions chosen by the mask, those among them that kept or drew back their own token included
+    original: token ids, including [CLS] and [SEP]
+    inputs: token ids of the model input: masked, corrupted or replaced; as long as `original`
+    hidden: positions selected for masking, including those that keep their original token
     special: positions of [CLS] and of every [SEP]
     types: segment of every position; all 0 if empty
     """
@@ -31,11 +31,11 @@ class Text:
             raise ValueError("a mask chose a special position")
 
     def content(self) -> list[int]:
-        """Every position that is not special."""
+        """Return the positions of all tokens except special tokens."""
         return [position for position in range(len(self.original)) if position not in self.special]
 
 
 def masked(original: list[int], hidden: list[int], *, special: list[int], mask: int) -> Text:
-    """The text with [MASK] at every hidden position."""
+    """Return the text with [MASK] at all hidden positions."""
     inputs = [mask if position in hidden else token for position, token in enumerate(original)]
     return Text(original, inputs, hidden, special)

@@ -24,7 +24,7 @@ DATA = ("data", "minilm")  # folders that are not steps
 
 @dataclass(frozen=True)
 class Step:
-    """A script that runs in the folder WORK/`name`; `needs` are the steps whose folders it reads."""
+    """A script that runs in the folder WORK/NAME; needs: steps whose folders it reads"""
 
     name: str
     run: str
@@ -72,7 +72,7 @@ class StepError(Exception):
 
 
 class Checkout:
-    """Runs the drtk of a checkout in forked processes with one thread each."""
+    """Runner of the drtk of a checkout, in forked processes with one thread each."""
 
     def __init__(self, checkout: Path, work: Path) -> None:
         self._work = work

@@ -21,7 +21,7 @@ ENGINES = {"lucene": LuceneIndex, "bm25s": Bm25sIndex}
 
 @pytest.fixture(scope="module")
 def index_of(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that builds the index of an engine and a collection once, and returns its folder."""
+    """Return a function that returns the index folder of an engine and collection, built on the first call."""
 
     @cache
     def make(engine: str, collection: str) -> Path:

@@ -53,7 +53,7 @@ class KillingFunction(BatchFunction):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to the folder of the test; the cluster was started in another."""
+    """Change to the folder of the test; the cluster was started in another folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

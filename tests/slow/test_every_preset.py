@@ -1,7 +1,7 @@
 """Every pre-training preset for 100 steps on real passages: all losses decrease, and decoders use the bottleneck.
 
-All start from MiniLM after a short warm-up with `mlm`, which trains a language-model head; the result is also SimLM's and DiffCSE's
-generator. Steps, batch size and learning rates are for this test on two CPU cores, not the papers'.
+All presets start from MiniLM after a short warm-up with `mlm`, which trains a language-model head. The
+result is also the generator of SimLM and DiffCSE. Steps, batch size and learning rates are for this test on two CPU cores, not the papers'.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RATES = {
 
 @dataclass(frozen=True)
 class Start:
-    """The real passages with MiniLM, and MiniLM after the warm-up."""
+    """Real passages, MiniLM, and MiniLM after the warm-up."""
 
     real: RealCorpus
     model: Path

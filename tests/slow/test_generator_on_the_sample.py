@@ -1,4 +1,4 @@
-"""A generator trained from scratch on the sample collection: do its queries match their passages, and do they help BM25?"""
+"""A generator trained from scratch on the sample collection: its queries match their passages, and improve BM25."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def read_positives(place: Path, split: str) -> dict[str, str]:
-    """Return the passage of each query of a split."""
+    """Return the positive passage of each query of a split."""
     lines = (place / "sample" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
     return {line.split("\t")[0]: line.split("\t")[1] for line in lines}
 

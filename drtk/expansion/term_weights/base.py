@@ -188,7 +188,7 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
 class TermWeights:
     """Base class of term weighting methods.
 
-    The constructor takes settings, collection statistics (None without `needs`), model (folder or hub name) and device.
+    The constructor takes settings, collection statistics (None if `needs` is None), model and device.
     needs: kind of collection statistics that the method requires, if any
     split: default word tokenizer
     with_model: whether the method runs a model on the passages
@@ -209,6 +209,6 @@ class TermWeights:
         """Return for each passage the weight of each distinct word, for methods without `__call__`."""
         raise NotImplementedError
 
-    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+    def build_extra_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return additional fields for the record of the passage; by default none."""
         return {}

@@ -130,7 +130,7 @@ _MAX_SCORE = 100.0  # as in the released code
 
 
 def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum", "max"] = "sum") -> dict[str, float]:
-    """Return the attention of each word: the sum or maximum over its occurrences (step C)."""
+    """Return the attention of each word: the sum or maximum over its occurrences (B-PROP, step C)."""
     values: dict[str, float] = {}
     for word, attention in words:
         known = values.get(word)
@@ -139,7 +139,7 @@ def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum",
 
 
 def saturate(attention: float, kind: Saturation) -> float:
-    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D)."""
+    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (B-PROP, step D)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":
@@ -148,7 +148,7 @@ def saturate(attention: float, kind: Saturation) -> float:
 
 
 def normalize(values: Mapping[str, float]) -> dict[str, float]:
-    """Divide values by their sum; return zeros if the sum is 0 (step E, and step F for the collection)."""
+    """Divide values by their sum; return zeros if the sum is 0 (B-PROP, steps E and F)."""
     total = sum(values.values())
     return {word: value / total if total > 0 else 0.0 for word, value in values.items()}
 
@@ -156,11 +156,11 @@ def normalize(values: Mapping[str, float]) -> dict[str, float]:
 def contrast(
     document: Mapping[str, float], collection: Mapping[str, float], kind: Contrast, *, unseen: float
 ) -> dict[str, float]:
-    """Score the words of a passage by the contrast of P(w|d) in the passage and P(w|C) in the collection (step G).
+    """Score words by the contrast of P(w|d) in the passage and P(w|C) in the collection (B-PROP, step G).
 
     kind: "cross-entropy", P(w|d) * -log2 P(w|C), at most 100; or "difference", max(P(w|d) - P(w|C), 0)
     unseen: P(w|C) of words that are missing in the collection
-    Words with other characters than letters score 0.
+    Words with characters other than letters score 0.
     """
     scores = {}
     for word, p_document in document.items():
@@ -175,7 +175,7 @@ def contrast(
 
 
 def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, float]:
-    """Return the softmax over words that contain only letters; other words get 0 (step H)."""
+    """Return the softmax over words that contain only letters; other words get 0 (B-PROP, step H)."""
     letter_scores = {word: score for word, score in scores.items() if word.isalpha()}
     if not letter_scores:
         return dict.fromkeys(scores, 0.0)

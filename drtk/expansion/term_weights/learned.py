@@ -23,7 +23,7 @@ from drtk.text.words import load_function_words, normalize_word
 def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
-    """Load a trained model and its predictor. Raises MismatchError for a folder without a model of the method."""
+    """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
@@ -123,7 +123,7 @@ class DeepImpact(TermWeights):
             weights.append([impact / largest if largest > 0 else 0.0 for impact in word_impacts])
         return weights
 
-    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+    def build_extra_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return {"impacts": quantized impacts of the words of the passage and of its expansions}."""
         impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(split_passage)].items()}
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}

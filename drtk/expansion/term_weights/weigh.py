@@ -34,7 +34,7 @@ from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_la
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import is_done, read_manifest_if_any
+from drtk.runtime.manifest import is_up_to_date, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
@@ -160,7 +160,9 @@ class PassageWeigher(BatchFunction):
         for split_passage, weights in zip(prepared, self._method(prepared), strict=True):
             values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = split_passage.spread_to_pieces(values, self._plan.settings.spread)
-            lines.append(self._format_line(split_passage, pieces, self._method.make_fields(split_passage, values)))
+            lines.append(
+                self._format_line(split_passage, pieces, self._method.build_extra_fields(split_passage, values))
+            )
             if self._report:
                 texts = self._tokenizer([split_passage.passage.text])[0]
                 report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
@@ -244,7 +246,7 @@ def _digest(text: str) -> str:
 
 
 def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSettings, job: FilterJob) -> None:
-    """Write the collection statistics of a corpus, one line per batch of passages. Raises UsageError if the method needs none."""
+    """Write collection statistics, one line per batch. Raises UsageError for a method without statistics."""
     kind = plan.needs
     if kind is None:
         raise UsageError("`collect` has no effect, because the method uses no collection statistics; omit it")
@@ -339,7 +341,7 @@ def _collect_from_input(
             log_summary=False,
         )
         collect_job.recover()
-        if is_done(collect_job.output, collect_job.settings, program=collect_job.command):
+        if is_up_to_date(collect_job.output, collect_job.settings, program=collect_job.command):
             log(f"using the collection statistics in {collect_job.output}")
         else:
             log(f"collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")

@@ -1,4 +1,4 @@
-"""Files and models that the tests of the training commands share."""
+"""Fixture: files and models for the tests of the training commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUERIES = 60
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 queries with corpus and examples, a run of ten documents each, judgments, a BEIR folder, and a model of each kind."""
+    """Write 60 queries, corpus, examples, judgments, a run of depth 10, a BEIR folder, and a model of each kind."""
     folder = tmp_path_factory.mktemp("training")
     write_collection(folder, QUERIES)
     save_tiny_encoder(folder / "encoder")

@@ -1,4 +1,4 @@
-"""drtk convert --masked-lm: an encoder and its head as one masked language model of transformers."""
+"""drtk convert --masked-lm: write an encoder and its head as a masked language model of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny_models import save_tiny_encoder, write_collection
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder that drtk pretrain made."""
+    """Return an encoder trained by drtk pretrain."""
     from drtk.cli.main import app
 
     folder = tmp_path_factory.mktemp("encoder")

@@ -1,4 +1,4 @@
-"""drtk encode as users run it: kills and resumptions, side files, queries, and what is refused."""
+"""drtk encode: resuming after kills, additional outputs, queries, and rejected input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known answers of losses through the commands: a head of zeros scores all alike, so the first entry of log.jsonl is known."""
+"""Known answers of losses in log.jsonl: a head of zeros gives all candidates the same score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny_models import save_tiny_cross_encoder, write_collection
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Examples to learn from, eight questions whose candidates have the same ranks, and a model that gives 0 to all it reads."""
+    """Write training examples, eight questions whose candidates have the same ranks, and a model of zeros."""
     folder = tmp_path_factory.mktemp("first")
     write_collection(folder, 40)
     candidates = [
@@ -37,7 +37,7 @@ TOP1 = {"title": "A title", "text": "and a passage"}
 
 
 def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
-    """What is logged of the first step, before it changed any weight."""
+    """Return the logged loss of the first step, computed with the initial weights."""
     named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
     once = ["--batch-size", "8", "--max-steps", "1", "--set", "log_steps=1", "--device", "cpu", "-o", str(output), "-q"]
     app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)

@@ -29,7 +29,7 @@ def run(capfd: Capture, command: str) -> str:
 
 
 def get_warnings(capfd: Capture, command: str) -> str:
-    """Return what drtk with this command line writes to stderr."""
+    """Run a drtk command line and return its stderr."""
     capfd.readouterr()
     app(command.split(), standalone_mode=False)
     log: str = capfd.readouterr().err

@@ -91,7 +91,7 @@ def is_killed_at(number: int, act: Callable[[], None]) -> bool:
 
 
 def recover_from_every_kill(name: str) -> None:
-    """Kill a command at each call, for a new output and for one that is replaced; run it again with several flags."""
+    """Kill a command at each call, for a new and for an existing output; run it again with several flags."""
     function, every, content = COMMANDS[name]
     filtering.JOURNAL_EVERY = every
     home = Path.cwd()

@@ -1,4 +1,4 @@
-"""Exit codes and one-line messages of errors, at the one place where they are made."""
+"""Exit codes and one-line error messages of drtk/cli/main.py."""
 
 from __future__ import annotations
 

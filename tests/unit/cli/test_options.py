@@ -1,4 +1,4 @@
-"""A settings class becomes options, and what was given is told from what was not."""
+"""Options of settings classes; given options are distinguished from defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def app_of(function: Any) -> typer.Typer:
 
 
 def call(function: Any, *arguments: str) -> Any:
-    """What a command made of these arguments returns."""
+    """Call a command with these arguments; return its result."""
     return app_of(function)(list(arguments), standalone_mode=False)
 
 

@@ -1,4 +1,4 @@
-"""drtk presets: the list and each recipe's text."""
+"""drtk presets: the list of presets and the text of each preset."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""drtk pretrain as users run it: what it writes, resuming after a failure, and what is rejected."""
+"""drtk pretrain: outputs, resuming after a failure, and rejected input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def entries(folder: Path) -> list[dict]:
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor below a folder, by file and name."""
+    """Return all tensors in the files of a folder, by file and name."""
     return {
         f"{path.relative_to(folder)}:{name}": value
         for path in sorted(folder.rglob("*.safetensors"))
@@ -76,7 +76,7 @@ def cut_off(_: Pretrainer) -> None:
 
 
 def ruin(trainer: Pretrainer) -> None:
-    """Set weights as a wild update leaves them: finite, but the next loss is not."""
+    """Set weights to finite values with which the next loss is not finite."""
     with torch.no_grad():
         trainer.model.backbone.encoder.layer[-1].output.LayerNorm.bias.fill_(3e38)
 
@@ -84,7 +84,7 @@ def ruin(trainer: Pretrainer) -> None:
 def fail(
     world: PretrainingFiles, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
 ) -> str:
-    """Run pre-training with something happening before a step; return the error message."""
+    """Run pre-training with a hook before a step; return the error message."""
     plain = Pretrainer.training_step
 
     def training_step(self: Pretrainer, *given: object, **named: object) -> torch.Tensor:
@@ -213,12 +213,12 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     def burst(trainer: Pretrainer) -> None:
-        """Make the update, not the loss, infinite."""
+        """Make the update infinite, but not the loss."""
         weight = trainer.model.backbone.encoder.layer[0].output.LayerNorm.bias
         handle = weight.register_hook(lambda slope: (handle.remove(), slope * float("inf"))[1])
 
     def explode(trainer: Pretrainer) -> None:
-        """Make the loss several hundreds, from about ln 400 = 6."""
+        """Increase the loss from about 6 (ln 400) to several hundred."""
         if trainer.state.global_step == 4:
             with torch.no_grad():
                 trainer.model.head.norm.weight.mul_(1e5)
@@ -525,7 +525,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
     ("preset", "more", "words"),
     [
         ("cocondenser", [], "queries 'a', positives 'b', in both directions, negatives all texts (dot / 1)"),
-        ("qac-cotmae-released", [], "causal (layers 1, batch 3) predicts each next token of 'context'"),
+        ("qac-cotmae-released", [], "causal (layers 1, window 3) predicts each next token of 'context'"),
         ("qac-cotmae-mixed", [], "query or pair.b (limit 5, spans random), sampled once per step"),
         ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),
     ],

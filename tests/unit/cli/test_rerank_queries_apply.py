@@ -1,4 +1,4 @@
-"""drtk rerank-queries apply: a model with planted knowledge reaches the oracle, query files, resume, rejected input."""
+"""drtk rerank-queries apply: a model that knows the labels equals the oracle, query files, resume, rejected input."""
 
 from __future__ import annotations
 

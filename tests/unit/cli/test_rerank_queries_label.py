@@ -90,7 +90,7 @@ def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
 
 @pytest.fixture(scope="module")
 def lucene(place: Path) -> Path:
-    """The collection in an index of Lucene."""
+    """Build a Lucene index of the collection."""
     skip_without_lucene()
     folder = place / "lucene"
     app(f"index {place}/corpus.jsonl --type bm25 -o {folder} -q".split(), standalone_mode=False)

@@ -1,4 +1,4 @@
-"""drtk show: what it tells of files and folders."""
+"""drtk show: descriptions of files and folders."""
 
 import orjson
 import pytest
@@ -43,7 +43,7 @@ def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_pat
 
 
 def made_model(folder, program, settings=None, **facts):
-    """A model folder of 5 weights and 2 layers, as a command would leave it."""
+    """Write a model folder with 5 weights and 2 layers and a manifest."""
     job = FolderJob(program, "model", str(folder), settings or {})
     made = job.begin()
     config = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 128, "vocab_size": 4000}

@@ -1,4 +1,4 @@
-"""The program's beginning."""
+"""Startup of the program."""
 
 from __future__ import annotations
 

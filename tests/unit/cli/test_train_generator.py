@@ -1,4 +1,4 @@
-"""drtk train-generator: what it learns, its inputs, GAR targets, folds, and rejected options. See also test_training.py."""
+"""drtk train-generator: trained models, inputs, GAR targets, folds, and rejected options. See also test_training.py."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def train_gar(
 
 @pytest.fixture
 def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
-    """In place of training: the target of each source, by the name of the folder."""
+    """Replace training by a function that records {source: target} for each output folder."""
     by_folder: dict[str, dict[str, str]] = {}
 
     def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:

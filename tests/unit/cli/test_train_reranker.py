@@ -1,4 +1,4 @@
-"""drtk train-reranker: what it learns, the model folder, variants, and rejected options. See also test_training.py."""
+"""drtk train-reranker: trained models, the model folder, variants, and rejected options. See also test_training.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train-reranker's logged losses against slow loops over the logits that transformers alone gives for the same pairs."""
+"""Losses logged by train-reranker equal reference losses of logits computed with transformers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SIZE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def examples(count: int, negatives: int) -> list[dict]:
-    """Examples with one or two positives."""
+    """Return examples with one or two positives."""
     draw = random.Random(negatives)
     found = []
     for number in range(count):
@@ -48,7 +48,7 @@ def examples(count: int, negatives: int) -> list[dict]:
 
 
 def first_stage() -> dict[str, list[str]]:
-    """Seven queries with up to nine documents, in the order of retrieval; the documents of q6 are all wrong."""
+    """Return the ranked documents of seven queries, up to nine each; those of q6 are all irrelevant."""
     draw = random.Random(0)
     found = {}
     for number in range(7):
@@ -58,7 +58,7 @@ def first_stage() -> dict[str, list[str]]:
 
 
 def labels(run: dict[str, list[str]]) -> dict[str, dict[str, float]]:
-    """Which documents are right: the query's own, and for q1 and q2 another one of the list."""
+    """Return the relevant documents: one per query, two for q1 and q2."""
     found = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
     for query in ("q1", "q2"):
         found[query][next(name for name in run[query] if not found[query][name])] = 1.0
@@ -104,7 +104,7 @@ def logged(output: Path) -> list[dict]:
 
 
 class Plain:
-    """A trained cross-encoder as transformers loads it, a pair at a time; title: what stands between it and the text."""
+    """A trained cross-encoder loaded with transformers, without batches; title: separator of title and text."""
 
     def __init__(self, folder: Path, *, length: int, title: str | None) -> None:
         self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -141,7 +141,7 @@ def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
             positive = row["positives"][epoch % len(row["positives"])]
             names = [positive, *slow.window(row["negatives"], 63, epoch=epoch, seed=SEED)]
             scores = [plain.logit(row["query_id"], name) for name in names]
-            kept = [scores[place] for place in slow.kept_places(scores, 16)]
+            kept = [scores[place] for place in slow.keep_hardest(scores, 16)]
             losses.append(slow.r_drop(kept, kept))
             whole.append(slow.listwise(scores))
         assert line["loss"] == close(slow.mean(losses))

@@ -40,7 +40,7 @@ def entries(folder: Path) -> list[dict]:
 
 
 def rewrite(place: Path, output: Path, change: Any) -> Path:
-    """The examples after `change` of the list of their rows."""
+    """Write the examples after applying `change` to the list of rows."""
     rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
     change(rows)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows))

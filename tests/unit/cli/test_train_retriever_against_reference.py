@@ -1,4 +1,4 @@
-"""train-retriever's logged losses against slow loops over the vectors that transformers alone gives for the same texts."""
+"""Losses logged by train-retriever equal reference losses of vectors computed with transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drtk.cli.main import app
 from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from tests.reference import finetuning as slow
-from tests.reference.finetuning import Asked
+from tests.reference.finetuning import BatchQuery
 from tests.tiny_models import make_collection
 
 SEED, EPOCHS = 42, 3
@@ -30,7 +30,7 @@ ASKED = {row["_id"]: row["text"] for row in QUERIES}
 
 
 def plain_bert(folder: Path, *, seed: int) -> None:
-    """A BERT as transformers writes it: no word of drtk's on pooling or similarity, no dropout, wide weights."""
+    """Save a BERT without drtk's settings of pooling and similarity, without dropout, and with large weights."""
     words = (f"{row['title']} {row['text']}" for row in PASSAGES)
     tokenizer = train_tokenizer(words, InitModelSettings(vocab_size=400, min_frequency=1, max_length=256))
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -44,7 +44,7 @@ def plain_bert(folder: Path, *, seed: int) -> None:
 
 
 def examples(count: int, negatives: int) -> list[dict]:
-    """Scored examples with one to three positives; two share one, and answers of some are negatives of others."""
+    """Return scored examples with one to three positives; some are shared by examples."""
     draw = random.Random(count)
     found = []
     for number in range(count):
@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logged(place: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
-    """A line for each of three steps, an epoch each, over which the weights move by no more than 1e-8."""
+    """Train for three steps, an epoch each, at a learning rate of 1e-9; return the log lines."""
     call = f"train-retriever {place}/{data}.jsonl --model {place}/{model} -o {output} --device cpu -q"
     call += f" --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl"
     call += f" --batch-size {count} --max-steps {EPOCHS} --set log_steps=1 --learning-rate 1e-9"
@@ -85,7 +85,7 @@ def logged(place: Path, output: Path, *more: str, model: str = "one", data: str 
 
 
 class Plain:
-    """An encoder as transformers loads it: the last layer's first position, a text at a time."""
+    """An encoder loaded with transformers, with CLS pooling, without batches."""
 
     def __init__(self, folder: Path, *, length: int, title: str) -> None:
         self._model, self._tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -107,15 +107,15 @@ class Plain:
         return self._model(**inputs).last_hidden_state[0, 0].tolist()
 
 
-def asked(row: dict, names: list[str], scores: list[float], query: Plain, passage: Plain) -> Asked:
+def asked(row: dict, names: list[str], scores: list[float], query: Plain, passage: Plain) -> BatchQuery:
     vectors = [passage.passage(name) for name in names]
-    return Asked(query.query(row["query_id"]), vectors, names, frozenset(row["positives"]), tuple(scores))
+    return BatchQuery(query.query(row["query_id"]), vectors, names, frozenset(row["positives"]), tuple(scores))
 
 
 def batches(
     query: Plain, passage: Plain, *, negatives: int, rotate: bool = True, listed: int = 50
-) -> list[list[Asked]]:
-    """What an epoch sees: positives in turn, or the first, and a window of negatives with a teacher's scores."""
+) -> list[list[BatchQuery]]:
+    """Return the batch of each epoch: positives in turn (or the first), a window of negatives, and teacher scores."""
     found = []
     for epoch in range(EPOCHS):
         batch = []
@@ -134,11 +134,11 @@ def close(expected: float) -> Any:
     return pytest.approx(expected, abs=2e-4, rel=2e-5)
 
 
-def simlm(batch: list[Asked], **options: Any) -> float:
+def simlm(batch: list[BatchQuery], **options: Any) -> float:
     return slow.mean(slow.simlm_full(batch, **COSINE, **options))
 
 
-def dot(batch: list[Asked]) -> float:
+def dot(batch: list[BatchQuery]) -> float:
     return slow.mean(slow.infonce(batch, **DOT))
 
 

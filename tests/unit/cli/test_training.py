@@ -1,4 +1,4 @@
-"""What all training commands share: resuming, the best weights, NaN losses, memory, precision, and faulty examples."""
+"""All training commands: resuming, best weights, NaN losses, memory, precision, and invalid examples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS = "--batch-size 8 --max-steps 6 --set log_steps=1 --set save_steps=2 --lea
 
 @pytest.fixture(scope="session")
 def made(place: Path) -> Path:
-    """`place`, with vectors of the run's pairs."""
+    """Add vectors of the run's pairs to the training files."""
     files = f"--model {place}/crossencoder --depth 10 --vectors {place}/vectors -o {place}/reranked -q {TEXTS.format(place)}"
     app(["rerank", f"{place}/run", *files.split()], standalone_mode=False)
     return place
@@ -75,7 +75,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
-    """Let training fail at a step; only: as long as the trainer's micro-batch is above that of this value."""
+    """Make training raise `error` at a step; only: only if the micro-batch is larger than this."""
 
     def patched(usual: Any) -> Any:
         def fail(self: Any, *given: Any, **named: Any) -> Any:

@@ -38,7 +38,7 @@ def lines(path: Path, rows: list[Any]) -> str:
 
 @pytest.fixture
 def split(tmp_path: Path) -> Path:
-    """Return a folder with examples as ids, and the corpus and queries that they contained."""
+    """Return a folder with examples that contain ids, their corpus and their queries."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
     files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
     run(source, "--as", "examples", *(part for flag, name in files.items() for part in (flag, str(tmp_path / name))))

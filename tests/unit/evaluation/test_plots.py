@@ -1,4 +1,4 @@
-"""drtk plot: the numbers of each plot worked out by hand, the files it writes, and rejected input."""
+"""drtk plot: hand-computed values of each plot, output files, and rejected input."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(here: Path, ca
 def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: Capture) -> None:
     # .7 of 10 queries are 7, though .7 in binary is a little more than .7
     write_rows(here / "ten", [{"_id": "d", "text": "t", "queries": [*"abcdefghij"], "query_scores": [*range(10)]}])
-    for share, number in ((0.7, 7), (0.71, 8), (1, 10), (0.0001, 1)):
+    for share, number in ((0.1, 1), (0.7, 7), (0.71, 8), (1, 10), (0.0001, 1)):
         [row] = run_rows(capfd, f"keep-queries ten --keep {share} -q")
         assert row["queries"] == [*"abcdefghij"][10 - number :]
     write_rows(here / "none", [{"_id": "d", "text": "t", "queries": [], "query_scores": []}])

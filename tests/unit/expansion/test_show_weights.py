@@ -64,7 +64,7 @@ def test_weights_named_below_a_passage_have_their_points_in_line(most: float, sa
 
 
 def luminance(color: list[float]) -> float:
-    """Relative luminance of an sRGB color of 0 to 255, as WCAG 2 defines it."""
+    """Return the relative luminance of an sRGB color, 0 to 255 (WCAG 2)."""
     parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in color]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 

@@ -1,4 +1,4 @@
-"""Exact search in torch: every score, every tie, in any storage."""
+"""Exact search with torch: scores and ties for all storage formats."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""faiss under drtk's rules: the same order, the same faults, lossy indexes rescored."""
+"""faiss indexes: order of ties, errors, and exact rescoring of lossy indexes."""
 
 import numpy as np
 import pytest

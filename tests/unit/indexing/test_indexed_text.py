@@ -36,7 +36,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
-    """Return a passage whose words (separated by spaces) have these weights, as have all their pieces."""
+    """Return a passage with these weights of words (separated by spaces), copied to all word pieces."""
     extra = {"weights": spread(tokenizer, text, weighs)} | fields
     return Passage(id, text, metadata={"weights_tokenizer": tokenizer}, extra=extra)
 

@@ -1,4 +1,4 @@
-"""Finding jar and Java; and a JVM that leaves stdout, Ctrl-C and broken pipes alone."""
+"""Detection of jar and Java; the JVM does not change stdout, Ctrl-C and broken pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning losses against slow loops that were written from the description of the methods alone."""
+"""Fine-tuning losses equal the slow reference implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
 from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker
 from tests.reference import finetuning as slow
-from tests.reference.finetuning import Asked, Masking, Similarity
+from tests.reference.finetuning import BatchQuery, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
 from tests.reference.hlatr import of_transformer
 from tests.retriever_setup import compute_terms, load_settings
@@ -30,7 +30,7 @@ CONTRASTIVE: dict[str, tuple[Callable[..., Tensor], Callable[..., list[float]]]]
 
 @pytest.fixture(autouse=True)
 def in_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the losses would cast to float32 stays in float64, so that formulas are compared and not roundings."""
+    """Disable casts to float32 in the losses, so that rounding errors do not matter."""
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     with torch.random.fork_rng(devices=[]):
         yield
@@ -41,7 +41,7 @@ def assert_close(expected: Any) -> Any:
 
 
 class Batch:
-    """A random batch: as the references want it, and as tensors."""
+    """A random batch, as input of the references and as tensors."""
 
     def __init__(self, seed: int, *, scale: float = 1.0) -> None:
         draw = random.Random(seed)
@@ -54,7 +54,7 @@ class Batch:
             answers = frozenset({mine[0], *draw.sample(names, draw.randint(0, 3))})
             teacher = tuple(draw.gauss(0, 3) for _ in range(self.n))
             query = [draw.gauss(0, scale) for _ in range(width)]
-            self.asked.append(Asked(query, passages, mine, answers, teacher))
+            self.asked.append(BatchQuery(query, passages, mine, answers, teacher))
         self.queries = torch.tensor([each.vector for each in self.asked], dtype=torch.float64)
         self.passages = torch.tensor([row for each in self.asked for row in each.passages], dtype=torch.float64)
         self.numbers = torch.tensor([int(name) for each in self.asked for name in each.names])
@@ -122,7 +122,7 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
     given.setdefault("temperature", 1.0)
     contrastive = slow.simlm_full if cosine else slow.infonce
 
-    def loss(asked: list[Asked]) -> float:
+    def loss(asked: list[BatchQuery]) -> float:
         contrast = slow.mean(contrastive(asked, masking=masking, **given))
         if "distill" not in preset:
             return contrast

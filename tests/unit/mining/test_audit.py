@@ -1,4 +1,4 @@
-"""Audit and report of the command: every candidate's fate, a page that stands alone, and resuming after a kill."""
+"""Audit and report of drtk mine-negatives: all candidates, the HTML page, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERIES, DEPTH = 120, 10  # two batches
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Query i finds i+1, i+2, …, itself at rank 3, with falling scores from 10; passages say which one they are."""
+    """Write a run in which query i retrieves d{i+1}, d{i+2}, d{i}, d{i+3}, …, with scores from 10 down to 1."""
     lines = []
     for q in range(QUERIES):
         order = [q + 1, q + 2, q, *range(q + 3, q + DEPTH)]

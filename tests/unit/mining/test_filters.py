@@ -1,4 +1,4 @@
-"""Filters: what each rejects, by which limit, and what rejecting in one source means for the others."""
+"""Mining filters: rejected candidates, limits, and effects of a rejection on other sources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
 def filtered(
     rankings: Mapping[str, Scored], *positives: str, **options: Any
 ) -> tuple[dict[str, list[str]], CandidatePool]:
-    """Return the candidates that each source has left, and the pool."""
+    """Apply the score filters; return the remaining candidates of each source, and the pool."""
     hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
     pool = build_pool(hits, *positives)
     for reject in build_score_filters(MineSettings(**options), list(rankings)):
@@ -166,7 +166,7 @@ def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
 
 
 class Judge:
-    """Scores a pair by a table of texts, and remembers what it was asked."""
+    """Cross-encoder that looks up scores in a table, and records the scored pairs."""
 
     model = "judge"
 

@@ -1,4 +1,4 @@
-"""Mining: what becomes a positive, what a negative, and what the command counts and rejects."""
+"""Mining: selection of positives and negatives, counts, and rejected input."""
 
 from __future__ import annotations
 
@@ -320,11 +320,11 @@ def test_judgments_of_documents_are_detected(
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
     with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `by=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="judgments are of documents, not passages; use `by=source`"):
+    with pytest.raises(DrtkError, match="the judgments are of source documents, not of passages; use `by=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --by source" in capfd.readouterr().err
+    assert "the judgments are of source documents, not of passages; use --by source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
@@ -361,7 +361,7 @@ def test_counts_of_queries_and_random_passages(
 
 @pytest.fixture
 def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """q1: gold d0; d1 and d4 contain the answer as well. q2: nothing does. q3: everything does. q4: no answers."""
+    """Write queries: q1 has gold d0, and answers in d1 and d4; q2 in no passage; q3 in all; q4 has no answers."""
     texts = ["Paris is in France", "he went to Paris", "Berlin", "the parish", "PARIS!", "Rome"]
     rows = [{"_id": f"d{at}", "title": "Paris", "text": text} for at, text in enumerate(texts)]
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

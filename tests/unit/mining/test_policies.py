@@ -1,4 +1,4 @@
-"""Policies: the numbers of the published recipes, and sampling."""
+"""Policies: parameters of the published recipes, and sampling."""
 
 from __future__ import annotations
 

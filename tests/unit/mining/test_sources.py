@@ -1,4 +1,4 @@
-"""Sources: runs read side by side, indexes searched directly, examples mined again, and unknown ids."""
+"""Candidate sources: several runs, indexes, existing examples, and unknown ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of forty, an index of its words, its vectors with an index of each dense type, and vectors of the queries."""
+    """Write a collection of 40 queries with a BM25 index, vectors, and two dense indexes."""
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
     write_text(folder / "qrels.tsv", QRELS)
@@ -160,7 +160,7 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
 
 @pytest.fixture(scope="module")
 def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty chunks that say "apple" three times, and two of "doc", one of which says it once: it is found at rank 31."""
+    """Write 30 chunks with "apple" three times, and two chunks of "doc", one with "apple" once, which has rank 31."""
     folder = tmp_path_factory.mktemp("chunks")
     texts = {f"o{at}#0": "apple apple apple" for at in range(30)}
     texts |= {"doc#0": "apple and so much else that is no fruit at all", "doc#1": "nothing"}

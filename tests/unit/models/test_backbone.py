@@ -1,4 +1,4 @@
-"""The backbone adapter computes what transformers computes for the whole encoder; attention implementations."""
+"""The backbone adapter and the whole encoder of transformers have equal outputs; attention implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouping by length spares padding and changes nothing; towers share or do not."""
+"""Bi-encoders: batches grouped by length have equal outputs; shared and separate towers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross-encoders: scores equal sentence-transformers, for every layout of a folder; start, training and saving."""
+"""Cross-encoders: scores equal sentence-transformers, for all folder layouts; initialization, training and saving."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def scores(folder: Path) -> np.ndarray:
 
 
 def make_pairs(count: int = 40) -> list[tuple[str, str]]:
-    """Queries with passages of many lengths, some too long for the model; white space and an empty text."""
+    """Return pairs of various lengths, some too long for the model, some with extra white space or an empty text."""
     passages, queries, _ = make_collection(count)
     rows = [(query["text"], passage["text"]) for query, passage in zip(queries, passages[::-1], strict=True)]
     return [*rows, (" rivers  rivered ", "engines\n"), ("", "rivers"), ("rivers", " ".join(["rivered"] * 90))]

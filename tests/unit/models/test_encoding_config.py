@@ -1,4 +1,4 @@
-"""Recipes of model folders, and where models are found."""
+"""Encoding settings of model folders, and locations of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny_models import save_tiny_encoder
 
 
 def save_with_encoding(folder: Path, **changes: object) -> Path:
-    """A model folder with a encoding in its meta.json."""
+    """Save a model folder with encoding settings in its meta.json."""
     save_tiny_encoder(folder)
     encoding = load_encoder(folder).encoding.override(changes, strict=False, folder="")
     write_json(folder / "meta.json", {"kind": "model", "encoding": encoding.to_dict()})

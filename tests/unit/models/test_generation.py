@@ -1,4 +1,4 @@
-"""Generated texts do not depend on the batch, and equal those of transformers' own search without sampling."""
+"""Generated texts do not depend on the batch, and equal those of transformers without sampling."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def flatten(texts: list[list[list[int]]]) -> list[list[int]]:
 
 
 class Pads:
-    """The part of a tokenizer that decoding uses."""
+    """Fake tokenizer with the attributes that decoding uses."""
 
     pad_token_id = 0
 
 
 def create_tiny_writer(kind: str) -> GenerationModel:
-    """An untrained model of 50 tokens, with weights large enough for distributions that differ."""
+    """Create an untrained model (vocabulary size 50) with weights so large that distributions differ."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         size = {"vocab_size": 50}
@@ -72,7 +72,7 @@ def create_tiny_writer(kind: str) -> GenerationModel:
 
 
 def make_inputs(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random inputs of several lengths, padded as the model needs."""
+    """Return random inputs of several lengths, padded on the model's side."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(3, 50, (length,), generator=generator).tolist() for length in LENGTHS]
     width = max(LENGTHS[row] for row in rows)

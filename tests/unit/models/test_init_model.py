@@ -1,4 +1,4 @@
-"""Models from nothing: deterministic, of the size asked for, with the special tokens in their places."""
+"""Randomly initialized models: deterministic, with the requested size and special tokens."""
 
 from __future__ import annotations
 

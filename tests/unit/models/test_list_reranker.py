@@ -1,4 +1,4 @@
-"""A list reranker: what its logits depend on, and its folder."""
+"""List reranker (HLATR): dependence of its logits, and its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model() -> ListReranker:
 
 
 def make_lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Vectors, ranks and presence."""
+    """Return vectors, ranks and the mask of present candidates."""
     vectors = torch.randn(queries, n, 12, generator=torch.Generator().manual_seed(0))
     return vectors, torch.arange(n).repeat(queries, 1), torch.ones(queries, n, dtype=torch.bool)
 

@@ -1,4 +1,4 @@
-"""The head apart from its encoder: the scores of transformers, shared embeddings, and back into one model."""
+"""Language-model heads: logits equal to transformers, tied embeddings, and merging with the encoder."""
 
 from __future__ import annotations
 

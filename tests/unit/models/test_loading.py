@@ -1,4 +1,4 @@
-"""Incomplete checkpoints, tokenizers and configurations are rejected; those of other programs load."""
+"""Incomplete checkpoints, tokenizers and configurations are rejected; models of other programs load."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder for each of LOADERS."""
+    """Write a model folder for each entry of LOADERS."""
     path = tmp_path_factory.mktemp("models")
     save_random_masked_lm("bert", path / "bert")
     scorer = save_tiny_cross_encoder(path / "scorer")

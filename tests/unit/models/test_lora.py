@@ -1,4 +1,4 @@
-"""Adapters alone are trained, and merged in the end."""
+"""LoRA: only adapters are trained, and they are merged at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling of three token vectors, worked out by hand, with padding on either side."""
+"""Pooling of three token vectors by hand-computed values, with padding on either side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_FIRST = {  # the first token is a prompt
 
 
 def pad_tokens(side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(1, 5, 2) and (1, 5): TOKENS with two paddings whose values must not matter."""
+    """Return TOKENS with two padding positions, (1, 5, 2), and the attention mask, (1, 5)."""
     junk = torch.full((2, 2), 100.0)
     parts = (TOKENS, junk) if side == "right" else (junk, TOKENS)
     mask = [1, 1, 1, 0, 0] if side == "right" else [0, 0, 1, 1, 1]

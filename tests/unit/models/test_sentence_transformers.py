@@ -1,4 +1,4 @@
-"""drtk gives the vectors sentence-transformers gives: of folders written there, of folders written here, of real weights."""
+"""Vectors equal sentence-transformers, for folders written by either program and for real weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face folder without a word about pooling."""
+    """Save an encoder without pooling settings."""
     folder = save_tiny_encoder(tmp_path_factory.mktemp("plain") / "m", lowercase=False)
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (folder / name).unlink()
@@ -36,7 +36,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save_and_load(
     plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any
 ) -> Any:
-    """A SentenceTransformer of `modules` over the plain encoder, saved and loaded again."""
+    """Save a SentenceTransformer of the plain encoder and `modules`; load it again."""
     from sentence_transformers.sentence_transformer.modules import Transformer
 
     first = Transformer(str(plain), max_seq_length=length, do_lower_case=lower)

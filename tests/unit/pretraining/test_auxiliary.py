@@ -17,8 +17,8 @@ from drtk.training.retriever import load_start_towers
 from tests.pretraining_setup import randomize_weights, wrap_masked_lm
 from tests.reference import finetuning as slow
 from tests.reference.bert import hidden_states
-from tests.reference.diffcse import Edited, difference_labels, generated, reduced, rtd_losses
-from tests.reference.finetuning import Asked
+from tests.reference.diffcse import Edited, difference_labels, generate, reduce_losses, rtd_losses
+from tests.reference.finetuning import BatchQuery
 from tests.reference.text import Text
 from tests.retriever_setup import TrainingSetup, load_settings
 from tests.tiny_models import save_tiny_encoder
@@ -113,14 +113,14 @@ def compute_detection_loss(
     real, pads = [], []
     for text in build_texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
-        proposed = generated(
+        proposed = generate(
             wrap_masked_lm(model.network.generator.backbone, model.network.generator.head), text, scope=scope
         )
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
         found = rtd_losses(token_loss.reader.encoder, token_loss.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])
         pads.append(found[1])
-    return reduced(real, pads, reduction=reduction)
+    return reduce_losses(real, pads, reduction=reduction)
 
 
 def compute_retrieval_loss(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
@@ -132,7 +132,7 @@ def compute_retrieval_loss(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor
     }
     n = len(vectors["passage"]) // len(vectors["query"])
     blocks = [vectors["passage"][at * n : at * n + n] for at in range(len(vectors["query"]))]
-    batch = [Asked(query, block, [""] * n) for query, block in zip(vectors["query"], blocks, strict=True)]
+    batch = [BatchQuery(query, block, [""] * n) for query, block in zip(vectors["query"], blocks, strict=True)]
     return slow.mean(slow.infonce(batch, temperature=1.0, similarity="dot"))
 
 

@@ -22,7 +22,7 @@ A, B, C, D, E = range(200, 205)
 
 
 def make_text(*ids: int) -> Text:
-    """[CLS] ids [SEP], a word each."""
+    """Return [CLS] ids [SEP], in which each id is a word."""
     words = np.array([-1, *range(len(ids)), -1], dtype=np.int32)
     return Text(np.array([CLS, *ids, SEP], dtype=np.int32), words)
 

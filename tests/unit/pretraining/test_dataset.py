@@ -1,4 +1,4 @@
-"""Examples depend on seed, epoch and id only; what is held out."""
+"""Examples depend on seed, epoch and id only; held-out passages."""
 
 from __future__ import annotations
 

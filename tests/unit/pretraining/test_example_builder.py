@@ -1,4 +1,4 @@
-"""Examples: what their masks and views depend on."""
+"""Examples: dependence of masks and views on seed, epoch and id."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def mask(
     other_rate: float = 0.0,
     **options: Any,
 ) -> np.ndarray:
-    """Run a strategy. rng: a generator, or the key of one"""
+    """Apply a masking strategy. rng: a random generator, or its key"""
     rng = rng if hasattr(rng, "random") else create_generator(rng)
     hidden = strategy(MaskInput(text, rate, rng, counted, other, other_rate), **options)
     assert hidden.dtype == bool

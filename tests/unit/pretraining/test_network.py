@@ -21,7 +21,7 @@ def test_number_of_projector_parameters_for_bert_base() -> None:
 
 
 class ConstantGenerator:
-    """A generator that proposes 9 at every position that is filled."""
+    """A generator that predicts 9 at all masked positions."""
 
     def fill(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
         return torch.where(where, torch.full_like(ids, 9), ids)
@@ -30,7 +30,7 @@ class ConstantGenerator:
 def fill(
     corruption: Corruption, scope: Any, *, edited: list[list[int]] | None = None, noise: bool = True
 ) -> list[list[int]]:
-    """Fill [CLS] a [MASK] [SEP] and a pad, twice."""
+    """Fill the masks of two copies of [CLS] a [MASK] [SEP] [PAD]."""
     slot = SlotBatch(
         original_ids=torch.tensor([[2, 5, 6, 3, 0]] * 2),
         input_ids=torch.tensor([PLAIN] * 2),

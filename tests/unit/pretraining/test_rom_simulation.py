@@ -60,7 +60,7 @@ def world() -> World:
 
 
 def compute_share(weighing: Weighing, scale: Scale) -> float:
-    """Percentage of stop words and punctuation among what is hidden at 15%."""
+    """Return the percentage of stop words and punctuation among masked tokens at mask ratio 15%."""
     ranks, scores = world()
     rng = create_generator("rom")
     stop = []

@@ -1,4 +1,4 @@
-"""What holds for every objective with a bottleneck (docs/methods/readers.md)."""
+"""Properties of all objectives with a bottleneck (docs/methods/readers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proposals of a generator."""
+"""Tokens predicted by a generator."""
 
 from __future__ import annotations
 

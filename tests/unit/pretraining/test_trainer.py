@@ -1,4 +1,4 @@
-"""A step in parts equals a step in one: gradients, counts and seeds (docs/methods/cocondenser.md)."""
+"""A step with micro-batches equals a step with one batch: gradients, counts and seeds (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 

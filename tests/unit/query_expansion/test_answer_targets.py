@@ -1,4 +1,4 @@
-"""Targets of GAR generators: answers, sentences and titles worked out by hand."""
+"""Targets of GAR generators: hand-computed answers, sentences and titles."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_targets_equal_those_of_the_reference() -> None:
         draw = random.Random(seed)
         answers = draw.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])
         passages = sample_hits(draw, [answer.upper() for answer in answers if answer != "never said"])
-        hits = [slow.Found(passage.id, passage.text, passage.title) for passage in passages]
+        hits = [slow.Passage(passage.id, passage.text, passage.title) for passage in passages]
         contains = TokenMatcher(answers)
         sentence = slow.sentence_target(hits, answers, split=split_plain_sentences)
         assert select_sentence_target(passages, contains) == sentence

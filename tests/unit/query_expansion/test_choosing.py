@@ -68,7 +68,7 @@ def test_selections_equal_those_of_the_reference(seed: int) -> None:
     choices = {name: choose(left) for name, choose in SELECTIONS.items() if name != "greedy"}
     for select, chosen in (choices | {"scorer": sort_by_estimate(left, estimates)}).items():
         for top in (1, 3, 20):
-            wanted = slow.chosen(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
+            wanted = slow.select_best(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
             assert [(each.text, each.rank) for each in chosen[:top]] == [(each.text, each.rank) for each in wanted]
     query, cut = concatenate("who?", select_distinct(expansions))
-    assert (query, cut) == (slow.expanded("who?", slow.joined(made)), False)
+    assert (query, cut) == (slow.expand("who?", slow.concatenate(made)), False)

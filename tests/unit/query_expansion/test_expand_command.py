@@ -182,7 +182,7 @@ Held = tuple[Path, Path, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
-    """A folder of three generators, its questions, and the training questions of each generator by its name."""
+    """Return a folder of three generators, its questions, and the training questions of each generator."""
     folder = tmp_path_factory.mktemp("folds")
     asked = write_questions(folder, 24)
     trained: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Fusion-in-Decoder agrees with a slow reader written out: each passage alone, encodings side by side, no cache, no padding."""
+"""Fusion-in-Decoder equals a slow reader, which encodes each passage separately, without cache and padding."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LONGEST = 8
 
 
 class Pads:
-    """As much of a tokenizer as decoding needs."""
+    """Fake tokenizer with the attributes that decoding uses."""
 
     pad_token_id = 0
 
 
 def reader(kind: str) -> GenerationModel:
-    """An untrained model of 40 tokens; its weights are large, so that answers differ."""
+    """Create an untrained model (vocabulary size 40) with large weights, so that answers differ."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         if kind == "t5":
@@ -50,7 +50,7 @@ def reader(kind: str) -> GenerationModel:
 
 
 def inputs() -> tuple[list[list[Tensor]], TokenizedTexts, list[np.ndarray]]:
-    """The passages' tokens by question, the same as one table, and the rows of each question in it."""
+    """Return the passage tokens by question, the same as one table, and the table rows of each question."""
     generator = torch.Generator().manual_seed(2)
     passages = [[torch.randint(10, 40, (1, length), generator=generator) for length in each] for each in LENGTHS]
     tokens = TokenizedTexts.from_lists([ids[0].tolist() for each in passages for ids in each], None)
@@ -59,7 +59,7 @@ def inputs() -> tuple[list[list[Tensor]], TokenizedTexts, list[np.ndarray]]:
 
 
 def slow_logits(writer: GenerationModel, passages: Sequence[Tensor], before: Sequence[int]) -> Tensor:
-    """Logits of the token after `before`, the start token first, (vocabulary,)."""
+    """Return the next-token logits after the decoder tokens `before`, (vocabulary,)."""
     model = writer.model
     states = [model.get_encoder()(input_ids=ids).last_hidden_state for ids in passages]  # (1, tokens, hidden) each
     found = model(

@@ -1,4 +1,4 @@
-"""Labeled candidates: which are trained on, to which depth their answers were searched, and rejected files."""
+"""Labeled candidates: selection for training, search depth of the labels, and rejected files."""
 
 from __future__ import annotations
 

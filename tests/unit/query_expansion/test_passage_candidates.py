@@ -1,4 +1,4 @@
-"""Candidates without a generator, worked out by hand: sentences, titles and frequent words of the passages found."""
+"""Hand-computed candidates without a generator: sentences, titles and frequent words of retrieved passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of query rerankers: the schedule's known answers, batches, clipping, and what presets minimize."""
+"""Training of query rerankers: learning-rate schedule, batches, gradient clipping, and losses of presets."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, s
         longest = draw.choice([8, 12, 20, 64])
         parts = [candidate.question, candidate.text]
         if style == "thesis":
-            parts = [slow.expanded(candidate.question, candidate.text)]
+            parts = [slow.expand(candidate.question, candidate.text)]
         if scorer == "rd":
             passage = [candidate.title, candidate.passage]
             parts += passage if style == "official" else [" ".join(passage)]

@@ -30,7 +30,7 @@ OPTIONS = "--queries queries.jsonl --max-new-tokens 6 --device cpu -q --model"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reader whose weights are large, so that its answers differ."""
+    """Save a reader with large weights, so that its answers differ."""
     folder = save_tiny_generator(tmp_path_factory.mktemp("models") / "t5", "t5", max_length=256)
     loaded = T5ForConditionalGeneration.from_pretrained(folder)
     for weights in loaded.parameters():
@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A corpus of 40 passages, its queries, and a run of 1 to 12 passages a query, scores falling."""
+    """Write a corpus of 40 passages, queries, and a run with 1 to 12 passages per query."""
     monkeypatch.chdir(tmp_path)
     passages, queries, _ = make_collection(40)
     write_rows(tmp_path / "corpus.jsonl", passages)
@@ -76,7 +76,7 @@ def make_inputs(query_id: str, *ids: str) -> list[str]:
 
 
 def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
-    """Passage by passage through the encoder, then token by token without a cache."""
+    """Compute answers by encoding each passage separately and decoding without a cache."""
     writer = load_generation_model(model)
     network: Any = writer.model
     states = [
@@ -128,7 +128,7 @@ def test_a_passage_is_read_with_its_question_and_title() -> None:
 
 
 def fuse(depth: int = 20) -> list[tuple[str, float]]:
-    """Fuse two rankings by round robin, and keep their scores, which then do not fall with the ranks."""
+    """Fuse two rankings by round robin with their scores, whose order differs from the ranks."""
     rankings = [
         [(f"d{n}", 90.0 - n) for n in range(depth // 2)],
         [(f"d{39 - n}", 0.9 - n / 50) for n in range(depth // 2)],

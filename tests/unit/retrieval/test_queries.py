@@ -1,4 +1,4 @@
-"""Queries are encoded with the encoder of the index, and with no other."""
+"""Queries are encoded with the encoder of the index; other encoders are rejected."""
 
 import json
 import shutil

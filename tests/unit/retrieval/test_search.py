@@ -1,4 +1,4 @@
-"""Rankings of documents, without the query's own, and of several indexes at once."""
+"""Search: document rankings, exclusion of the query's document, and several indexes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is shown of a passage on the terminal."""
+"""Snippets of passages in a terminal."""
 
 from drtk.records import Passage
 from drtk.retrieval.snippets import extract_snippet, format_passages, stem_query_words

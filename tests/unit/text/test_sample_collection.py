@@ -132,7 +132,7 @@ def function(name, summary, body=BODY):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package with copies, shared and trivial summaries, tests and private modules."""
+    """Write a package with copies, shared and trivial summaries, tests and private modules."""
     root = tmp_path / "rivers"
     (root / "tests").mkdir(parents=True)
     (root / "_inner").mkdir()

@@ -1,4 +1,4 @@
-"""The figures of the shipped fine-tuning presets, once more and by hand."""
+"""Settings of the shipped fine-tuning presets."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def list_presets(command: str) -> list[str]:
 
 
 def check_settings(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
-    """The merged settings of a preset are what is told of it, and the defaults of the command otherwise."""
+    """Check that a preset changes exactly these settings, and otherwise has the defaults of its command."""
     usual = {item.name: item.default for item in fields(kind)}
     told = told | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
     assert asdict(merge_settings(kind, load_preset(name).settings, {})) == usual | told

@@ -1,4 +1,4 @@
-"""What each step sees: positives, negatives, labels and scores that belong together."""
+"""Training data of each step: matching positives, negatives, labels and scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_scores_belong_to_the_passages_drawn():
 
 
 def find_positives(query_id: str, **changes: Any) -> list[str]:
-    """The positive of a query in each of ten epochs."""
+    """Return the positive of a query in each of ten epochs."""
     seen = (sample_epochs(**changes)[number] for number in range(30 * 4))
     return [each.passages[0].id for each in seen if each.key[2] == query_id]
 

@@ -1,4 +1,4 @@
-"""Two processes give the loss and the gradients of one."""
+"""Two processes compute the same loss and gradients as one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAIRS = [
 
 
 def split_batch(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The inputs of each of two processes, padded as those of both: a task may count padding."""
+    """Split a batch for two processes, without removing padding, which a loss may include."""
     return [{name: value.chunk(2)[rank] for name, value in inputs.items()} for rank in range(2)]
 
 
@@ -50,7 +50,7 @@ def run_generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tup
 
 
 def evaluate(writer: GenerationModel) -> dict[str, float]:
-    """The loss on PAIRS, and a figure that depends on the order of the generated texts."""
+    """Return the loss on PAIRS, and a value that depends on the order of the generated texts."""
 
     def score(generated: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         assert list(targets) == [pair.target for pair in PAIRS]
@@ -73,7 +73,7 @@ def make_pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingS
 
 
 def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
-    """The examples of a step; of master, only those of the second process have a next passage."""
+    """Return the examples of a step; for master, only those of the second process have a next passage."""
     if preset != "master":
         return [*range(BATCH)]
     there = {number: stage.get_examples(number)[0].slots["next"].present for number in range(len(stage.rows))}

@@ -1,4 +1,4 @@
-"""Packed examples give back what went in, and ids that lead nowhere are named."""
+"""Packed examples are restored unchanged; unknown ids are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds of questions: drawn by the question alone; whoever asks for a generator gets one that did not see it."""
+"""Folds of questions depend only on seed and question; each question has a generator trained without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of models that write: the loss, the pairs, what is held out, and which weights are kept."""
+"""Generator training: loss, training pairs, held-out pairs, and selected weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
 
 
 class Corpus:
-    """Passages by id, in memory."""
+    """Corpus in memory, by id."""
 
     def __init__(self, *passages: Passage) -> None:
         self.passages = {passage.id: passage for passage in passages}

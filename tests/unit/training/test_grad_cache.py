@@ -1,4 +1,4 @@
-"""Gradient caching: the gradients of the whole batch, in the memory of a chunk (docs/methods/cocondenser.md)."""
+"""Gradient caching: equal gradients, with the memory of one chunk (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_
 
 
 def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
-    """The most bytes that the graph of a step keeps at one time."""
+    """Return the peak size in bytes of the tensors saved by the graph of a step."""
     now = most = 0
 
     class Kept:

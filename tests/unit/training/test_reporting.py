@@ -1,4 +1,4 @@
-"""TensorBoard gets what the log contains."""
+"""TensorBoard output equals the log."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
 
 
 def read_log(folder: Path) -> set[tuple[str, int, float]]:
-    """(name, step, value) of everything logged."""
+    """Return (name, step, value) of all log entries."""
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return {(name, row["step"], value) for row in rows for name, value in row.items() if name not in ("step", "epoch")}
 
 
 class RecordedWriter:
-    """A fake of TensorBoard's writer that keeps what it gets."""
+    """Fake TensorBoard writer that records its calls."""
 
     made: ClassVar[list[RecordedWriter]] = []
 

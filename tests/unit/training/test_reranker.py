@@ -1,4 +1,4 @@
-"""What a step of a reranker minimizes: the known answers through the shipped presets, and which passages are trained on."""
+"""Reranker training: known losses of the shipped presets, and selection of training passages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOPELESS = -1e4  # a logit with no share of any softmax
 
 
 class Planted(nn.Module):
-    """Gives the logit that stands for the number in a pair's first token; the second half of a doubled batch gets others."""
+    """Model whose logit depends on the first token of a pair; the second half of a doubled batch has other logits."""
 
     def __init__(self, first: list[float], second: list[float] | None = None) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Planted(nn.Module):
 
 
 def make_batch(passages: int) -> dict[str, Tensor]:
-    """One query with so many passages: the first token of passage i is i."""
+    """Return one query with this number of passages; the first token of passage i is i."""
     ids = torch.arange(passages).unsqueeze(1)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -133,7 +133,7 @@ def make_examples(count: int = 5) -> PackedExamples:
 
 
 class Echo:
-    """A corpus whose passages say their ids."""
+    """A corpus whose passage texts are their ids."""
 
     def get_many(self, ids: Any) -> list[Passage]:
         return [Passage(id, f"text {id}") for id in ids]

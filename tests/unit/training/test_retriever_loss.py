@@ -1,4 +1,4 @@
-"""Known answers of docs/methods/fine-tuning.md, docs/methods/distillation.md, through the shipped presets on planted vectors."""
+"""Known answers of docs/methods/fine-tuning.md, docs/methods/distillation.md, for presets and fixed vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows over negatives, turns of positives, orders of epochs (docs/methods/hard-negatives.md)."""
+"""Windows of negatives, positives in turn, order of each epoch (docs/methods/hard-negatives.md)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def pieces(folder: Path) -> list[list[int]]:
 
 
 def expected_attention(folder: Path, *, masked: int | None = None) -> list[np.ndarray]:
-    """What transformers gives for each text alone. masked: a token of the first text"""
+    """Return the attention computed by transformers, text by text. masked: a token of the first text"""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     expected = []

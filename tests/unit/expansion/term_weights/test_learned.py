@@ -78,7 +78,7 @@ def train(place: Path, method: str, output: Path, *more: str, examples: str = "t
 
 @pytest.fixture(scope="module")
 def models(place: Path) -> dict[str, Path]:
-    """A trained model of each method."""
+    """Train a model of each method."""
     for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
         app(train(place, method, place / method, "--max-steps", "150", examples=examples), standalone_mode=False)
     return {method: place / method for method in ("deepct", "deepimpact")}
@@ -89,7 +89,7 @@ def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = ""
 
 
 def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
-    """Weights of words that are asked for, and of those that never are."""
+    """Return the weights of words with endings in ASKED, and of other words."""
     found: tuple[list[float], list[float]] = ([], [])
     for _, weights in texts:
         for word, weight in weights.items():
@@ -147,7 +147,7 @@ def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_
 
 @pytest.fixture
 def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpact:
-    """DeepImpact whose impacts are the ids of pieces, over 100."""
+    """Return a DeepImpact model whose impacts are the ids of the word pieces, divided by 100."""
     settings = WeightingSettings(expand=("queries",), impact_max=10.0)
     method = DeepImpact(settings, None, str(models["deepimpact"]), "cpu")
     monkeypatch.setattr(method, "_weigh", lambda texts: [np.array(ids, dtype=np.float32) / 100 for ids in texts])
@@ -165,7 +165,7 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
     assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
     expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
     assert weights == pytest.approx([value / largest for value in expected])
-    found = known.make_fields(reading, weights)["impacts"]
+    found = known.build_extra_fields(reading, weights)["impacts"]
     assert found == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a collection: parts add up, and others are rejected with their place."""
+"""Collection statistics: shards are summed, and incompatible statistics are rejected with file and line."""
 
 from __future__ import annotations
 
