@@ -34,7 +34,7 @@ def read_judgments(
 ) -> Judgments:
     """Read relevance judgments; warn about judged documents that are not in the corpus.
 
-    by_source: the the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
+    by_source: the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:

@@ -94,7 +94,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
 def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgments:
     """Return the relevance grades of a qrels file by query id and passage id (document id with `by_source`).
 
-    by_source: the the judgments are of source documents, not of passages
+    by_source: the judgments are of source documents, not of passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
     judgments: Judgments = {}
@@ -236,7 +236,7 @@ class QueryStream:
 
     judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
-    by_source: the the judgments are of source documents, not of passages
+    by_source: the judgments are of source documents, not of passages
     queries: file of the queries to search indexes with
     texts: queries by id, if no index reads `queries` but filters require texts
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.

@@ -243,7 +243,7 @@ def tokenize_corpus(
     """
     for name in (*sources, *side_files):
         if name == STANDARD:
-            raise DrtkError("<stdin>: the corpus is read several times; write it to a file first")
+            raise DrtkError("<stdin>: the corpus must be a file, as it is read several times; write it to a file")
         if not Path(name).exists():
             raise DrtkError(f"{name}: No such file or directory")
     place = get_cache_folder() / "tokens"

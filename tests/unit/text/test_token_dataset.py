@@ -310,7 +310,7 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
     path = tmp_path / "c.jsonl"
     path.write_text('{"_id":"a","text":"a b c"}\n{"_id":\n')
     for name, problem in (
-        ("-", "<stdin>: a corpus that is tokenized must be a file"),
+        ("-", "<stdin>: the corpus must be a file"),
         (str(tmp_path / "none.jsonl"), r"none.jsonl: No such file or directory"),
         (str(path), r"c.jsonl:2: "),
     ):
