@@ -32,7 +32,7 @@ class BeirCollection:
 
     @property
     def group_name(self) -> str:
-        """Group whose members are averaged first, such as cqadupstack; the collection's own name without a group."""
+        """Name of the group to average first, such as cqadupstack; without a group, the collection's name."""
         return self.name.rpartition("/")[0] or self.name
 
 

@@ -41,7 +41,7 @@ class RankingScorer:
         self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
-        """Return the mean of the measure. rankings: by query id"""
+        """Return the mean of the measure. rankings: (document id, score) pairs by query id"""
         ids = {
             query: self._builder(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
