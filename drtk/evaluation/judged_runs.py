@@ -34,7 +34,7 @@ def read_judgments(
 ) -> Judgments:
     """Read relevance judgments; warn about judged documents that are not in the corpus.
 
-    by_source: the the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
+    by_source: the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
@@ -222,7 +222,7 @@ def log_missing(
 ) -> None:
     """Log the number of judged queries without a ranking or prediction, and whether they count as 0.
 
-    where: the file without them, such as "in the run"
+    where: phrase for the log message, such as "in the run"
     """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"

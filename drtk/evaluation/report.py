@@ -138,7 +138,7 @@ def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: 
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
-def choose_queries(
+def choose_example_queries(
     first: Rankings, second: Rankings, judgments: Judgments, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
     """Return (query, why) of `count` example queries, alternating between better second system, better first, and ties.
@@ -340,7 +340,7 @@ def _find_overlap(
 
 
 def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> str:
-    """Return the system to show beside the first: `name` if given, otherwise the best of the others."""
+    """Return the system to compare with the first one: `name` if given, otherwise the best other system."""
     names = [result.name for result in results]
     if name and name not in names:
         raise UsageError(f"`show`: no system is called '{name}'; choose from {', '.join(names)}")
@@ -365,7 +365,7 @@ def _build_examples(
         id = rankings.top_passages.get(query)
         return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 
-    queries = choose_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
+    queries = choose_example_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
     return [
         ExampleQuery(query, texts[query], why, (top_hit(names[0], pair[0], query), top_hit(names[1], pair[1], query)))
         for query, why in queries

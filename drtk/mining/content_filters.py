@@ -176,7 +176,7 @@ class CosineFilter(ContentFilter):
 class CrossEncoderFilter(ContentFilter):
     """Filter that measures the cross-encoder score of query and passage.
 
-    scorer: a `models.cross_encoder.Scorer`; None uses the scores of the training examples that are a source
+    scorer: a `models.cross_encoder.Scorer`; None uses the scores in the training examples
     margin: minimum difference between the lowest score of a reference positive and the score of a negative
     max_value: highest score of a negative
     title: title format, as in `models.generator_input.format_passage`
@@ -228,7 +228,7 @@ class CrossEncoderFilter(ContentFilter):
         for (pool, id), score in zip(missing, scores, strict=True):
             pool.set_value(id, self.name, float(str(score)))  # the shortest decimal that identifies a float32
 
-    def limit(self, pool: CandidatePool) -> float | None:
+    def get_limit(self, pool: CandidatePool) -> float | None:
         limits = [] if self.max_value is None else [self.max_value]
         if self._margin is not None:
             limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)

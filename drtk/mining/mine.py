@@ -44,7 +44,7 @@ class Miner:
 
     rel: lowest relevance grade of a positive
     counts: counters, updated in place
-    use_example_scores: use the cross-encoder scores of training examples that are a source
+    use_example_scores: use the cross-encoder scores recorded in training examples
     answers: filter that detects passages with an answer, which become positives
     measures: content filters that reject nothing; their values are written to the examples and the audit
     """

@@ -113,7 +113,7 @@ class LuceneIndex(LuceneSearcher):
     """BM25 index of Lucene, with `analysis.json` (see `Analysis`) and `ids.txt` (passage ids by document number).
 
     Scores are not rounded, but Lucene rounds passage lengths above 40 terms to store them in one byte. Repeated query words
-    add up. Queries may have any number of words.
+    count repeatedly. Queries may have any number of words.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -159,7 +159,7 @@ class LuceneIndex(LuceneSearcher):
         )
 
     @staticmethod
-    def software() -> dict[str, str]:
+    def get_versions() -> dict[str, str]:
         """Return the versions of Anserini and Java, for the manifest."""
         return {"anserini": parse_anserini_version(find_jar()), "java": str(find_java().version)}
 
@@ -178,7 +178,7 @@ class ImpactIndex(LuceneSearcher):
 
     reads: ClassVar[Literal["passages"]] = "passages"
     tunable: ClassVar[bool] = False
-    software = staticmethod(LuceneIndex.software)
+    get_versions = staticmethod(LuceneIndex.get_versions)
     _stopwords: frozenset[str] = frozenset()
 
     @classmethod

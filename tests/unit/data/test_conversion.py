@@ -77,9 +77,9 @@ def test_texts_are_looked_up_for_formats_with_texts(split: Path, to: str) -> Non
 
 def test_missing_texts_are_an_error(split: Path) -> None:
     train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
-    with pytest.raises(UsageError, match="input only their ids; give `queries`"):
+    with pytest.raises(UsageError, match="output format contains; give `queries`"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
-    with pytest.raises(UsageError, match="input only their ids; give `corpus`"):
+    with pytest.raises(UsageError, match="output format contains; give `corpus`"):
         run(train, "--as", "examples", "--to", "tevatron", "--queries", str(split / "queries.jsonl"))
     few = lines(split / "few.jsonl", rows(split / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):
