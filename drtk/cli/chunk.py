@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Output, Source, with_settings
+from drtk.cli.options import Output, make_argument, with_settings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 from drtk.text.config import ChunkSettings
@@ -13,7 +15,12 @@ from drtk.text.config import ChunkSettings
 @with_settings(RunnerSettings, name="running")
 @filter_command("corpus", passages=True, bare=True, sharded=True, writes=("save_punkt",))
 def chunk(
-    source: Source = "-", output: Output = "-", *, settings: ChunkSettings, running: RunnerSettings, job: FilterJob
+    source: Annotated[str, make_argument("INPUT", "Documents to split; - is stdin.")] = "-",
+    output: Output = "-",
+    *,
+    settings: ChunkSettings,
+    running: RunnerSettings,
+    job: FilterJob,
 ) -> None:
     """Split documents into passages.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
+from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.models.config import ContinuationSettings
 from drtk.runtime.filter_job import FilterJob
@@ -19,7 +19,7 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def continue_text(
     model: Annotated[str, make_option("--model MODEL", "GPT-2-type model, a folder or Hub name.")],
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Passages to continue; - is stdin.")] = "-",
     output: Output = "-",
     seed: Seed = 42,
     device: Device = "auto",

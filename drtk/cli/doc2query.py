@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
+from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.expansion.config import KeepSettings
 from drtk.models.config import GenerationSettings
@@ -21,7 +21,7 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def doc2query(
     model: Annotated[str, make_option("--model MODEL", "T5 or BART model, a folder or Hub name.")],
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Passages to generate queries for; - is stdin.")] = "-",
     output: Output = "-",
     seed: Seed = 42,
     device: Device = "auto",

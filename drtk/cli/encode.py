@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from drtk.cli.decorators import folder_command
-from drtk.cli.options import Device, Folder, Source, make_option, with_settings
+from drtk.cli.options import Device, Folder, make_argument, make_option, with_settings
 from drtk.config import CONTROL
 from drtk.models.config import EncodeSettings
 from drtk.runtime.folder_job import FolderJob
@@ -18,7 +18,7 @@ from drtk.runtime.runners import RunnerSettings
 def encode(
     model: Annotated[str, make_option("--model MODEL", "Encoder, a folder or Hub name[@revision].")],
     output: Folder,
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Passages or queries to encode; - is stdin.")] = "-",
     role: Annotated[
         Literal["passage", "query"],
         make_option("--role passage|query", "Encode as passages or queries; selects encoder and prompt."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
+from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import GENERATION
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ExpansionSettings
@@ -19,7 +19,7 @@ BATCH_SIZE = 64  # questions that are processed and saved together
 @with_settings(RunnerSettings, name="running")
 @filter_command("expansions", sharded=True)
 def expand_queries(
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Queries or questions to expand; - is stdin.")] = "-",
     output: Output = "-",
     model: Annotated[
         str | None, make_option("--model MODEL", "Sequence-to-sequence generator, a folder or Hub name.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from drtk.cli.decorators import folder_command
-from drtk.cli.options import Folder, Seed, Source, with_settings
+from drtk.cli.options import Folder, Seed, make_argument, with_settings
 from drtk.models.config import InitModelSettings
 from drtk.runtime.folder_job import FolderJob
 
@@ -11,7 +13,12 @@ from drtk.runtime.folder_job import FolderJob
 @with_settings(InitModelSettings)
 @folder_command("model", passages=True)
 def init_model(
-    output: Folder, source: Source = "-", seed: Seed = 42, *, settings: InitModelSettings, job: FolderJob
+    output: Folder,
+    source: Annotated[str, make_argument("INPUT", "Texts to train the vocabulary on; - is stdin.")] = "-",
+    seed: Seed = 42,
+    *,
+    settings: InitModelSettings,
+    job: FolderJob,
 ) -> None:
     """Initialize an untrained model with a tokenizer learned from a corpus.
 

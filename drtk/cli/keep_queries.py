@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Device, Output, Source, with_settings
+from drtk.cli.options import Device, Output, make_argument, with_settings
 from drtk.expansion.config import KeepSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
@@ -13,7 +15,7 @@ from drtk.runtime.runners import RunnerSettings
 @with_settings(RunnerSettings, name="running")
 @filter_command("corpus", passages=True, bare=True)
 def keep_queries(
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Passages with generated queries; - is stdin.")] = "-",
     output: Output = "-",
     device: Device = "auto",
     *,

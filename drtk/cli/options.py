@@ -53,7 +53,6 @@ def make_argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
-Source = Annotated[str, make_argument("INPUT", "File to read; - is stdin.")]
 Output = Annotated[str, make_option("--output -o FILE", "File to write; - is stdout.")]
 Folder = Annotated[str, make_option("--output -o DIR", "Output folder.")]
 Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, parser=parse_integer)]

@@ -266,7 +266,7 @@ def rerank_queries__apply(
         source, questions, settings, models=models, device=device, index=index, corpus=corpus, running=running, job=job
     )
     files, without = counts.pop("files"), counts["without a candidate"]
-    if alone := files["asked alone"]:
+    if alone := files["unexpanded"]:
         none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
         warn(
             f"{alone:,} pairs of question and kind have no candidate; these questions are written without an expansion{none}"

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
-from drtk.cli.options import Device, Output, Seed, Source, make_option, with_settings
+from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import METHOD, list_changed_fields
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -40,7 +40,7 @@ _PURPOSES = {
 @filter_command("corpus", passages=True, bare=True, sharded=True, model_parameter="train")
 def termweight(
     method: Annotated[str, make_option("--method METHOD", f"{', '.join(TERM_WEIGHTS)}.", panel=METHOD)],
-    source: Source = "-",
+    source: Annotated[str, make_argument("INPUT", "Passages to weight; - is stdin.")] = "-",
     output: Output = "-",
     model: Annotated[
         str | None,

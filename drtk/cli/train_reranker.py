@@ -58,10 +58,10 @@ def train_reranker(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a reranker from queries, positives and hard negatives.
+    """Train a cross-encoder from training examples, or a list reranker (HLATR) from a run.
 
-    Writes a model folder for drtk rerank, drtk score and the CrossEncoder class of sentence-transformers. Its log.jsonl
-    has the loss.
+    Writes a model folder for drtk rerank, drtk score and the CrossEncoder class of sentence-transformers. The loss is logged
+    in log.jsonl.
 
     Examples:
     drtk train-reranker examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o reranker

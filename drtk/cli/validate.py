@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from drtk.cli.decorators import plain_command
-from drtk.cli.options import Source, with_settings
+from drtk.cli.options import make_argument, with_settings
 from drtk.data.config import ValidationSettings
 from drtk.errors import DrtkError
 
 
 @with_settings(ValidationSettings)
 @plain_command
-def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
+def validate(
+    source: Annotated[
+        str, make_argument("INPUT", "File of records, or folder made by drtk, to validate; - is stdin.")
+    ] = "-",
+    *,
+    settings: ValidationSettings,
+) -> None:
     """Report all problems of a file of records, or of a folder that drtk made.
 
     The files of a folder (index, embeddings, model) are compared with the digests in its meta.json. The exit status is 1 if

@@ -115,7 +115,7 @@ class ReferenceFiles:
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
             if value is not None and kind not in kinds:
-                raise UsageError(f"`{field}` requires `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
+                raise UsageError(f"`{field}` requires `as` to be {', '.join(kinds[:-1])} or {kinds[-1]}")
         self.queries: dict[str, str] | None = None
         self.qrels: Judgments | None = None
         self.corpus: CorpusStore | None = None

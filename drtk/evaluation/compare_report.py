@@ -145,7 +145,7 @@ def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return header and rows: each test with a signed difference, its interval in one column, and rounded p values."""
+    """Return the header and a row per test: signed difference, confidence interval, and rounded p-values."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
     corrected = comparison.settings.correction != "none" and several

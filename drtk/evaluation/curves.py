@@ -19,7 +19,7 @@ DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
 def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int, ...]:
-    """Return the depths of a recall curve: up to 100, and up to the length of the longest ranking."""
+    """Return the depths of a recall curve: those of DEPTHS up to 100 or the longest ranking, whichever is larger."""
     longest = max((len(ranking) for run in rankings for ranking in run.values()), default=0)
     return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
 

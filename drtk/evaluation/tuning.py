@@ -54,9 +54,9 @@ def grid_search(
     rank: Callable[[Point], Mapping[str, Ranking]],
     score: Callable[[Mapping[str, Ranking]], float],
 ) -> list[tuple[Point, float]]:
-    """Return every point with the score of its rankings, highest first; equal scores keep the order of `points`.
+    """Return (point, score) for every grid point, highest score first; ties keep the order of `points`.
 
-    rank: function that returns the rankings by query id at a point
+    rank: function from a point to {query id: ranking}
     """
     return sorted(((point, score(rank(point))) for point in points), key=lambda pair: -pair[1])
 

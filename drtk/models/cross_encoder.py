@@ -377,7 +377,7 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
     """
     stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
-        raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it, so omit it")
+        raise MismatchError(f"{model}: was trained with `title` {stated}, not {override}; omit it")
     return str(override or stated or default)
 
 

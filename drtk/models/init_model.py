@@ -59,10 +59,10 @@ def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
 
 
 def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: InitModelSettings) -> dict[str, int]:
-    """Return the vocabulary, ids by word piece.
+    """Train a WordPiece vocabulary and return {word piece: id}.
 
-    The trainer assigns ids to characters inside words (##a) in the random order of a hash table, and breaks ties by id.
-    To make it deterministic, these characters are passed as special tokens, which needs a first pass over the texts.
+    The trainer numbers the characters inside words (##a) in random order, and breaks ties between equally frequent pairs
+    by these numbers. Passing the characters as special tokens makes it deterministic, but needs a first pass.
     """
     from tokenizers import Tokenizer, models, trainers
 

@@ -131,8 +131,8 @@ class EncodingConfig:
             trained = getattr(self, name)
             if strict and trained is not None and trained != value:
                 raise MismatchError(
-                    f"{folder}: was trained with {name.replace('_', ' ')} {format_value(trained)}; "
-                    f"{format_value(value)} contradicts it, so omit it"
+                    f"{folder}: was trained with {name.replace('_', ' ')} {format_value(trained)}, "
+                    f"not {format_value(value)}; omit it"
                 )
         return replace(self, **overrides)
 

@@ -130,7 +130,7 @@ def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
     if facts is None:
         raise MismatchError(f"{folder}: not a term weighting model; train one with `drtk termweight`")
     if facts.get("method") != method:
-        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}; {method} contradicts it")
+        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}, not {method}")
     return facts
 
 

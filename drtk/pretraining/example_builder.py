@@ -124,7 +124,7 @@ class ExampleBuilder:
 
     @property
     def rows(self) -> np.ndarray:
-        """Indices of the corpus rows to use: passages, or documents of several passages."""
+        """Indices of the passages, or of the documents with at least two passages, that become examples."""
         is_document = self._composition.example == "document"
         rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
         return rows

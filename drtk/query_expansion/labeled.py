@@ -182,8 +182,8 @@ def load_labeled_candidates(
     """Load the labeled candidates of a file.
 
     kind: kind of expansions to load; None loads all kinds
-    training: drop tied lists and candidates beyond `settings.candidates`; False keeps all for evaluation
-    assumed: as in `DepthCheck`
+    training: drop candidates beyond `settings.candidates`, and lists with equal labels if `settings.skip_ties`; False keeps all
+    assumed: sources without a recorded labeling depth, for which a warning was logged
     Raises the errors of `iter_expansion_lists` and `DepthCheck`, DrtkError if there are no candidates.
     """
     check_depth = DepthCheck(source, settings, assumed)

@@ -79,9 +79,9 @@ def load_input_format(model: str) -> InputFormat:
 
 
 class CandidateTokenizer:
-    """Tokenizer of candidates as text pairs, with further separators if there are more than two parts.
+    """Tokenizer of candidates (query, expansion, further texts) as text pairs.
 
-    The first part is the first segment, all other parts are the second segment. Long inputs are truncated at the end, but
+    The query is the first segment; the other texts, joined by separator tokens, are the second. Long inputs are truncated at the end, but
     keep their special tokens.
     """
 

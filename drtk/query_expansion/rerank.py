@@ -322,8 +322,8 @@ def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tu
 
     "text" is the expanded query, and "expansion" has the ids of its candidates. Queries without a candidate of a kind are
     written unexpanded at the end of the first file of this kind, so that a run of the file contains all queries.
-    Returns the number of queries per file ("asked alone": unexpanded queries), and the number of queries without any
-    candidate.
+    Returns the number of queries per file and of unexpanded queries (key "unexpanded"), and the number of queries without
+    any candidate.
     """
     expanded: dict[str, set[str]] = {}
     for choice in _iter_choices(folder):
@@ -349,7 +349,7 @@ def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tu
         unexpanded = [(query, kind) for kind, ids in expanded.items() for id, query in queries.items() if id not in ids]
         for query, kind in unexpanded:
             write(replace(query, text=format_query(query.text)), kind)
-    return {**counts, "asked alone": len(unexpanded)}, len(queries.keys() - set().union(*expanded.values()))
+    return {**counts, "unexpanded": len(unexpanded)}, len(queries.keys() - set().union(*expanded.values()))
 
 
 def _iter_choices(folder: Path) -> Iterator[dict[str, Any]]:

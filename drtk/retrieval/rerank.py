@@ -281,7 +281,7 @@ class RunListReranker(BatchFunction):
         if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
                 f"{vectors}: has vectors of dimension {self._vectors.dimension}, but {model} requires dimension "
-                f"{self._model.settings.width}; rerank with the cross-encoder of its training data"
+                f"{self._model.settings.width}; use vectors of the cross-encoder that encoded its training data"
             )
 
     @torch.inference_mode()

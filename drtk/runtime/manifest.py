@@ -420,7 +420,7 @@ def _get_recorded_digest(entry: Any, status: os.stat_result) -> str | None:
 
 
 def add_folders(inputs: list[dict[str, Any]], entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `inputs`, followed by the entries of finished folders in `entries`."""
+    """Return the manifest entries `inputs`, followed by those of `entries` that are finished folders."""
     known = {Path(entry["path"]) for entry in inputs}
     folders = [entry for entry in entries if "files" in entry and Path(entry["path"]) not in known]
     return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]

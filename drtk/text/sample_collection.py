@@ -293,7 +293,7 @@ def _normalize_key(text: str) -> str:
 
 
 def is_query(summary: str) -> bool:
-    """Return whether a summary can be a query: 4 to 30 words, two of them content words, and not about a parameter."""
+    """Return whether the first line of a docstring can be a query: 4 to 30 words, at least two content words, no parameter list."""
     head = summary.partition(":")[0]
     return (
         len(summary.split()) in _QUERY_WORDS

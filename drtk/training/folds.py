@@ -89,7 +89,7 @@ class TrainedQuestions:
         digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
             raise MismatchError(
-                f"question '{query.id}' differs from '{query.id}' in {self.folder}; use the training questions"
+                f"the text of question '{query.id}' differs from that in {self.folder}; use the training questions"
             )
         fold = self._folds.get(digest)
         if fold is not None:

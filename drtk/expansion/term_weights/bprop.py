@@ -85,7 +85,7 @@ class FirstTokenAttention:
 
 
 def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
-    """Register a hook that appends the first attention row of the last layer, (rows, heads, tokens), to the returned list."""
+    """Register a hook that appends the [CLS] attention of the last layer, (batch, heads, tokens), to the returned list."""
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

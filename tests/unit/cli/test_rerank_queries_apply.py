@@ -89,7 +89,7 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
     assert sorted(path.name for path in folder.iterdir()) == [
         *("answer.jsonl", "choices.jsonl", "meta.json", "sentence.jsonl", "title.jsonl")
     ]
-    assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 0}
+    assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"unexpanded": 0}
 
 
 def test_several_queries_of_a_question_are_written_by_rank(place: Path, tmp_path: Path, capfd: Capture) -> None:
@@ -175,7 +175,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
         "22 of 24 questions have no candidate at all\n"
     )
     manifest = read_json(folder / "meta.json")
-    assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 67}
+    assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"unexpanded": 67}
     assert (manifest["counts"]["questions"], manifest["counts"]["without a candidate"]) == (24, 22)
     # With several files, a question without candidates is in the first.
     folder = call(place, tmp_path / "two", "--select first --n-best 2", rows)
@@ -307,5 +307,5 @@ def test_kinds_one_after_the_other_as_cat_joins_them(place: Path, tmp_path: Path
     rows[2]["kind"] = "title"
     folder = call(place, tmp_path / "out", "--select first", rows)
     # q0 and q1 have an answer, q0 has a title; all others are written without an expansion
-    queries = {"answer.jsonl": 24, "title.jsonl": 24, "asked alone": 22 + 23}
+    queries = {"answer.jsonl": 24, "title.jsonl": 24, "unexpanded": 22 + 23}
     assert read_json(folder / "meta.json")["queries"] == queries

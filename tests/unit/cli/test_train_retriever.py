@@ -99,7 +99,7 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, 
     ours = Embedder(str(tmp_path / "m"), role="passage")
     titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
     np.testing.assert_allclose(*ours([titled, joined]), atol=1e-5)
-    with pytest.raises(MismatchError, match="was trained with title 'sep'; 'join' contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with title 'sep', not 'join'"):
         Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
 
 

@@ -238,7 +238,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
     ]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
-    with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
+    with pytest.raises(MismatchError, match="ours: was trained with `title` colon, not join"):
         run_command(capfd, *call, "--set", "scorer_title=join")
     # another model in the folder's place: what the old one scored is not up to date
     run_command(capfd, *call, "-o", out, "--force")

@@ -286,5 +286,5 @@ def test_titles_are_formatted_as_in_training(folder: Path, tmp_path: Path) -> No
     (tmp_path / "ours" / "meta.json").write_text(json.dumps(stated))
     assert resolve_title(str(tmp_path / "ours"), None, strict=True) == "colon"
     assert resolve_title(str(tmp_path / "ours"), "none", strict=False) == "none"
-    with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
+    with pytest.raises(MismatchError, match="ours: was trained with `title` colon, not join"):
         resolve_title(str(tmp_path / "ours"), "join", strict=True)

@@ -41,7 +41,7 @@ def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
 def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
     folder = save_with_encoding(tmp_path / "m", passage_length=20)
     for setting, message in (
-        ({"pooling": "cls"}, "pooling mean; cls contradicts it"),
+        ({"pooling": "cls"}, "pooling mean, not cls"),
         ({"max_length": 9}, "passage length 20; 9"),
         ({"title": "segment"}, "title 'join'; 'segment'"),
         ({"normalize": True}, "normalize False; True"),

@@ -181,6 +181,6 @@ def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
     (tmp_path / "meta.json").write_text(json.dumps(manifest))
     wishes = {"prefix": None, "title": "none", "max_length": 30}
     assert load_input_format(tmp_path, wishes, strict=True) == GeneratorInputFormat("ask:", "none", 30)
-    with pytest.raises(DrtkError, match="was trained with `prefix` 'ask:'; '' contradicts it"):
+    with pytest.raises(DrtkError, match="was trained with `prefix` 'ask:', not ''"):
         load_input_format(tmp_path, {"prefix": ""}, strict=True)
     assert load_input_format(tmp_path, {"prefix": ""}, strict=False) == GeneratorInputFormat("", "none", 99)

@@ -268,7 +268,7 @@ def test_models_that_were_not_trained_to_weigh_are_rejected(
 ) -> None:
     with pytest.raises(MismatchError, match="not a term weighting model"):
         weigh(capfd, place / "corpus.jsonl", "deepct", place / "model")
-    with pytest.raises(MismatchError, match="was trained with `method` deepimpact; deepct contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
         weigh(capfd, place / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
