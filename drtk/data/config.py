@@ -27,11 +27,9 @@ class ConversionSettings:
         metavar="FORMAT",
         panel=INPUT,
     )
-    corpus: str | None = _declare_text_file("Corpus with the passages of the examples (for formats with texts).")
-    queries: str | None = _declare_text_file("Queries of the examples (for formats with texts).")
-    corpus_out: str | None = _declare_text_file(
-        "File for the passages of the examples (for input that contains texts)."
-    )
+    corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")
+    queries: str | None = _declare_text_file("Queries; required by output formats that contain query texts.")
+    corpus_out: str | None = _declare_text_file("File for the passages of the examples, if the input contains texts.")
     queries_out: str | None = _declare_text_file(
         "File for the queries of the examples (for input that contains texts)."
     )

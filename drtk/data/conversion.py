@@ -113,12 +113,14 @@ class _TextLookup:
         if "query" in self._needs:
             batch = [parsed if parsed.query is not None else self._add_query(parsed) for parsed in batch]
         incomplete = [parsed for parsed in batch if not parsed.passages] if "passages" in self._needs else []
-        ids = list(dict.fromkeys(id for parsed in incomplete for id in _list_ids(parsed)))
+        ids = list(dict.fromkeys(id for parsed in incomplete for id in _list_passage_ids(parsed)))
         texts = dict(zip(ids, self._store.get_many(ids), strict=True)) if ids else {}
         if not texts:
             return batch
         return [
-            parsed if parsed.passages else replace(parsed, passages=tuple(texts[id] for id in _list_ids(parsed)))
+            parsed
+            if parsed.passages
+            else replace(parsed, passages=tuple(texts[id] for id in _list_passage_ids(parsed)))
             for parsed in batch
         ]
 
@@ -146,7 +148,7 @@ class _TextLookup:
         return CorpusStore.open(self._settings.corpus)
 
 
-def _list_ids(parsed: ParsedExample) -> tuple[str, ...]:
+def _list_passage_ids(parsed: ParsedExample) -> tuple[str, ...]:
     return parsed.example.positives + parsed.example.negatives
 
 

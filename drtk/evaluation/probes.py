@@ -162,14 +162,14 @@ def sample_passages(
     """
     selected: dict[int, Passage] = {}
 
-    def iter_others() -> Iterator[tuple[float, str, int, Passage]]:
+    def iter_other_passages() -> Iterator[tuple[float, str, int, Passage]]:
         for number, passage in enumerate(passages):
             if passage.id in relevant:
                 selected[number] = passage
             else:
                 yield sample_key(passage.id), passage.id, number, passage
 
-    others = iter_others()
+    others = iter_other_passages()
     sample = nsmallest(max(0, count - len(relevant)), others)
     deque(others, maxlen=0)  # nsmallest(0, …) reads nothing, but the relevant passages must be found
     selected |= {number: passage for _, _, number, passage in sample}

@@ -107,7 +107,7 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
         None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
     )
     negatives: int | None = option(
-        None, "Number of negatives per query (sbert: per source). [default: by --policy]", at_least=0
+        None, "Negatives per query (with --policy sbert: per query and source). [default: by --policy]", at_least=0
     )
     min_negatives: int | None = setting(
         None,

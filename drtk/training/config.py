@@ -65,7 +65,9 @@ class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), by default those of SimLM's Table 12."""
 
     loss: str = option(
-        "infonce", "Loss: infonce, simlm-paper, simlm-full; kl, margin-mse (distillation from scores).", metavar="NAME"
+        "infonce",
+        "Loss: infonce; simlm-paper or simlm-full (SimLM's paper or code); kl or margin-mse (distillation).",
+        metavar="NAME",
     )
     contrastive: str = setting(
         "infonce", "Contrastive loss that is added to kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
@@ -104,7 +106,7 @@ class RetrieverConfig(TrainingConfig):
         1.0, "Fraction of the queries to train on; smaller samples are subsets of larger ones.", at_least=0, at_most=1
     )
     query_length: int | None = option(
-        None, "Maximum query length in tokens. [default: 32, or the model's maximum]", at_least=3, panel=TRAINING
+        None, "Maximum query length in tokens. [default: 32, at most the model's maximum]", at_least=3, panel=TRAINING
     )
     passage_length: int | None = option(
         None, "Maximum passage length in tokens. [default: 144, or the model's maximum]", at_least=3, panel=TRAINING
@@ -219,7 +221,7 @@ class RerankerConfig(TrainingConfig):
     )
     max_length: int | None = option(
         None,
-        "Maximum pair length in tokens. [default: 192, or the model's maximum]",
+        "Maximum length of query and passage in tokens. [default: 192, at most the model's maximum]",
         at_least=4,
         no_effect=_PAIRS,
         panel=TRAINING,
