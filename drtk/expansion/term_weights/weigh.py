@@ -210,7 +210,7 @@ def make_weighting_plan(
     name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(WordPieceTokenizer(model or ""))
+        pieces.check_same_pieces(WordPieceTokenizer(model or ""))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 

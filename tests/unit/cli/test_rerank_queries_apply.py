@@ -267,7 +267,7 @@ def test_an_interrupted_run_resumes_with_the_same_files(
         ("--select first --model x", UsageError, "--model and --select scorer must be given together"),
         ("--model a --model b", UsageError, "--model: given twice for all kinds"),
         ("--model title=a --model title=b", UsageError, "--model: given twice for kind title"),
-        ("--select concat --n-best 2", UsageError, "`n_best` 2: `select` concat has one query"),
+        ("--select concat --n-best 2", UsageError, "`n_best` 2: `select` concat returns one query"),
         ("--select first --set max_clauses=9", UsageError, "--set max_clauses requires --select concat"),
         ("--select first --index x", UsageError, "--index and --corpus require --model"),
         ("--model x --set k1=2", UsageError, "--set k1 requires --index"),
