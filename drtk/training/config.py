@@ -35,7 +35,7 @@ class TrainingConfig:
         None, "Stop after N evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     precision: Precision = option(
-        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
+        "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
