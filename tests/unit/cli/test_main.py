@@ -33,7 +33,7 @@ main.run()
 """
 
 
-def run_trip(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
+def run_doctor(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
     """Run a process in which `drtk doctor` executes `body`."""
     program = TRIP.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
     command = [sys.executable, "-c", program, "doctor"]
@@ -100,7 +100,7 @@ def test_a_bug_is_raised(trip: Callable[..., Any], error: Exception) -> None:
 
 
 def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
-    found = run_trip(
+    found = run_doctor(
         """
         import signal, time, weakref
         class Lock: pass
@@ -118,7 +118,7 @@ def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
     os.close(read)
     with os.fdopen(write, "wb") as closed:
         for text in ("'x' * 1_000_000", "'x'"):  # the second fails when flushed at the end
-            found = run_trip(f"import sys; sys.stdout.write({text})", stdout=closed)
+            found = run_doctor(f"import sys; sys.stdout.write({text})", stdout=closed)
             assert (found.returncode, found.stderr) == (141, "")
 
 

@@ -37,7 +37,7 @@ def lines(path: Path, rows: list[Any]) -> str:
 
 
 @pytest.fixture
-def split(tmp_path: Path) -> Path:
+def id_data(tmp_path: Path) -> Path:
     """Return a folder with examples that contain ids, their corpus and their queries."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
     files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
@@ -49,43 +49,51 @@ def rows(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_examples_with_texts_are_split_into_corpus_queries_and_examples(split: Path) -> None:
-    corpus = {row["_id"]: row["text"] for row in rows(split / "corpus.jsonl")}
-    queries = {row["_id"]: row["text"] for row in rows(split / "queries.jsonl")}
+def test_examples_with_texts_are_split_into_corpus_queries_and_examples(id_data: Path) -> None:
+    corpus = {row["_id"]: row["text"] for row in rows(id_data / "corpus.jsonl")}
+    queries = {row["_id"]: row["text"] for row in rows(id_data / "queries.jsonl")}
     assert sorted(corpus.values()) == ["maybe", "no", "yes"]
-    examples = rows(split / "train.jsonl")
+    examples = rows(id_data / "train.jsonl")
     assert [queries[row["query_id"]] for row in examples] == ["who?", "what?"]
     assert [[corpus[id] for id in row["negatives"]] for row in examples] == [["no", "maybe"], ["no"]]
     assert examples[0]["scores"] == {"positives": [3.5], "negatives": [1.5, 2.5]}
     for name in ("train", "corpus", "queries"):
-        assert (split / f"{name}.jsonl.meta.json").exists()
+        assert (id_data / f"{name}.jsonl.meta.json").exists()
 
 
 @pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
-def test_texts_are_looked_up_for_formats_with_texts(split: Path, to: str) -> None:
-    with_texts = ["--corpus", str(split / "corpus.jsonl"), "--queries", str(split / "queries.jsonl")]
-    out = split / "out"
-    run(str(split / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
+def test_texts_are_looked_up_for_formats_with_texts(id_data: Path, to: str) -> None:
+    with_texts = ["--corpus", str(id_data / "corpus.jsonl"), "--queries", str(id_data / "queries.jsonl")]
+    out = id_data / "out"
+    run(str(id_data / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
     assert b"who?" in out.read_bytes()
     assert (b'"maybe"' in out.read_bytes()) == (to != "simlm")
     back = [orjson.loads(line) for line in run(str(out), "--as", "examples").splitlines()]
-    for example, converted in zip(rows(split / "train.jsonl"), back, strict=True):
+    for example, converted in zip(rows(id_data / "train.jsonl"), back, strict=True):
         for key in ("query_id", "positives", "negatives"):
             assert converted[key] == example[key]
         assert converted.get("scores") == (example.get("scores") if to in ("simlm", "flag") else None)
 
 
-def test_missing_texts_are_an_error(split: Path) -> None:
-    train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
+def test_missing_texts_are_an_error(id_data: Path) -> None:
+    train, corpus = str(id_data / "train.jsonl"), str(id_data / "corpus.jsonl")
     with pytest.raises(UsageError, match="input only their ids; give `queries`"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
     with pytest.raises(UsageError, match="input only their ids; give `corpus`"):
-        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(split / "queries.jsonl"))
-    few = lines(split / "few.jsonl", rows(split / "corpus.jsonl")[:1])
+        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(id_data / "queries.jsonl"))
+    few = lines(id_data / "few.jsonl", rows(id_data / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):
-        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(split / "queries.jsonl"))
+        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(id_data / "queries.jsonl"))
     with pytest.raises(MismatchError, match="has no query"):
-        run(train, "--as", "examples", "--to", "simlm", "--queries", lines(split / "none", [{"_id": "z", "text": "z"}]))
+        run(
+            train,
+            "--as",
+            "examples",
+            "--to",
+            "simlm",
+            "--queries",
+            lines(id_data / "none", [{"_id": "z", "text": "z"}]),
+        )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def findings(source: str, kind: str, **options: Any) -> Findings:
     return validate_file(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
 
 
-def places(found: Findings) -> dict[str, list[int]]:
+def find_lines(found: Findings) -> dict[str, list[int]]:
     """Return {check: lines} of the findings; the line of a finding about the whole file is 0."""
     return {
         check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.list_places(check)]
@@ -109,7 +109,7 @@ def test_a_check_finds_its_problem_and_its_line(
     tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
 ) -> None:
     found = findings(file(tmp_path, content), kind)
-    assert places(found) == expected
+    assert find_lines(found) == expected
     assert found.errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
     assert found.warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
 
@@ -132,7 +132,7 @@ def test_ids_are_compared_with_corpus_and_queries(
 ) -> None:
     corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
     others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
-    assert places(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
+    assert find_lines(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
 
 
 def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
         {"query_id": "2", "positives": ["a"], "negatives": ["d"]},
     ]
     found = findings(file(tmp_path, rows), "examples", qrels=qrels)
-    assert places(found) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
+    assert find_lines(found) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
 
 
 def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -
     source = file(tmp_path, [{"_id": f"d{number}", "text": ""} for number in range(100)])
     found = findings(source, "passages", show=3)
     assert found.counts == {"empty-text": 100}
-    assert places(found) == {"empty-text": [1, 2, 3]}
+    assert find_lines(found) == {"empty-text": [1, 2, 3]}
     assert findings(source, "passages", show=0).counts == {"empty-text": 100}
 
 

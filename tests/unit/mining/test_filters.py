@@ -45,7 +45,7 @@ def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def filtered(
+def apply_filters(
     rankings: Mapping[str, Scored], *positives: str, **options: Any
 ) -> tuple[dict[str, list[str]], CandidatePool]:
     """Apply the score filters; return the remaining candidates of each source, and the pool."""
@@ -80,7 +80,7 @@ ALL = ["a", "p", "b", "c", "d"]
     ],
 )
 def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, left: dict[str, list[str]]) -> None:
-    assert filtered(rankings, *positives, **options)[0] == left
+    assert apply_filters(rankings, *positives, **options)[0] == left
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, lef
     ],
 )
 def test_rejections_record_value_and_limit(rankings: Any, options: Any, left: Any, rejected: dict[str, Any]) -> None:
-    assert filtered(rankings, "p", **options)[0] == left
-    pool = filtered(rankings, "p", **options)[1]
+    assert apply_filters(rankings, "p", **options)[0] == left
+    pool = apply_filters(rankings, "p", **options)[1]
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
 
 
 def test_a_margin_is_taken_from_the_positives_score() -> None:
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
-    left, pool = filtered(RUN, "p", margin=("1",))
+    left, pool = apply_filters(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == {
         "a": ("margin", 9.0, 7.0),
         "b": ("margin", 7.5, 7.0),
     }
-    left, pool = filtered(RUN, "elsewhere", margin=("1",))
+    left, pool = apply_filters(RUN, "elsewhere", margin=("1",))
     assert left == {"bm25": []}
     assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
 

@@ -381,9 +381,9 @@ def assert_terms_agree(found: Terms, expected: Terms) -> None:
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in VARIANTS)])
-def test_losses_of_presets_equal_reference_implementations(case: str, world: PretrainingFiles):
+def test_losses_of_presets_equal_reference_implementations(case: str, files: PretrainingFiles):
     preset, changes, reference = (CASES | VARIANTS)[case]
-    scene = Scene(world.prepare(preset, *changes).randomize_weights())
+    scene = Scene(files.prepare(preset, *changes).randomize_weights())
     gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
     assert gap is None or 0 < len(scene.rows(gap)) < ROWS  # some examples lack it, and not all
     assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
@@ -391,10 +391,10 @@ def test_losses_of_presets_equal_reference_implementations(case: str, world: Pre
         assert_terms_agree(scene.stage.terms(scene.batch), reference(scene))
 
 
-def test_batch_norm_in_training_uses_statistics_of_both_views(world: PretrainingFiles):
+def test_batch_norm_in_training_uses_statistics_of_both_views(files: PretrainingFiles):
     """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
-    scene = Scene(world.prepare("simcse", *changes).randomize_weights().disable_dropout())
+    scene = Scene(files.prepare("simcse", *changes).randomize_weights().disable_dropout())
     scene.network.train()
     assert_terms_agree(
         scene.stage.terms(scene.batch), simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
@@ -402,9 +402,9 @@ def test_batch_norm_in_training_uses_statistics_of_both_views(world: Pretraining
 
 
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])
-def test_gradients_equal_those_of_the_reference(case: str, world: PretrainingFiles):
+def test_gradients_equal_those_of_the_reference(case: str, files: PretrainingFiles):
     preset, changes, reference = CASES[case]
-    scene = Scene(world.prepare(preset, *changes).randomize_weights())
+    scene = Scene(files.prepare(preset, *changes).randomize_weights())
     found = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
     expected = compute_gradients(scene.stage, reference(scene)["total"])
     assert sum(float(slope.abs().sum()) > 0 for slope in expected.values()) > 60

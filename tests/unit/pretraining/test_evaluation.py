@@ -13,8 +13,8 @@ from tests.pretraining_setup import PretrainingFiles
 CPU = torch.device("cpu")
 
 
-def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
-    stage = world.prepare("master").randomize_weights()
+def test_held_out_losses_are_means_over_all_batches(files: PretrainingFiles):
+    stage = files.prepare("master").randomize_weights()
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
         expected = stage.terms(whole)
@@ -23,8 +23,8 @@ def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
         assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
 
-def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingFiles):
-    stage = world.prepare("simlm").randomize_weights()
+def test_gain_is_loss_with_other_vectors_minus_loss_with_own(files: PretrainingFiles):
+    stage = files.prepare("simlm").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
@@ -37,8 +37,8 @@ def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingF
     assert "gain_encoder" not in found
 
 
-def test_alignment_uses_only_present_pairs(world: PretrainingFiles):
-    stage = world.prepare("qac-cocondenser").randomize_weights()
+def test_alignment_uses_only_present_pairs(files: PretrainingFiles):
+    stage = files.prepare("qac-cocondenser").randomize_weights()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
@@ -48,8 +48,8 @@ def test_alignment_uses_only_present_pairs(world: PretrainingFiles):
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
-def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(world: PretrainingFiles):
-    stage = world.prepare("qac-cocondenser").randomize_weights()
+def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(files: PretrainingFiles):
+    stage = files.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
@@ -72,8 +72,8 @@ def test_regroup_drops_a_single_last_row(counts: list[int], groups: list[int]):
     assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
 
 
-def test_gain_of_condenser_replaces_the_last_cls_state(world: PretrainingFiles):
-    stage = world.prepare("condenser").randomize_weights()
+def test_gain_of_condenser_replaces_the_last_cls_state(files: PretrainingFiles):
+    stage = files.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     token_loss = stage.network.recoveries["head"]

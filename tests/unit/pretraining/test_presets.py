@@ -306,12 +306,12 @@ def test_every_documented_variant_is_a_valid_composition() -> None:
     assert [name for name in PAPERS if f"`{name}`" not in pages and f"--preset {name}" not in pages] == []
 
 
-def test_generator_with_random_weights_is_trained(world: PretrainingFiles) -> None:
+def test_generator_with_random_weights_is_trained(files: PretrainingFiles) -> None:
     composition, _ = resolve(
         "--preset simlm --set generator.mode=joint --set generator.slot=encoder --set generator.init=random"
     )
-    composition = replace(composition, generator=replace(composition.generator, model=str(world.generator)))  # type: ignore[type-var]
-    stage = world.prepare_composition(composition)
+    composition = replace(composition, generator=replace(composition.generator, model=str(files.generator)))  # type: ignore[type-var]
+    stage = files.prepare_composition(composition)
     terms = stage.terms(stage.batch())
     assert terms["generator"].item() == pytest.approx(
         math.log(stage.network.generator.backbone.config.vocab_size), abs=0.2
@@ -323,13 +323,13 @@ CALL = "--batch-size 4 --max-steps 1 --max-length 32 --set log_steps=1 --set war
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
 def test_preset_trains_and_logs_its_losses(
-    preset: str, world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    preset: str, files: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """tests/slow/test_every_preset.py trains all of them."""
     content = load_preset(preset).content
-    call = ["pretrain", world.corpus, "--preset", preset, "--model", world.model, "-o", tmp_path / "out", *CALL]
+    call = ["pretrain", files.corpus, "--preset", preset, "--model", files.model, "-o", tmp_path / "out", *CALL]
     run_command(
-        capfd, *call, "--set", "held_out=2", *(["--generator", world.generator] if "generator" in content else [])
+        capfd, *call, "--set", "held_out=2", *(["--generator", files.generator] if "generator" in content else [])
     )
     before, step, _ = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     for objective in content["objective"]:

@@ -12,7 +12,7 @@ from drtk.expansion.term_weights.count_based import Bm25, Idf, InverseFrequency,
 from drtk.records import Passage
 
 
-def split(text: str) -> SplitPassage:
+def split_text(text: str) -> SplitPassage:
     words = text.split()
     return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
@@ -26,7 +26,7 @@ def statistics(*texts: str) -> Statistics:
 
 
 def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
-    return kind(WeightingSettings(**changes), collection, None, "cpu")([split(text)])[0]
+    return kind(WeightingSettings(**changes), collection, None, "cpu")([split_text(text)])[0]
 
 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
