@@ -60,8 +60,8 @@ def first_loss(data: Path, output: Path, command: str, source: str, *more: str) 
 def test_a_query_re_ranker_begins_with_the_losses_of_methods_7_5(
     data: Path, tmp_path: Path, preset: tuple[str, ...], more: tuple[str, ...], loss: float
 ) -> None:
-    found = first_loss(data, tmp_path / "m", "rerank-queries train", "labeled.jsonl", *preset, *more)
-    assert found == pytest.approx(loss, abs=2e-6)
+    actual = first_loss(data, tmp_path / "m", "rerank-queries train", "labeled.jsonl", *preset, *more)
+    assert actual == pytest.approx(loss, abs=2e-6)
 
 
 @pytest.mark.parametrize("more", [("--loss", "bce"), ("--preset", "bert-passage-reranker")])
@@ -70,5 +70,5 @@ def test_a_passage_re_ranker_that_tells_right_from_wrong_begins_at_ln_2(
 ) -> None:
     # Each pair is right with probability 1/2, whatever it is.
     corpus = ["--corpus", str(data / "corpus.jsonl")]
-    found = first_loss(data, tmp_path / "m", "train-reranker", "examples.jsonl", *corpus, *more)
-    assert found == pytest.approx(math.log(2), abs=2e-6)
+    actual = first_loss(data, tmp_path / "m", "train-reranker", "examples.jsonl", *corpus, *more)
+    assert actual == pytest.approx(math.log(2), abs=2e-6)

@@ -71,10 +71,10 @@ def test_a_preset_that_cannot_be_used_is_told_why(text, told, tmp_path, capsys):
 
 
 def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
-    mine = tmp_path / "mine.toml"
+    actual = tmp_path / "mine.toml"
     text = load_preset("rom").text
-    mine.write_text(text)
-    assert run_check(capsys, str(mine)) == f"{mine}: valid, 1 slot, 1 term; required passage fields: weights\n"
-    mine.write_text(text.replace("scale", "scael"))
+    actual.write_text(text)
+    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 term; required passage fields: weights\n"
+    actual.write_text(text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
-        run_check(capsys, str(mine))
+        run_check(capsys, str(actual))

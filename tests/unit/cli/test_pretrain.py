@@ -281,14 +281,14 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
 
 
 def test_an_encoder_keeps_how_it_read_titles(files: PretrainingFiles, tmp_path: Path):
-    for title, wanted in (("segment", "segment"), ("none", "join")):
+    for title, expected in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
         pretrain(files, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
         (start,) = load_towers(str(model), overrides={}, untied=False).values()
         (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
-        assert (start.encoding.title, changed.encoding.title) == (wanted, "sep")
+        assert (start.encoding.title, changed.encoding.title) == (expected, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
-        assert read_layout(tmp_path / f"{title}-trained").encoding.title == wanted
+        assert read_layout(tmp_path / f"{title}-trained").encoding.title == expected
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(files: PretrainingFiles, tmp_path: Path):
@@ -359,9 +359,9 @@ def test_a_joint_generator_starts_from_its_model_and_is_saved(files: Pretraining
         pretrain(files, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
         saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
     before = load_file(files.generator / "model.safetensors")
-    mine = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
-    assert sum("encoder.layer" in name for name in mine) == 16  # one layer; the encoder has four
-    assert all(torch.equal(value, before[name]) for name, value in mine.items())
+    actual = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
+    assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
+    assert all(torch.equal(value, before[name]) for name, value in actual.items())
     assert not torch.equal(saved["trained"][layer], saved["still"][layer])
     assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
 

@@ -56,10 +56,10 @@ def cwd(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rankings(path: str) -> dict[str, list[tuple[str, float]]]:
-    found: dict[str, list[tuple[str, float]]] = {}
+    results: dict[str, list[tuple[str, float]]] = {}
     for query, _, id, _, score, _ in map(str.split, Path(path).read_text().splitlines()):
-        found.setdefault(query, []).append((id, float(score)))
-    return found
+        results.setdefault(query, []).append((id, float(score)))
+    return results
 
 
 def warnings_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -116,16 +116,16 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     ]
     write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "--set", "title=none", "-o", "scored.jsonl")
-    found = read_rows("scored.jsonl")
-    assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
+    actual = read_rows("scored.jsonl")
+    assert [{**row, "scores": None} for row in actual] == [{**row, "scores": None} for row in rows]
     passages, queries, _ = make_collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
     expected = CrossEncoderScorer("model", settings=CrossEncoderSettings())(pairs)
-    assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
+    assert [*actual[0]["scores"]["positives"], *actual[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
     )
-    assert found[1]["scores"]["negatives"] == []
-    assert found[1]["scores"]["positives"] != [9.0]
+    assert actual[1]["scores"]["negatives"] == []
+    assert actual[1]["scores"]["positives"] != [9.0]
     run("score", "e.jsonl", *TEXTS, "--set", "title=none", "--set", "logits=true", "-o", "logits.jsonl")
     logit = read_rows("logits.jsonl")[0]["scores"]["positives"][0]
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-5)
@@ -259,12 +259,12 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd: Path, capfd: p
     write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
-    mine = ["-o", "out", "--vectors", "v"]
-    kill_at(cwd / "v.part" / "00001.npy", *call, *mine)
+    actual = ["-o", "out", "--vectors", "v"]
+    kill_at(cwd / "v.part" / "00001.npy", *call, *actual)
     assert not (cwd / "out").exists()
     with pytest.raises(DrtkError, match="use `resume` to continue"):
-        run(*call, *mine)
-    assert "resuming out after" in warnings_of(capfd, *call, *mine, "--resume")
+        run(*call, *actual)
+    assert "resuming out after" in warnings_of(capfd, *call, *actual, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")
     assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
     assert len(read_shards("v")) == len(read_shards("w")) == 3
@@ -274,7 +274,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd: Path, capfd: p
     manifests = [read_json(cwd / name / "meta.json") for name in "vw"]
     for fact in ("scorer", "dimension", "shards", "role"):
         assert manifests[0][fact] == manifests[1][fact]
-    assert "is up to date" in warnings_of(capfd, *call, *mine, "--skip-done")
+    assert "is up to date" in warnings_of(capfd, *call, *actual, "--skip-done")
 
 
 def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -292,8 +292,8 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capf
     assert losses[-1] < 1.75
     run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
     before, after = rankings("run"), rankings("listed")
-    assert {query: {id for id, _ in found[:10]} for query, found in after.items()} == {
-        query: {id for id, _ in found[:10]} for query, found in before.items()
+    assert {query: {id for id, _ in actual[:10]} for query, actual in after.items()} == {
+        query: {id for id, _ in actual[:10]} for query, actual in before.items()
     }
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
     best = read_json(cwd / "h" / "meta.json")["best"]
@@ -452,10 +452,10 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(cwd: Path, cap
         assert f"{source}-other: reranked to depth 4; only the scores of the top 4 are normalized" in said
     assert read_json(cwd / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
     whole, part = rankings("run-both"), rankings("short-both")
-    for query, found in part.items():
-        assert whole[query][:5] == found[:5]
+    for query, actual in part.items():
+        assert whole[query][:5] == actual[:5]
         assert len(whole[query]) == 12
-        rest = {id for id, _ in found[5:]}
+        rest = {id for id, _ in actual[5:]}
         assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
         assert rest <= {id for id, _ in whole[query][5:]}
     # ranks know no scale, and a run that was changed since says nothing of its own

@@ -215,9 +215,9 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"):
         call(data, tmp_path / "out", named, bare)
     found = call(data, tmp_path / "found", f"{named} --index {data}/bm25s", bare)
-    for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
-        assert mine["chosen"] == theirs["chosen"]
-        assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
+    for actual, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
+        assert actual["chosen"] == theirs["chosen"]
+        assert actual["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
     with pytest.raises(RecordError, match="no model for kind 'sentence'; give `model=sentence=DIR`, or one model"):
         call(data, tmp_path / "one", f"--model title={tmp_path}/rd")
     # Two of the 4 titles of a question retrieve nothing; without texts, the passages of the others cannot be read.
@@ -267,7 +267,7 @@ def test_an_interrupted_run_resumes_with_the_same_files(
         ("--select first --model x", UsageError, "--model and --select scorer must be given together"),
         ("--model a --model b", UsageError, "--model: given twice for all kinds"),
         ("--model title=a --model title=b", UsageError, "--model: given twice for kind title"),
-        ("--select concat --n-best 2", UsageError, "`n_best` 2: `select` concat has one query"),
+        ("--select concat --n-best 2", UsageError, "`n_best` 2: `select` concat returns one query"),
         ("--select first --set max_clauses=9", UsageError, "--set max_clauses requires --select concat"),
         ("--select first --index x", UsageError, "--index and --corpus require --model"),
         ("--model x --set k1=2", UsageError, "--set k1 requires --index"),

@@ -98,8 +98,8 @@ def lucene(data: Path) -> Path:
 
 
 def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, data: Path, tmp_path: Path) -> None:
-    mine = label(data, tmp_path / "out", f"--index {lucene}")
-    assert mine == read_rows(label_expansions(data))
+    actual = label(data, tmp_path / "out", f"--index {lucene}")
+    assert actual == read_rows(label_expansions(data))
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(

@@ -152,8 +152,8 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
     for kind, place_of_best in (("answer", 1), ("title", 0)):
         folder = tmp_path / "m" / kind
         assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
-        mine = read_json(folder / "meta.json")
-        assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
+        actual = read_json(folder / "meta.json")
+        assert (actual["kind"], actual["best"], actual["query_reranker"]["better"]) == ("model", best[kind], "lower")
         RankEstimator(str(folder), device="cpu")
     call = f"rerank-queries apply {data}/labeled.jsonl --queries {data}/queries.jsonl --model {tmp_path}/m"
     with pytest.raises(
@@ -228,11 +228,11 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path
     run(data, tmp_path / "m", f"{more} {tmp_path}/other", quiet=False)
     assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
-    mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
-    assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
+    actual = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
+    assert float(actual[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
     run(data, tmp_path / "n", f"{more} {tmp_path}/m")  # the head of a query reranker is not negated
     again = RankEstimator(str(tmp_path / "n"), device="cpu")([CandidateTexts("which gardens", "rivers")])
-    assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
+    assert float(again[0]) == pytest.approx(float(actual[0]), abs=5e-5)
 
 
 @pytest.mark.parametrize(

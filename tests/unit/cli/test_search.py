@@ -112,9 +112,9 @@ def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, cwd, capfd):
     told = "corpus.jsonl: changed since bm25 was made, so texts may differ from those ranked; index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
-        found = capfd.readouterr()
-        assert told in found.err
-        assert "Other words." in found.out
+        actual = capfd.readouterr()
+        assert told in actual.err
+        assert "Other words." in actual.out
     write_rows(cwd / "copy.jsonl", CORPUS)
     app(["search", "bm25", "--query", "tail", "-q", "--corpus", "copy.jsonl"], standalone_mode=False)
     assert capfd.readouterr().err == ""
@@ -135,11 +135,11 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
     # A conversation over pipes: if answers waited for the end of input, the first read would never return.
     call = [sys.executable, "-m", "drtk", "search", str(bm25), "--query", "-", "-k", "1", "--quiet"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as running:
-        for question, found in (("tail", "Tails"), ("salt", "The sea")):
+        for question, actual in (("tail", "Tails"), ("salt", "The sea")):
             running.stdin.write(f"{question}\n")
             running.stdin.flush()
             assert running.stdout.readline() == f"{question}\n"
-            assert running.stdout.readline().endswith(f"{found}\n")
+            assert running.stdout.readline().endswith(f"{actual}\n")
             while running.stdout.readline() != "\n":
                 pass
         running.stdin.close()

@@ -56,8 +56,8 @@ def make_slot(clean: list[int], hidden: list[int], edited: list[int] | None = No
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = make_slot([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
-    assert found == [
+    actual = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
+    assert actual == [
         MarkedPiece("[MASK]", "masked", False),
         MarkedPiece("b", "", False),
         MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
@@ -92,8 +92,8 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data: Path, capf
         if slot is None:
             continue
         labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.original_ids[slot.masked]]
-        wanted = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
-        assert wanted in re.sub(r"\s+", " ", passage)
+        expected = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
+        assert expected in re.sub(r"\s+", " ", passage)
         checked += 1
     assert checked >= 4
 

@@ -229,8 +229,8 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
     edit_rows(gar_files.questions, change)
     counts = train_gar(gar_files, data, tmp_path / "m", task="gar-sentence")["counts"]
     # q0 and q1 have no answer; q2's is in no passage, and q24 has no hits
-    wanted = {"questions": 25, "without answers": 2, "without answer-bearing passage": 2, "pairs": 21}
-    assert {name: counts[name] for name in wanted} == wanted
+    expected = {"questions": 25, "without answers": 2, "without answer-bearing passage": 2, "pairs": 21}
+    assert {name: counts[name] for name in expected} == expected
     assert set(targets["m"]) == {gar_files.texts[f"q{number}"] for number in range(3, 24)}
 
 
@@ -256,9 +256,9 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
         rows[1] |= {"answer": {"aliases": ["Becks", "DAVID BECKHAM"], "value": "DAVID BECKHAM"}}
 
     edit_rows(gar_files.questions, change)
-    for preset, wanted in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
+    for preset, expected in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
         train_gar(gar_files, data, tmp_path / preset, "--preset", preset)
-        assert targets[preset][gar_files.texts["q0"]] == targets[preset][gar_files.texts["q1"]] == wanted
+        assert targets[preset][gar_files.texts["q0"]] == targets[preset][gar_files.texts["q1"]] == expected
 
 
 def test_presets_hold_the_published_figures() -> None:
@@ -316,13 +316,13 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     assert (tmp_path / "m" / "fold-0" / "model.safetensors").stat().st_mtime_ns == first  # finished before
     folds = read_folds(tmp_path / "m").values()
     for fold in range(2):
-        mine, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
-        assert equal(mine, whole)
-        assert (mine / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
-        counts = read_json(mine / "meta.json")["counts"]
+        actual, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
+        assert equal(actual, whole)
+        assert (actual / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+        counts = read_json(actual / "meta.json")["counts"]
         assert counts["pairs"] + counts["dev pairs"] == sum(each != fold for each in folds)
         assert counts["dev pairs"] > 0
-        assert entries(mine, "rouge1")
+        assert entries(actual, "rouge1")
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(

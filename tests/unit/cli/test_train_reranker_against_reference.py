@@ -39,30 +39,30 @@ SIZE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 def examples(count: int, negatives: int) -> list[dict]:
     """Return examples with one or two positives."""
     draw = random.Random(negatives)
-    found = []
+    results = []
     for number in range(count):
         positives = [f"d{number}", f"d{number + 20}"][: number % 2 + 1]
         wrong = draw.sample([name for name in TEXTS if name not in positives], negatives)
-        found.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong})
-    return found
+        results.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong})
+    return results
 
 
 def first_stage() -> dict[str, list[str]]:
     """Return the ranked documents of seven queries, up to nine each; those of q6 are all irrelevant."""
     draw = random.Random(0)
-    found = {}
+    results = {}
     for number in range(7):
         names = draw.sample([name for name in TEXTS if name != f"d{number}"], 5 + number % 4)
-        found[f"q{number}"] = draw.sample([*names, f"d{number}"], len(names) + 1) if number < 6 else names
-    return found
+        results[f"q{number}"] = draw.sample([*names, f"d{number}"], len(names) + 1) if number < 6 else names
+    return results
 
 
 def labels(run: dict[str, list[str]]) -> dict[str, dict[str, float]]:
     """Return the relevant documents: one per query, two for q1 and q2."""
-    found = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
+    results = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
     for query in ("q1", "q2"):
-        found[query][next(name for name in run[query] if not found[query][name])] = 1.0
-    return found
+        results[query][next(name for name in run[query] if not results[query][name])] = 1.0
+    return results
 
 
 @pytest.fixture(scope="module")

@@ -160,9 +160,9 @@ def test_few_negatives_and_positives_among_negatives_are_warned_of(
 def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: Path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
-    mine, start = weights(tmp_path / "m"), weights(data / "encoder")
-    assert mine.keys() == start.keys()
-    changed = {name for name in mine if bool((mine[name] != start[name]).any())}
+    actual, start = weights(tmp_path / "m"), weights(data / "encoder")
+    assert actual.keys() == start.keys()
+    changed = {name for name in actual if bool((actual[name] != start[name]).any())}
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 

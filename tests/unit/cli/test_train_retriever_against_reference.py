@@ -46,7 +46,7 @@ def plain_bert(folder: Path, *, seed: int) -> None:
 def examples(count: int, negatives: int) -> list[dict]:
     """Return scored examples with one to three positives; some are shared by examples."""
     draw = random.Random(count)
-    found = []
+    results = []
     for number in range(count):
         positives = [f"d{number}", f"d{number + 20}", f"d{number + 40}"][: number % 3 + 1]
         if number == 4:
@@ -57,8 +57,8 @@ def examples(count: int, negatives: int) -> list[dict]:
             wrong[0] = f"d{number - 1}" if f"d{number - 1}" not in positives else wrong[0]
         ids = {"positives": positives, "negatives": wrong}
         scores = {side: [round(draw.gauss(0, 2), 3) for _ in ids[side]] for side in ids}
-        found.append({"query_id": f"q{number}", **ids, "scores": scores})
-    return found
+        results.append({"query_id": f"q{number}", **ids, "scores": scores})
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def batches(
     query: Plain, passage: Plain, *, negatives: int, rotate: bool = True, listed: int = 50
 ) -> list[list[BatchQuery]]:
     """Return the batch of each epoch: positives in turn (or the first), a window of negatives, and teacher scores."""
-    found = []
+    results = []
     for epoch in range(EPOCHS):
         batch = []
         for row in examples(6, listed):
@@ -126,8 +126,8 @@ def batches(
             names = [row["positives"][at], *(row["negatives"][number] for number in window)]
             scores = [row["scores"]["positives"][at], *(row["scores"]["negatives"][number] for number in window)]
             batch.append(make_query(row, names, scores, query, passage))
-        found.append(batch)
-    return found
+        results.append(batch)
+    return results
 
 
 def close(expected: float) -> Any:

@@ -124,13 +124,13 @@ TRIPLES = b"7\t70\t1500\r\n7\t70\t1600\r\n7\t71\t1500\r\n8\t80\t15\r\n7\t70\t170
 
 def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> None:
     (tmp_path / "qidpidtriples.tsv.gz").write_bytes(gzip.compress(TRIPLES))
-    found = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
-    assert [orjson.loads(line) for line in found] == [
+    actual = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
+    assert [orjson.loads(line) for line in actual] == [
         {"query_id": "7", "positives": ["70", "71"], "negatives": ["1500", "1600"]},
         {"query_id": "8", "positives": ["80"], "negatives": ["15"]},
         {"query_id": "7", "positives": ["70"], "negatives": ["1700"]},
     ]
-    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == found
+    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == actual
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_judgments_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, cont
 def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) -> None:
     path = tmp_path / "top1000.dev.tsv"
     path.write_text("7\t15\twhat is it\tIt is this.\n8\t15\tand that\tIt is this.\n7\t70\twhat is it\t5 6 7 8\n")
-    found = run(str(path), "--as", "run").decode().splitlines()
-    assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
+    actual = run(str(path), "--as", "run").decode().splitlines()
+    assert actual == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
     with path.open("a") as more:
         more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
     with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, got 'D7'"):
@@ -201,9 +201,9 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
     first = lines(tmp_path / "a", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
     other = [{"query_id": id, "positives": ["d1"], "negatives": ["d3"]} for id in ("q1", "q2")]
     second = lines(tmp_path / "b", other)
-    found = run(first, second, "--as", "examples")
-    assert found == Path(first).read_bytes() + Path(second).read_bytes()
-    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == found
+    actual = run(first, second, "--as", "examples")
+    assert actual == Path(first).read_bytes() + Path(second).read_bytes()
+    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == actual
     converted = run(first, second, "--as", "examples", "--to", "sbert")
     assert [orjson.loads(line)["qid"] for line in converted.splitlines()] == ["q1", "q1", "q2"]
     lines(tmp_path / "b", [*other, {"query_id": "q3"}])

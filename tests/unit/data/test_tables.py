@@ -40,15 +40,15 @@ def test_passages_keep_all_fields_in_a_table(tmp_path: Path, to: str) -> None:
     assert list(read_passages(path)) == list(read_passages(str(tmp_path / "in.jsonl")))
     assert not list(tmp_path.glob("*.part"))
     manifest = Path(path) / "meta.json" if to == "datasets" else Path(path + ".meta.json")
-    found = orjson.loads(manifest.read_bytes())
-    assert (found["kind"], found["counts"], len(found["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
+    actual = orjson.loads(manifest.read_bytes())
+    assert (actual["kind"], actual["counts"], len(actual["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
 
 
 def test_a_written_data_set_is_loaded_by_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    found = datasets.load_from_disk(convert(tmp_path, "datasets", ROWS))
-    assert found["text"][:] == ["one", "two", "three"]
-    assert found.column_names[:3] == ["_id", "title", "text"]
+    actual = datasets.load_from_disk(convert(tmp_path, "datasets", ROWS))
+    assert actual["text"][:] == ["one", "two", "three"]
+    assert actual.column_names[:3] == ["_id", "title", "text"]
 
 
 def test_queries_and_examples_are_read_back_from_parquet(tmp_path: Path) -> None:

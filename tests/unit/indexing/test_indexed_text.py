@@ -60,8 +60,8 @@ def repeat(*passages: Passage) -> tuple[list[Passage], list[str]]:
 
 
 def test_the_text_repeats_each_word_by_its_frequency(tokenizer: str) -> None:
-    found, problems = repeat(make_passage(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
-    assert [(passage.text, passage.title) for passage in found] == [("rivers rivers rivers riveral", "")]
+    actual, problems = repeat(make_passage(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
+    assert [(passage.text, passage.title) for passage in actual] == [("rivers rivers rivers riveral", "")]
     assert problems == []
 
 
@@ -84,8 +84,8 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
         make_passage(tokenizer, "rivers", [0.01], "words", weights=["a"]),
         make_passage(tokenizer, "rivers", [0.01], "huge", weights=[1e6] * pieces),
     ]
-    found, problems = repeat(*faulty, good)
-    assert [passage.text for passage in found] == ["rivers"]
+    actual, problems = repeat(*faulty, good)
+    assert [passage.text for passage in actual] == ["rivers"]
     assert problems[:2] == [
         "c.jsonl:2: passage 'none': has no 'weights'; run `drtk termweight` first",
         "c.jsonl:3: passage 'unnamed': has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",

@@ -77,8 +77,8 @@ def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
     texts = {"p/1?#": "plain", "é-ß": "café naïve", "日本": "東京タワー", '"quoted\\': "emoji 😀 face"}
     texts |= {"x" * 300: "long", "\ufeffbom": "mark"}
     index = open_index(build(tmp_path / "größe 索引", texts))
-    found = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
-    assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
+    actual = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
+    assert [ids_of(ranking) for ranking in actual] == [[id] for id in texts]
 
 
 def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
@@ -204,14 +204,14 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     }
     index = impact_index(tmp_path, impacts)
     assert (len(index), "2 empty passages" in caplog.text) == (5, True)
-    found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
-    assert found[:4] == [
+    actual = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
+    assert actual[:4] == [
         [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` is a stop word
         [("d1", 255.0), ("d2", 40.0)],  # a repeated word counts once; `crafts` is another word than `craft`
         [("d3", 8.0)],  # 1 + 7
         [("d5", 5000.0), ("d4", 5000.0)],
     ]
-    assert found[4:] == [[], [], []]
+    assert actual[4:] == [[], [], []]
 
 
 def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
     for _ in range(20):
         asked = draw.sample(words, 5)
         sums = {id: float(sum(found.get(word, 0) for word in asked)) for id, found in impacts.items()}
-        wanted = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
-        assert index.search([" ".join(asked)], 25) == [wanted[:25]]
+        expected = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
+        assert index.search([" ".join(asked)], 25) == [expected[:25]]
 
 
 def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None:

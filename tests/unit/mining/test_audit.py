@@ -101,16 +101,16 @@ def test_no_examples_at_all_is_an_error_with_reasons(cwd: Path, capfd: pytest.Ca
 def test_the_report_counts_negatives_ranks_and_suspicions(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     printed = run_command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
-    found = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
-    assert ("queries", "120") in found
-    assert ("negatives", "1,080") in found
-    assert ("bm25", "1,080", "100.0%", "100.0%") in found
-    assert ("1 to 10", "1,080", "100.0%") in found
+    actual = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
+    assert ("queries", "120") in actual
+    assert ("negatives", "1,080") in actual
+    assert ("bm25", "1,080", "100.0%", "100.0%") in actual
+    assert ("1 to 10", "1,080", "100.0%") in actual
     # ranks 1 and 2 are above the positive: 240. The answer is the next number: d(i+1), but q119's, 120, is nowhere: 119,
     # all of them rank 1 and counted above already
-    assert ("score in its source at least the positive's", "240", "22.2%") in found
-    assert ("contains an answer of the query", "119", "11.0%") in found
-    assert ("any of these", "240", "22.2%") in found
+    assert ("score in its source at least the positive's", "240", "22.2%") in actual
+    assert ("contains an answer of the query", "119", "11.0%") in actual
+    assert ("any of these", "240", "22.2%") in actual
 
 
 def test_the_page_is_self_contained_and_shows_texts(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:

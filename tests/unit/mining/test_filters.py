@@ -152,17 +152,17 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
 
 
 def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
-    found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
-    assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+    actual = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
+    assert actual.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
-        found.take(["a", "x", "y"])
+        actual.take(["a", "x", "y"])
     with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
-    found = VectorsById(str(tmp_path / "v"))
+    actual = VectorsById(str(tmp_path / "v"))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
-    assert found.take(["c"]).shape == (1, 2)
+    assert actual.take(["c"]).shape == (1, 2)
     with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
-        found.take(["c", "b", "a"])
+        actual.take(["c", "b", "a"])
 
 
 class Judge:

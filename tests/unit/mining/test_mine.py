@@ -76,8 +76,8 @@ def test_no_positive_is_a_negative() -> None:
     sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
     assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
     for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
-        found, miner = mine(["d1"], {"d1": grade})
-        assert (found, miner.counts[reason]) == (None, 1)
+        actual, miner = mine(["d1"], {"d1": grade})
+        assert (actual, miner.counts[reason]) == (None, 1)
 
 
 def test_samples_depend_on_seed_and_query_only() -> None:
@@ -118,9 +118,9 @@ def test_judgments_of_documents() -> None:
     example = mine_example(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
     assert example.positives == ("a#7", "c#1")  # positives are found at any depth
     assert example.negatives == ("b#0",)  # a#2 is of a positive document, c#1 too
-    found, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
-    assert found is not None
-    assert found.positives == ("b#0",)  # not retrieved, but the only passage of its document
+    actual, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
+    assert actual is not None
+    assert actual.positives == ("b#0",)  # not retrieved, but the only passage of its document
     assert miner.counts["positives_not_found"] == 1
     corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
     example = mine_example(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)

@@ -269,23 +269,23 @@ def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negative(
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
-    assert list(found) == ["q1", "q2"]  # in the order of their first lines
-    assert get_labels(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
-    assert get_labels(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
+    assert list(actual) == ["q1", "q2"]  # in the order of their first lines
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
     write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
-        found = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
-        assert get_labels(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
-        assert get_labels(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+        actual = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
+        assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
+        assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
     assert "not_in_queries" not in capfd.readouterr().err
     assert "not_in_queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
-    found = rows_of((union / "out.jsonl").read_text())
-    assert get_labels(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
-    assert get_labels(found["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
+    actual = rows_of((union / "out.jsonl").read_text())
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
+    assert get_labels(actual["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
 
 
 def test_a_file_is_one_input_and_a_stream_is_read_alike(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -323,11 +323,11 @@ def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(
     write_text(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert get_labels(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     write_text(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert get_labels(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     write_text(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: passage 'zz' is not in the corpus$"):
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
@@ -342,6 +342,6 @@ def test_a_positive_keeps_its_score_if_a_system_has_another(union: Path, capfd: 
     negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
     row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}
     write_text(union / "hard.jsonl", json.dumps(row) + "\n")
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
-    assert get_labels(found) == (["p"], ["a"])
-    assert found["scores"] == {"positives": [8.0], "negatives": [4.5]}
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    assert get_labels(actual) == (["p"], ["a"])
+    assert actual["scores"] == {"positives": [8.0], "negatives": [4.5]}

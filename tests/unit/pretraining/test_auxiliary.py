@@ -95,13 +95,13 @@ def test_incompatible_encoders_and_generators_are_rejected(data: Path, tmp_path:
 
 def build_texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     """Return the texts of a role as lists, with the masked copies that the generator reads."""
-    found = []
+    results = []
     for row, size in enumerate(inputs[f"{role}_attention_mask"].sum(dim=1).tolist()):
         hidden = inputs[f"aux_{role}_masked"][row]
         names = (f"{role}_input_ids", f"aux_{role}_input_ids", f"{role}_token_type_ids")
         original, given, types = (inputs[name][row, :size].tolist() for name in names)
-        found.append(Text(original, given, [at for at in range(size) if hidden[at]], [0, size - 1], types))
-    return found
+        results.append(Text(original, given, [at for at in range(size) if hidden[at]], [0, size - 1], types))
+    return results
 
 
 def compute_detection_loss(

@@ -82,8 +82,8 @@ def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles)
     for one, two in zip(alone, together, strict=True):
         for name, slot in one.items():
             for item, value in vars(slot).items():
-                found = getattr(two[name], item)
-                assert (value is None and found is None) or torch.equal(value, found), (name, item)
+                actual = getattr(two[name], item)
+                assert (value is None and actual is None) or torch.equal(value, actual), (name, item)
 
 
 def test_visibility_matrices_do_not_depend_on_the_micro_batch(files: PretrainingFiles):

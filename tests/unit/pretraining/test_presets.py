@@ -106,16 +106,16 @@ def load_composition(name: str) -> Composition:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_schedules_match_the_papers(name: str) -> None:
-    found = dict(load_preset(name).settings)
+    actual = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
-    assert found.pop("batch_size") == batch
-    assert found.pop("epochs" if isinstance(length, float) else "max_steps") == length
-    assert found.pop("learning_rate") == lr
-    assert found.pop("warmup") == warmup
-    assert found.pop("weight_decay") == decay
-    assert found.pop("max_length") == tokens
-    assert found.pop("held_out", 0) == held
-    assert found == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
+    assert actual.pop("batch_size") == batch
+    assert actual.pop("epochs" if isinstance(length, float) else "max_steps") == length
+    assert actual.pop("learning_rate") == lr
+    assert actual.pop("warmup") == warmup
+    assert actual.pop("weight_decay") == decay
+    assert actual.pop("max_length") == tokens
+    assert actual.pop("held_out", 0) == held
+    assert actual == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -192,17 +192,17 @@ def test_presets_of_simlm_table_7_differ_in_objective_and_corruption() -> None:
 
 def test_generators_match_the_papers() -> None:
     simlm = ("google/electra-base-generator", "frozen", "sample", "masked", "mask")
-    wanted = {"simlm": simlm, "simlm-rtd": simlm}
+    expected = {"simlm": simlm, "simlm-rtd": simlm}
     for task, model in (("bert", "distilbert-base-uncased"), ("roberta", "distilroberta-base")):
         for kind in ("sts", "transfer"):
-            wanted[f"diffcse-{kind}-{task}"] = (model, "frozen", "argmax", "all", "bert")
+            expected[f"diffcse-{kind}-{task}"] = (model, "frozen", "argmax", "all", "bert")
     made = {name: load_composition(name).generator for name in PAPERS}
-    found = {name: (each.model, each.mode, each.decode, each.scope, each.reads) for name, each in made.items() if each}
-    assert found == wanted
+    actual = {name: (each.model, each.mode, each.decode, each.scope, each.reads) for name, each in made.items() if each}
+    assert actual == expected
 
 
 def test_contrastive_objectives_match_the_papers() -> None:
-    wanted = {  # similarity, temperature, candidates, symmetric, projector
+    expected = {  # similarity, temperature, candidates, symmetric, projector
         "cocondenser": ("dot", 1.0, "all", True, None),
         "qac-cocondenser": ("dot", 1.0, "all", True, None),
         "qac-cocondenser-mixed": ("dot", 1.0, "all", True, None),
@@ -212,14 +212,14 @@ def test_contrastive_objectives_match_the_papers() -> None:
         "ict": ("dot", 1.0, "other", False, None),
         "crop": ("dot", 0.05, "other", False, None),
     } | dict.fromkeys((name for name in PAPERS if name.startswith("diffcse")), ("cosine", 0.05, "other", False, "bn"))
-    found = {}
+    actual = {}
     for name in PAPERS:
         made = load_composition(name)
         for each in made.objectives:
             if isinstance(each, ContrastiveObjective):
                 kind = made.projectors[each.projector].kind if each.projector else None
-                found[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
-    assert found == wanted
+                actual[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
+    assert actual == expected
 
 
 def test_objective_weights_match_the_papers() -> None:

@@ -15,12 +15,12 @@ TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), (
 
 def get_layer_gradients(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]:
     """Return the largest gradient in each layer of the encoder."""
-    found = [0.0] * stage.network.adapter.depth
+    results = [0.0] * stage.network.adapter.depth
     for name, slope in slopes.items():
         if name.startswith("backbone.encoder.layer."):
             number = int(name.split(".")[3])
-            found[number] = max(found[number], float(slope.abs().max()))
-    return found
+            results[number] = max(results[number], float(slope.abs().max()))
+    return results
 
 
 def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
@@ -74,8 +74,8 @@ def test_frozen_generator_has_no_gradient_and_is_not_saved(preset: str, files: P
     stage.network.train()
     assert not stage.network.generator.training
     stage.terms(stage.batch())["total"].backward()
-    mine = {id(weight) for weight in stage.network.parameters()}
+    actual = {id(weight) for weight in stage.network.parameters()}
     for weight in stage.network.generator.parameters():
         assert weight.grad is None
         assert not weight.requires_grad
-        assert id(weight) not in mine
+        assert id(weight) not in actual

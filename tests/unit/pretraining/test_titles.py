@@ -101,13 +101,13 @@ def test_every_embedding_layer_gets_token_types(
     files: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
     stage = write_titled_corpus(files, tmp_path).prepare(preset, "title=segment", *changes)
-    found = record_embedding_inputs(stage)
-    assert len(found) == calls
+    actual = record_embedding_inputs(stage)
+    assert len(actual) == calls
     for row, passage in enumerate(get_first_batch(stage)):
-        wanted = tokenize_expected(stage, passage)["token_type_ids"]
-        for given in found:
+        expected = tokenize_expected(stage, passage)["token_type_ids"]
+        for given in actual:
             types = given["token_type_ids"][row].tolist()
-            assert types == wanted + [0] * (len(types) - len(wanted))
+            assert types == expected + [0] * (len(types) - len(expected))
 
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
@@ -117,8 +117,8 @@ def test_pretraining_and_encoding_format_titles_alike(files: PretrainingFiles, t
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
         get_first_batch(stage)
     )
-    wanted = tokens.pad(range(6), pad=0)
+    expected = tokens.pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
-    assert slot.input_ids.tolist() == wanted["input_ids"].tolist()
+    assert slot.input_ids.tolist() == expected["input_ids"].tolist()
     types = torch.zeros_like(slot.input_ids) if slot.types is None else slot.types
-    assert types.tolist() == wanted["token_type_ids"].tolist()
+    assert types.tolist() == expected["token_type_ids"].tolist()

@@ -50,14 +50,14 @@ def test_cached_gradients_equal_those_of_the_whole_batch(preset: str, files: Pre
 def test_cached_gradients_with_dropout_equal_those_of_one_graph(files: PretrainingFiles, tmp_path: Path):
     stage = files.prepare("mixture-example", batch_size=8)
     trainer = stage.trainer(tmp_path)
-    loss, found = stage.step(trainer, EXAMPLES, micro=3)
+    loss, actual = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
-    assert compute_difference(parted, found) > 1e-3
+    assert compute_difference(parted, actual) > 1e-3
     graph_loss, graph = compute_in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=3e-5)
-    assert compute_difference(found, graph) < 3e-5
+    assert compute_difference(actual, graph) < 3e-5
     trainer.state.global_step = 1  # and other dropout in another step
-    assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
+    assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], actual) > 1e-3
 
 
 def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:

@@ -207,8 +207,8 @@ def test_a_released_reader_loads_from_its_wrapped_weights(cwd: Path, model: Path
     write_text(wrapped / "config.json", json.dumps(config))
     with pytest.raises(MismatchError, match="wrapped: has no tokenizer files"):
         predict(capfd, wrapped, "run")
-    found = predict(capfd, wrapped, f"run --tokenizer {model}")
-    assert found == predict(capfd, model, "run")
+    actual = predict(capfd, wrapped, f"run --tokenizer {model}")
+    assert actual == predict(capfd, model, "run")
     del state["encoder.encoder.block.0.module.layer.0.SelfAttention.q.weight"]
     torch.save(state, wrapped / "pytorch_model.bin")
     with pytest.raises(MismatchError, match=r"1 missing: encoder\.block\.0.layer\.0\.SelfAttention\.q\.weight"):

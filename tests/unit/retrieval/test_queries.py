@@ -39,12 +39,12 @@ def index(data):
 
 
 def test_queries_are_encoded_with_the_settings_of_the_index(index, data, capfd):
-    found = run_command(capfd, "search", index, data / "queries.jsonl", "-k", "5")
+    actual = run_command(capfd, "search", index, data / "queries.jsonl", "-k", "5")
     queries = ["encode", data / "queries.jsonl", "--model", data / "model", "--role", "query", "-o", data / "q"]
     run_command(capfd, *queries)
     stored = run_command(capfd, "search", index, data / "q", "-k", "5")
-    assert [line.split()[:4] for line in found.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
-    assert len(found.splitlines()) == 40 * 5
+    assert [line.split()[:4] for line in actual.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
+    assert len(actual.splitlines()) == 40 * 5
 
 
 def encode(index, model, **settings):

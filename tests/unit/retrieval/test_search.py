@@ -41,13 +41,13 @@ def open_group(*folders, **settings):
 def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_enough_documents(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
-    assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
+    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
+    assert actual == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "deep", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
-    assert found == [[("a", 100.0), ("b", 2.0)]]
+    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
+    assert actual == [[("a", 100.0), ("b", 2.0)]]
 
 
 def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
@@ -62,8 +62,8 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
 
 def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
-    found = search(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
-    assert found == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
+    actual = search(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
+    assert actual == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
 
 
 @pytest.mark.parametrize("kind", ["exact", "flat"])
@@ -112,9 +112,9 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
 def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
     ask = TextQueries(open_group(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
     queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
-    found = dict(ask(queries, RankingOptions(1)))
-    assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
-    assert list(found) == ["q1", "q2", "q3"]
+    actual = dict(ask(queries, RankingOptions(1)))
+    assert [actual[id][0][0] if actual[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
+    assert list(actual) == ["q1", "q2", "q3"]
     assert ask.num_empty == 1
 
 

@@ -18,11 +18,11 @@ def test_stems_are_matched_and_a_short_text_is_shown_whole_on_one_line():
 def test_a_snippet_contains_the_densest_matches():
     filler = " ".join(f"w{n}" for n in range(80))
     text = f"file file file. {filler}. Later one opens a file there. {filler}"
-    found = extract_snippet(text, stem_query_words("open a file"), words=20, mark=mark)
-    assert "one *opens* a *file* there" in found
-    assert found.startswith("… ")
-    assert found.endswith(" …")
-    assert len(found.replace("…", "").split()) == 20
+    actual = extract_snippet(text, stem_query_words("open a file"), words=20, mark=mark)
+    assert "one *opens* a *file* there" in actual
+    assert actual.startswith("… ")
+    assert actual.endswith(" …")
+    assert len(actual.replace("…", "").split()) == 20
 
 
 def test_a_snippet_begins_with_the_sentence_of_its_first_match_or_with_the_text():

@@ -196,9 +196,9 @@ def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> No
     (tmp_path / "folder").mkdir()
     paths = [str(tmp_path / "file"), str(tmp_path / "folder")]
     settings = {"source": "-", "corpus": paths[0], "with": [paths[1], "nowhere", "a\0b"], "depth": 3, "tag": ""}
-    found = find_inputs(settings)
-    assert [entry["path"] for entry in found] == paths
-    assert found[0]["bytes"] == 4
+    actual = find_inputs(settings)
+    assert [entry["path"] for entry in actual] == paths
+    assert actual[0]["bytes"] == 4
 
 
 def test_json_is_written_atomically_with_numpy_values(tmp_path: Path) -> None:

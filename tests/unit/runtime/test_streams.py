@@ -154,11 +154,11 @@ def test_opening_a_part_that_another_run_finishes_keeps_the_finished_output(
     opened = os.open
 
     def slow_open(path: os.PathLike[str], flags: int, mode: int = 0o777, **rest: int) -> int:
-        found = opened(path, flags, mode, **rest)
+        results = opened(path, flags, mode, **rest)
         monkeypatch.setattr(os, "open", opened)
         if not first._file.closed:
             first.commit()  # the part is renamed after it was opened and before it is locked
-        return found
+        return results
 
     monkeypatch.setattr(os, "open", slow_open)
     second = Output(str(target)).begin()

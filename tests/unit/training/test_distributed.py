@@ -77,9 +77,9 @@ def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
     if preset != "master":
         return [*range(BATCH)]
     there = {number: stage.get_examples(number)[0].slots["next"].present for number in range(len(stage.rows))}
-    found = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
-    assert [there[number] for number in found] == [False] * 4 + [True] * 4
-    return found
+    chosen = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
+    assert [there[number] for number in chosen] == [False] * 4 + [True] * 4
+    return chosen
 
 
 def collect_gradients(stage: PretrainingStage) -> dict[str, torch.Tensor]:

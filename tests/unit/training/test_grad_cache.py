@@ -57,13 +57,13 @@ def test_gradients_are_those_of_the_whole_batch(data: Path, tmp_path: Path, name
     stage = create_setup(data, name)
     inputs = stage.inputs(range(8))
     loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
-    cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
+    cached, actual = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
     assert cached == pytest.approx(loss, rel=1e-5)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     assert sum(float(slope.abs().sum()) for slope in expected.values()) > 1e-3
     for weight, slope in expected.items():
         largest = max(1e-3, float(slope.abs().max()))
-        assert float((found[weight] - slope).abs().max()) < 3e-3 * largest, weight
+        assert float((actual[weight] - slope).abs().max()) < 3e-3 * largest, weight
 
 
 def test_both_passes_see_the_same_dropout_and_steps_see_others(data: Path, tmp_path: Path, monkeypatch: Any):
@@ -140,11 +140,11 @@ def test_terms_are_logged_and_weighed(data: Path, tmp_path: Path):
 def test_the_temperature_of_a_step_warms_up(data: Path, tmp_path: Path):
     stage = create_setup(data, "simlm")
     trainer = stage.trainer(tmp_path, warm_up_temperature=True)  # warm-up of two steps
-    found = []
+    actual = []
     for step in range(3):
         trainer.state.global_step = step
-        found.append(trainer.temperature)
-    assert found == pytest.approx([1.0, 1 / 2.5, 0.2])
+        actual.append(trainer.temperature)
+    assert actual == pytest.approx([1.0, 1 / 2.5, 0.2])
 
 
 @pytest.mark.parametrize("chunk", [None, 4])

@@ -90,11 +90,11 @@ def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = ""
 
 def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
     """Return the weights of words with endings in ASKED, and of other words."""
-    found: tuple[list[float], list[float]] = ([], [])
+    results: tuple[list[float], list[float]] = ([], [])
     for _, weights in texts:
         for word, weight in weights.items():
-            found[word.endswith(NEVER)].append(weight)
-    return found
+            results[word.endswith(NEVER)].append(weight)
+    return results
 
 
 def test_deepct_learns_which_words_questions_contain(data: Path, models: dict[str, Path], capfd: Capture) -> None:
@@ -165,8 +165,8 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_im
     assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
     expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
     assert weights == pytest.approx([value / largest for value in expected])
-    found = id_impacts.build_extra_fields(reading, weights)["impacts"]
-    assert found == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
+    actual = id_impacts.build_extra_fields(reading, weights)["impacts"]
+    assert actual == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 
 class CutOff(Exception):
@@ -197,9 +197,9 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
         app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
     app(train(data, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
     for name in ("model.safetensors", "heads/deepimpact.safetensors"):
-        mine, theirs = load_file(whole / name), load_file(parts / name)
-        assert mine.keys() == theirs.keys()
-        assert all(bool((mine[key] == theirs[key]).all()) for key in mine), name
+        actual, theirs = load_file(whole / name), load_file(parts / name)
+        assert actual.keys() == theirs.keys()
+        assert all(bool((actual[key] == theirs[key]).all()) for key in actual), name
     assert (whole / "log.jsonl").read_text() == (parts / "log.jsonl").read_text()
     facts = [read_json(folder / "meta.json")["term_weights"] for folder in (whole, parts)]
     assert facts[0] == facts[1]
