@@ -94,7 +94,7 @@ def setting(default: Any, help: str, **declaration: Any) -> Any:
 
 
 def redeclare(*names: str, **metadata: Any) -> Callable[[type[Settings]], type[Settings]]:
-    """Return a class decorator that overrides the metadata of inherited settings, for example advanced=True."""
+    """Return a class decorator that overrides declarations of the inherited fields `names`, such as advanced=True."""
 
     def decorate(settings: type[Settings]) -> type[Settings]:
         declared: dict[str, Field[Any]] = settings.__dataclass_fields__  # type: ignore[attr-defined]

@@ -82,7 +82,7 @@ def filter_command(
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * sharded + ["quiet", "verbose"]
 
-    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
+    def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
         if model_parameter is not None and settings.get(model_parameter) is not None:
             flag = model_parameter.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
@@ -104,7 +104,7 @@ def filter_command(
             tracker=InputTracker(skip_bad=given["skip_bad"]),
         )
 
-    return lambda function: _add_common_options(function, tuple(flags), make, shape="filter", writes=writes)
+    return lambda function: _add_common_options(function, tuple(flags), make_job, shape="filter", writes=writes)
 
 
 def folder_command(
@@ -124,10 +124,10 @@ def folder_command(
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
-    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+    def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
         return _make_folder_job(name, kind, output, settings | extra_settings(settings), given, may_differ)
 
-    return lambda function: _add_common_options(function, tuple(flags), make, shape="folder")
+    return lambda function: _add_common_options(function, tuple(flags), make_job, shape="folder")
 
 
 def _make_folder_job(
@@ -152,7 +152,7 @@ def _make_folder_job(
 def _add_common_options(
     function: Callable[..., Any],
     flags: tuple[str, ...],
-    make: Callable[..., Any] | None,
+    make_job: Callable[..., Any] | None,
     *,
     shape: str,
     writes: tuple[str, ...] = (),
@@ -168,7 +168,7 @@ def _add_common_options(
         for option, value in given.items():
             check_integer("--" + option.replace("_", "-"), value)
         common = {flag: given.pop(flag) for flag in flags}
-        if make is None:
+        if make_job is None:
             return _run_command(function, *args, **given)
         settings = {key: value for key, value in record_arguments(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
@@ -179,7 +179,7 @@ def _add_common_options(
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
             raise UsageError("--skip-done requires --output with a file or folder")
-        job = make(name, output, settings, common)
+        job = make_job(name, output, settings, common)
         if not dry_run:
             recovered = job.recover()
             if common["skip_done"] or (recovered and job.resume):

@@ -29,7 +29,7 @@ def expand_queries(
         make_option("--from-run RUN", "TREC run; take candidates from its passages instead of generating them."),
     ] = None,
     corpus: Annotated[
-        str | None, make_option("--corpus FILE", "Corpus with the passages of --from-run (required with it).")
+        str | None, make_option("--corpus FILE", "Corpus with the passages of the run (required with --from-run).")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",

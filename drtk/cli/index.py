@@ -27,7 +27,7 @@ def index(
 ) -> None:
     """Build a search index of passages or vectors.
 
-    bm25, bm25s and impact index the texts of a corpus, all other types the vectors of drtk encode.
+    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode.
 
     Examples:
     drtk index corpus.jsonl --type bm25 -o bm25

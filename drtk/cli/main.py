@@ -99,7 +99,7 @@ def _describe_rejected_value(error: Exception) -> str | None:
     return value + reason.removeprefix(value).rstrip(".")
 
 
-# By stage. Each is a function of that name in drtk/cli/, or a group of functions: drtk NAME STEP.
+# Commands by stage. Each is a function of that name in drtk/cli/, or a group of subcommands.
 STAGES = {
     "Data": ("sample", "convert", "validate", "show", "chunk"),
     "Index and search": ("encode", "index", "search", "rerank", "fuse"),

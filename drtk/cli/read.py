@@ -35,8 +35,8 @@ def read(
 ) -> None:
     """Answer questions from their retrieved passages (Fusion-in-Decoder).
 
-    Writes a prediction per question, {"query_id", "answer", "score"}, for drtk eval --exact-match. The score is the log-
-    probability of the answer.
+    Writes a prediction per question, {"query_id", "answer", "score"}, for drtk eval --exact-match. The score is the
+    log-probability of the answer.
 
     Examples:
     drtk read bm25.run --model reader --corpus corpus.jsonl --queries questions.jsonl -o predictions.jsonl

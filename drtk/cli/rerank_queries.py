@@ -37,8 +37,8 @@ def rerank_queries__label(
 ) -> None:
     """Label expansions with the rank at which they retrieve an answer.
 
-    Adds to each candidate "rank", the rank of the first passage with an answer, and "top1", title and text of the top
-    passage.
+    Adds "rank" and "top1" to each candidate: the rank of the first passage with an answer, and title and text of the
+    top passage.
 
     Examples:
     drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 -o labels.jsonl

@@ -17,7 +17,7 @@ def sample(
 ) -> None:
     """Build a retrieval collection from docstrings of installed Python packages.
 
-    The summary line of a docstring is a query, and the rest its relevant document. Sources are parsed, not executed.
+    The summary line of a docstring is a query, and the rest its relevant document. The packages are parsed, not executed.
 
     Examples:
     drtk sample collection

@@ -16,8 +16,8 @@ from drtk.runtime.runners import RunnerSettings
 from drtk.runtime.sharding import WHOLE_INPUT
 from drtk.runtime.streams import STANDARD
 
-# The settings and arguments that have an effect on other work than weighing. What decides statistics may be given to
-# --merge too, so that one list of options does for both.
+# Settings and arguments that are valid with --collect, --merge and --train. --merge accepts the settings of --collect, so
+# that both can be called with the same options.
 _COUNTING = {
     *("words", "stemmer", "stopwords", "title", "emit", "sub2word", "gather", "saturation"),
     *("max_length", "batch_tokens", "precision", "tokenizer"),
@@ -29,7 +29,7 @@ _EFFECTS = {
 }
 _PURPOSES = {
     "collect": "--collect writes statistics",
-    "merge": "--merge joins the files of --collection",
+    "merge": "--merge sums the files of --collection",
     "train": "--train trains a model",
 }
 

@@ -120,7 +120,7 @@ def _train_folds(
 
     def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
         if get_rank() == 0:
-            # The folder is a generator of its own, which may be moved: it records its questions.
+            # The folder can be used alone as a generator, so it records its own questions.
             write_question_record(target, (query for query in pairs.all_questions if folds[query.id] != facts["fold"]))
             manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}

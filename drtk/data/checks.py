@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 WithErrors = tuple[Item | None, list[RecordError]]  # a record, or None if it is invalid, and the errors of its ids
 
 
-class JudgedHits:
+class JudgedHitCounter:
     """Counter of the queries for which a run retrieved a judged document.
 
     A run without such a query is probably of another collection. Call `add` for each query.
@@ -248,7 +248,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 
 
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
-    """Return the corpus that the settings of a manifest name, or else the origin of the first input folder that has one."""
+    """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one."""
     corpus = manifest["settings"].get("corpus")
     if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)

@@ -50,7 +50,7 @@ class ValidationSettings:
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(
-        None, "Judgments; report query and passage ids that do not match the input.", metavar="FILE", panel=INPUT
+        None, "Judgments with which queries, a run or examples are compared.", metavar="FILE", panel=INPUT
     )
     leak: str | None = option(
         None, "Test set to check for leakage: report texts that the input shares with it.", metavar="FILE", panel=INPUT

@@ -19,7 +19,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import find_inputs, is_done
+from drtk.runtime.manifest import find_inputs, is_up_to_date
 from drtk.runtime.progress import log
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _create_text_jobs(
         side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
         side.tracker.skip_bad = job.tracker.skip_bad
         side.recover()
-        if job.resume and is_done(output, recorded, program="convert"):
+        if job.resume and is_up_to_date(output, recorded, program="convert"):
             continue
         side.check()
         jobs.append((side, read))

@@ -154,7 +154,7 @@ class Findings:
         """The number of warnings."""
         return sum(self.counts.values()) - self.errors
 
-    def list_places(self, check: str) -> list[tuple[str, str]]:
+    def list_problems(self, check: str) -> list[tuple[str, str]]:
         """Return (file:line, message) of the first `show` problems of a check, in file order."""
         places = sorted((-line, message) for line, message in self._kept.get(check, []))
         return [(f"{self.file}:{line}" if line else self.file, message) for line, message in places]
@@ -167,7 +167,7 @@ class Findings:
                 "severity": "error" if fatal else "warning",
                 "meaning": meaning,
                 "count": self.counts[check],
-                "shown": [{"place": place, "message": message} for place, message in self.list_places(check)],
+                "shown": [{"place": place, "message": message} for place, message in self.list_problems(check)],
             }
             for check, (fatal, meaning) in CHECKS.items()
             if check in self.counts
@@ -186,7 +186,7 @@ class Findings:
                 continue
             yield ""
             yield f"{'error' if fatal else 'warning'}  {check}  {self.counts[check]:,}  ({meaning})"
-            shown = self.list_places(check)
+            shown = self.list_problems(check)
             for place, message in shown:
                 yield f"  {place}: {message}"
             if len(shown) < self.counts[check]:

@@ -152,12 +152,12 @@ def join_side_files(
             number, row = next(rows, (0, None))
             if row is None:
                 raise MismatchError(
-                    f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}'); use a file made from it"
+                    f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}'); use a file made from this corpus"
                 )
             if row["_id"] != passage.id:
                 raise MismatchError(
                     f"{name}:{number}: id '{row['_id']}', but record {count} of {name_of(source)} is '{passage.id}'; "
-                    "use a file made from it"
+                    "use a file made from this corpus"
                 )
             metadata |= row.pop("metadata", None) or {}
             extra |= {field: value for field, value in row.items() if field != "_id"}
@@ -167,7 +167,7 @@ def join_side_files(
         if row is not None:
             raise MismatchError(
                 f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {name_of(source)}; "
-                "use a file made from it"
+                "use a file made from this corpus"
             )
 
 

@@ -46,7 +46,7 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     try:
         _CHECKERS[kind](source, tracker, findings, references)
     except RecordError as error:  # damaged data; the following lines cannot be read
-        tracker.skip_or_raise(RecordError(error.place, f"{error.problem}; nothing after it was read"))
+        tracker.skip_or_raise(RecordError(error.place, f"{error.problem}; the rest of the file was not read"))
     if settings.leak is not None:
         add_leaks(source, settings.leak, kind, findings, references.queries or {})
     return findings
@@ -130,7 +130,7 @@ class ReferenceFiles:
             self.corpus = CorpusStore.open(settings.corpus)
 
     def check_query(self, id: str, line: int, findings: Findings) -> None:
-        """Add a finding if the query is not among the queries."""
+        """Add a finding if the query is not in the file of queries."""
         if self.queries is not None and id not in self.queries:
             findings.add("unknown-query", line, f"query '{id}' is not among the queries")
 
@@ -193,7 +193,7 @@ def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, refe
         for place in places[1:]:
             line_now, grade_now = place.split()
             differs = "" if grade == grade_now else f" with grade {grade}, not {grade_now}"
-            message = f"document '{doc_id}' of query '{query_id}' was judged in line {before}{differs}"
+            message = f"document '{doc_id}' of query '{query_id}' was already judged in line {before}{differs}"
             findings.add("duplicate", int(line_now), message)
     for query_id, line in first.items():
         if query_id not in relevant:
@@ -232,14 +232,18 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
         documents.add(hit.doc_id)
     for (_, above), (line, hit) in pairwise(ranked):
         if hit.rank <= above.rank:
-            findings.add("rank-order", line, f"rank {hit.rank} of query '{query_id}' after rank {above.rank}")
+            findings.add("rank-order", line, f"rank {hit.rank} of query '{query_id}' follows rank {above.rank}")
     ranked = sorted(ranked, key=lambda item: item[1].rank)
     for (_, above), (line, hit) in pairwise(ranked):
         if hit.score > above.score:
-            problem = f"rank {hit.rank} of query '{query_id}' scores {hit.score:g}, rank {above.rank} {above.score:g}"
+            problem = f"query '{query_id}' has score {above.score:g} at rank {above.rank}, but {hit.score:g} at rank {hit.rank}"
             findings.add("score-order", line, problem)
         elif hit.score == above.score:
-            findings.add("tie", line, f"ranks {above.rank} and {hit.rank} of query '{query_id}' score {hit.score:g}")
+            findings.add(
+                "tie",
+                line,
+                f"ranks {above.rank} and {hit.rank} of query '{query_id}' have the same score, {hit.score:g}",
+            )
     if [hit.rank for _, hit in ranked] != list(range(1, len(ranked) + 1)):
         findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' are not 1, 2, 3, …")
 
@@ -342,13 +346,13 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
             texts.add(digest_text("\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))), str(line))
             depth = depths.setdefault(expansion.kind, expansion.depth) if expansion.depth is not None else None
             if depth != expansion.depth:
-                problem = f"'{expansion.id}' has depth {expansion.depth}, but those before it have depth {depth}"
+                problem = f"'{expansion.id}' has depth {expansion.depth}, but earlier candidates have depth {depth}"
                 findings.add("mixed-depth", line, problem)
     _add_repeated_records(ids, texts, findings)
 
     def describe(key: str, line: str) -> str:
         query_id, kind = key.split()
-        return f"candidates of '{query_id}' for '{kind}' begin in line {line}"
+        return f"candidates of query '{query_id}' and kind '{kind}' begin in line {line}"
 
     add_repeated(lists, "split-query", findings, describe)
     _add_missing_queries(seen, "no-candidates", "has no candidate", findings, references)

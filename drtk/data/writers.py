@@ -98,9 +98,9 @@ FORMATS: dict[str, Registry] = {
 
 
 def count_loss(losses: LossCounts, what: str) -> None:
-    """Count a record that loses data.
+    """Count a record with data that the output format cannot represent.
 
-    what: the data, as it is named in the manifest
+    what: name of the data in the manifest
     """
     losses[what] = losses.get(what, 0) + 1
 

@@ -246,7 +246,7 @@ class AnswerJudge:
 
 
 class AnswerMatch(NamedTuple):
-    """First relevant passage of a ranking, or one that is absent from the corpus, and counts of the passages read."""
+    """First relevant passage of a ranking, or a passage that is missing from the corpus, and counts of the passages read."""
 
     query_id: str
     relevant: str | None

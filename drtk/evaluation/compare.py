@@ -115,7 +115,7 @@ class PairedTest:
 class RankedPassage:
     """A passage with its grade (None: not judged) and its ranks (None: not retrieved).
 
-    before, after: rank of the baseline and of the other system
+    before, after: rank by the baseline and by the other system
     """
 
     id: str

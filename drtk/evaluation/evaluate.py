@@ -27,7 +27,7 @@ _MAX_NAMED = 3  # names of runs or measures in a message; of the others, only th
 
 @dataclass(frozen=True)
 class RankingBuilder:
-    """Builder of the ranking that is scored from a query's hits.
+    """Function that returns the ranked document ids to evaluate, given the hits of a query.
 
     order: sort by score or by the rank column
     by: maps a passage id to its document id, to score documents by their best passage (MaxP)

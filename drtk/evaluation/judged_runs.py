@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from drtk.data.checks import JudgedHits
+from drtk.data.checks import JudgedHitCounter
 from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits, load_qrels
@@ -34,7 +34,7 @@ def read_judgments(
 ) -> Judgments:
     """Read relevance judgments; warn about judged documents that are not in the corpus.
 
-    by_source: the judgments are of documents, not passages. Raises DrtkError for a file without judgments.
+    by_source: the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
@@ -107,7 +107,7 @@ def read_rankings(
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
-        judged = JudgedHits(run.name, judgments, to_document=builder.by)
+        judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.check()
     ids, top_passages, deepest = {}, {}, 0
@@ -222,7 +222,7 @@ def log_missing(
 ) -> None:
     """Log the number of judged queries without a ranking or prediction, and whether they count as 0.
 
-    where: the file without them, such as "in the run"
+    where: phrase for the log message, such as "in the run"
     """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"

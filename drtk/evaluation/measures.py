@@ -70,8 +70,8 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """An evaluation measure: its name, how it is computed, and how per-query values are aggregated.
 
-    engine: trec_eval (`key` is its name there), builtin (`key` is in METRICS), ir_measures (`key` is in its grammar), or
-    run (a property of the run: its tag or number of queries)
+    engine: trec_eval, builtin (METRICS), ir_measures, or run (its tag or number of queries)
+    key: name of the measure in its engine
     """
 
     name: str

@@ -158,7 +158,7 @@ def sample_passages(
 ) -> list[Passage]:
     """Return `count` passages in file order: all relevant ones and a sample of the others.
 
-    Only the result is held in memory.
+    Only the returned passages are kept in memory.
     """
     selected: dict[int, Passage] = {}
 

@@ -340,7 +340,7 @@ def _find_overlap(
 
 
 def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> str:
-    """Return the system to show beside the first: `name` if given, otherwise the best of the others."""
+    """Return the system to compare with the first one: `name` if given, otherwise the best other system."""
     names = [result.name for result in results]
     if name and name not in names:
         raise UsageError(f"`show`: no system is called '{name}'; choose from {', '.join(names)}")

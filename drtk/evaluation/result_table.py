@@ -17,10 +17,10 @@ MAX_COLUMNS = 8  # with more measures, each measure gets a row
 
 @dataclass(frozen=True)
 class RowLabels:
-    """Labels of the items that an evaluation averages over, which are queries or BEIR collections.
+    """Labels of the items that an evaluation averages over: queries or BEIR collections.
 
     name: column heading; field, count: JSON keys of an item's id and the number of items; average: label of the average
-    is_ranked: put systems side by side and mark the best of each row
+    is_ranked: one column per system, with the best value of each row marked
     """
 
     name: str = "query"
@@ -57,10 +57,10 @@ def format_results(
 def _build_table(
     results: Sequence[Evaluation], measures: Sequence[Measure], labels: RowLabels, *, per_query: bool
 ) -> tuple[list[str], list[Row]]:
-    """Return header and rows. A row is a run and query; with many measures or `labels.is_ranked`, a measure and query.
+    """Return header and rows: one row per run and query, with one column per measure.
 
-    The query of an average is None. The highest of several averages is marked; with `is_ranked`, the highest value of
-    every row.
+    For more than MAX_COLUMNS measures or `labels.is_ranked`: one row per measure and query, with one column per run.
+    The best average of several runs is marked; if `labels.is_ranked`, also the best value of each query.
     """
 
     def get(result: Evaluation, query: str | None, measure: Measure) -> Value | None:

@@ -125,7 +125,7 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
 
 @dataclass
 class Task:
-    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task.
+    """A sentence task, and its files by subset (STS12 to STS16) or by split.
 
     rated: rated pairs by subset; labeled: labeled texts by split of a transfer task
     """

@@ -1,7 +1,7 @@
 """Paired significance tests, correction for multiple testing, and effect sizes.
 
 `differences` are per-query values of a measure for the system minus those for the baseline: (queries,).
-Distributions are scipy.special's: importing scipy.stats takes longer than most comparisons.
+Distributions are computed with scipy.special, because importing scipy.stats is slow.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     rows = max(1, _SIGNS // count)
 
     def count_hits(keeps_sign: np.ndarray) -> int:
-        """Count the rows with at least as large a sum. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
+        """Count the sign assignments with at least as large a sum. keeps_sign: (assignments, count), 0 flips a sign"""
         return int((np.abs(2 * (keeps_sign @ nonzero) - total) >= threshold).sum())
 
     if count < 63 and 2**count <= permutations:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from drtk.data.checks import JudgedHits
+from drtk.data.checks import JudgedHitCounter
 from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.trec import Judgments, QueryHits, Ranking
@@ -21,7 +21,7 @@ from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.search import IndexGroup, RankingOptions, search
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import log, track
+from drtk.runtime.progress import log, track_progress
 
 Point = TypeVar("Point")
 
@@ -41,7 +41,7 @@ class RankingScorer:
         self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
-        """Return the mean of the measure. rankings: by query id"""
+        """Return the mean of the measure. rankings: (document id, score) pairs by query id"""
         ids = {
             query: self._builder(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
@@ -122,7 +122,7 @@ def find_fusion_weights(
             f"'{next(iter(judgments))}'); pass the judgments of these queries"
         )
     for name, run in zip(names, runs, strict=True):
-        judged = JudgedHits(name, judgments, to_document=by)
+        judged = JudgedHitCounter(name, judgments, to_document=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
             judged.check()
     method = FUSIONS.load(settings.method)
@@ -134,7 +134,7 @@ def find_fusion_weights(
         }
 
     points = sorted(iter_weights(len(runs), settings.step), key=max)
-    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank, score)
+    scores = grid_search(track_progress(points, "fuse", total=len(points), unit="weights"), rank, score)
     lines = [f"{','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}" for weights, value in scores]
     for line in lines:
         log(f"fuse: weights {line}")
@@ -179,7 +179,7 @@ def tune_bm25(
         raise MismatchError(f"{qrels}: no query of {source} has a judgment; pass the judgments of these queries")
     ids, texts = [query.id for query in queries], [query.text for query in queries]
     tracker.inputs += [describe_folder(folder) for folder in folders]
-    judged = JudgedHits(", ".join(folders), judgments)
+    judged = JudgedHitCounter(", ".join(folders), judgments)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
         collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
@@ -188,6 +188,6 @@ def tune_bm25(
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
-    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank, score)
+    scores = grid_search(track_progress(grid, "tune", total=len(grid), unit="points"), rank, score)
     judged.check()
     return BM25Grid(score.name, scores, len(queries))

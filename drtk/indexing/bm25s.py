@@ -113,7 +113,7 @@ class Bm25sIndex:
         return len(self._ids)
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id. Repeated query words add up."""
+        """Return the top `k` passages for each text, by score, then by descending id; repeated words count repeatedly."""
         return [self._search(text, k) for text in texts]
 
     def _search(self, text: str, k: int) -> Ranking:

@@ -12,9 +12,9 @@ _WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
 
 
 def _only_for(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
-    """Return the rule of an option of these index types. Any other type may be a faiss factory string, and is not checked.
+    """Return the rule that an option is only valid for the index types `types`. Faiss factory strings are not checked.
 
-    key: "kind", the type of an index to build, or "index_type", that of an index to search
+    key: field with the index type: "kind" (index to build) or "index_type" (index to search)
     """
     others = tuple(name for name in (*_WORDS, *_VECTORS) if name not in types)
     return (NoEffect(f"is only valid for indexes of type {', '.join(types)}", {key: others}),)
@@ -25,7 +25,7 @@ RUN_DEPTH = 1000  # passages per query in a run, by default
 
 @dataclass(frozen=True)
 class DenseIndexSettings:
-    """drtk index over vectors."""
+    """Settings of building a dense index."""
 
     vector_dtype: Literal["float32", "float16", "int8"] | None = option(
         None,
@@ -54,7 +54,7 @@ class DenseIndexSettings:
 
 @dataclass(frozen=True)
 class DenseSearchSettings:
-    """drtk search over vectors."""
+    """Settings of searching a dense index."""
 
     rescore: int = option(
         4,
@@ -92,11 +92,11 @@ class DenseSearchSettings:
 
 @dataclass(frozen=True)
 class BM25IndexSettings:
-    """drtk index over words: --type bm25 (Lucene), bm25s and impact."""
+    """Settings of building a sparse index of type bm25 (Lucene), bm25s or impact."""
 
     language: str = option(
         "en",
-        "Language code for stemming and stop words, such as en or de; any means neither.",
+        "Language code for stemming and stop words, such as en or de; any: without both.",
         metavar="CODE",
         no_effect=_only_for(*_WORDS),
     )
@@ -120,7 +120,7 @@ class BM25IndexSettings:
 
 @dataclass(frozen=True)
 class BM25SearchSettings:
-    """drtk search over words (docs/commands/index.md)."""
+    """Settings of searching a sparse index (docs/commands/index.md)."""
 
     k1: float | None = option(
         None,
@@ -153,7 +153,7 @@ _WITHOUT_WEIGHTS = (NoEffect("requires --term-weights", {"term_weights": (False,
 
 @dataclass(frozen=True)
 class IndexedTextSettings:
-    """drtk index over words: which text of a passage is indexed (drtk/indexing/indexed_text.py)."""
+    """Settings of the passage text that a sparse index contains (drtk/indexing/indexed_text.py)."""
 
     expand: tuple[str, ...] = option(
         (), "Also index the texts in this field, such as queries (bm25, bm25s); repeatable.", metavar="FIELD"
@@ -169,7 +169,7 @@ class IndexedTextSettings:
 
 @dataclass(frozen=True)
 class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
-    """drtk index: settings of all types of index."""
+    """Settings of `drtk index`, for all index types."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
-    """Settings of `drtk search` for all index types together."""
+    """Settings of `drtk search`, for all index types."""
 
     prompt: str | None = option(
         None,

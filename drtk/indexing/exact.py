@@ -120,7 +120,7 @@ class ExactIndex:
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _iter_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield vectors (block, dimension) float32, padded to whole tiles, and the ranks of their ids (rows,) int64."""
+        """Yield vectors (block, dimension) float32, padded with zero rows, and the ranks of their ids (rows,) int64."""
         rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
         source = torch.from_numpy(self._vectors) if self._on_gpu is None else self._on_gpu
         for start in range(0, len(self), rows):

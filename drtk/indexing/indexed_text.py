@@ -56,7 +56,7 @@ class IndexedText:
     def _repeat_words(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield passages with an empty title, and a text that repeats each word of title and text by its frequency.
 
-        A word in title and text has the larger frequency. Titles without `title_weights` are not indexed.
+        A word in both title and text has the larger frequency. Titles without `title_weights` are not indexed.
         """
         tokenizers = RecordedTokenizers(self._settings.tokenizer)
         numbered = ((passage, self._tracker.line) for passage in passages)

@@ -65,7 +65,7 @@ class Vectors:
 
     def __post_init__(self) -> None:
         if not len(self):
-            raise DrtkError("there are no vectors to index; encode the passages first")
+            raise DrtkError("the embeddings folders contain no vectors; encode the passages first")
         for shard in self.shards:
             if shard.dimension != self.dimension:
                 raise MismatchError(

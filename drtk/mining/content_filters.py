@@ -176,7 +176,7 @@ class CosineFilter(ContentFilter):
 class CrossEncoderFilter(ContentFilter):
     """Filter that measures the cross-encoder score of query and passage.
 
-    scorer: a `models.cross_encoder.Scorer`; None uses the scores of the training examples that are a source
+    scorer: a `models.cross_encoder.Scorer`; None uses the scores in the training examples
     margin: minimum difference between the lowest score of a reference positive and the score of a negative
     max_value: highest score of a negative
     title: title format, as in `models.generator_input.format_passage`

@@ -66,7 +66,7 @@ def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None
 def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
     """Reject candidates that rank above `first` in a source.
 
-    only_examples: raise UsageError for candidates without a rank, because all sources are training examples
+    only_examples: all sources are training examples; raise UsageError for candidates without a rank
     """
     if only_examples and not all(map(pool.has_rank, pool.all_candidates())):
         raise UsageError(
@@ -99,7 +99,7 @@ def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float])
 def reject_near_positive(
     pool: CandidatePool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False
 ) -> None:
-    """Reject candidates near the positive: by a margin between the scores (name "margin"), or by a share ("max-share").
+    """Reject candidates that score above the positive minus a margin (name "margin") or above a share of it ("max-share").
 
     keep_unretrieved: keep the candidates of a source that did not retrieve the positive. By default they are rejected,
             because they all rank above the positive.

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from drtk.config import to_dict
-from drtk.data.checks import CorpusOrigin, JudgedHits, check_origin, describe_missing_texts, warn_if_texts_missing
+from drtk.data.checks import CorpusOrigin, JudgedHitCounter, check_origin, describe_missing_texts, warn_if_texts_missing
 from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
@@ -44,7 +44,7 @@ class Miner:
 
     rel: lowest relevance grade of a positive
     counts: counters, updated in place
-    use_example_scores: use the cross-encoder scores of training examples that are a source
+    use_example_scores: use the cross-encoder scores recorded in training examples
     answers: filter that detects passages with an answer, which become positives
     measures: content filters that reject nothing; their values are written to the examples and the audit
     """
@@ -60,7 +60,7 @@ class Miner:
     content_filters: list[ContentFilter] = field(default_factory=list)
     measures: list[ContentFilter] = field(default_factory=list)
     texts: PassageTexts | None = None
-    _judged: dict[str, JudgedHits] = field(default_factory=dict, init=False)
+    _judged: dict[str, JudgedHitCounter] = field(default_factory=dict, init=False)
 
     @property
     def document_of(self) -> Callable[[str], str] | None:
@@ -245,7 +245,7 @@ class Miner:
         for name, hits in pool.query.hits.items():
             if not judged.get(name):
                 check = self._judged.setdefault(
-                    name, JudgedHits(name, self.queries.judgments, to_document=self.document_of)
+                    name, JudgedHitCounter(name, self.queries.judgments, to_document=self.document_of)
                 )
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
                 if check.num_queries or check.describe_problem():

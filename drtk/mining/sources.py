@@ -94,7 +94,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
 def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgments:
     """Return the relevance grades of a qrels file by query id and passage id (document id with `by_source`).
 
-    by_source: the judgments are of documents, not passages
+    by_source: the judgments are of source documents, not of passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
     judgments: Judgments = {}
@@ -125,9 +125,9 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
 
 
 class QueryBuffer:
-    """Reader of the queries of a file in another order; buffers queries that are read before they are taken.
+    """Reader of the queries of a file in any order; buffers queries that precede a requested query in the file.
 
-    only: ids of the queries that may be taken; other queries are not buffered
+    only: ids of the queries that may be requested; other queries are not buffered
     """
 
     def __init__(self, queries: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
@@ -148,7 +148,7 @@ class QueryBuffer:
         return None
 
     def read_remaining(self) -> list[str]:
-        """Read the file to its end; return the ids of queries that were not taken."""
+        """Read the rest of the file; return the ids of the queries that `take` did not return."""
         for record in self._queries:
             self._buffer(record)
         return list(self.buffered)
@@ -236,7 +236,7 @@ class QueryStream:
 
     judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
-    by_source: the judgments are of documents, not passages
+    by_source: the judgments are of source documents, not of passages
     queries: file of the queries to search indexes with
     texts: queries by id, if no index reads `queries` but filters require texts
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
@@ -271,8 +271,8 @@ class QueryStream:
                 first_unjudged = first_unjudged or id
                 continue
             seen.add(id)
-            if not warned and self._names_documents(query):
-                warn(f"query '{id}': the judgments are of documents, not passages; use `by=source`")
+            if not warned and self._has_judged_documents(query):
+                warn(f"query '{id}': the judgments are of source documents, not of passages; use `by=source`")
                 warned = True
             yield query
         if num_unjudged and not seen and self.judgments is not None:
@@ -286,8 +286,8 @@ class QueryStream:
         if num_missing := len((self.judgments or {}).keys() - seen):
             self.counts["not_retrieved"] = num_missing
 
-    def _names_documents(self, query: MiningQuery) -> bool:
-        """Return whether a hit is a chunk of a judged document; such a chunk would become a negative."""
+    def _has_judged_documents(self, query: MiningQuery) -> bool:
+        """Return whether a hit is a chunk of a judged document, which would be mined as a negative."""
         grades = (self.judgments or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
         return any(parse_document_id(id) in grades and id not in grades for id in chunks)

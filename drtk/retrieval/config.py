@@ -11,7 +11,7 @@ from drtk.models.config import CrossEncoderSettings, PairTitle
 
 @dataclass(frozen=True)
 class ScoreSettings(CrossEncoderSettings):
-    """drtk score."""
+    """Settings of `drtk score`."""
 
     title: PairTitle | None = setting(
         None, 'Pair text: colon "title: text", join "title text", or none. [default: as trained, or join]'
@@ -21,7 +21,7 @@ class ScoreSettings(CrossEncoderSettings):
 
 @dataclass(frozen=True)
 class RerankSettings(ScoreSettings):
-    """drtk rerank (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
+    """Settings of `drtk rerank` (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
 
     depth: int | None = option(
         None, "Number of top documents per query to score. [default: 200; HLATR: as trained]", at_least=1
@@ -39,7 +39,7 @@ _WITH_SWEEP = (NoEffect("requires --sweep", {"sweep": (False,)}),)
 
 @dataclass(frozen=True)
 class FuseSettings:
-    """drtk fuse."""
+    """Settings of `drtk fuse`."""
 
     method: str = option(
         "rrf", "Fusion: rrf, weighted (normalized scores), linear (raw scores), zscore or round-robin.", metavar="NAME"

@@ -82,7 +82,7 @@ def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settin
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Take the next document of each run in turn (round-robin), each once; scores are 1 / rank. Weights have no effect."""
+    """Fuse by round-robin, the next new document of each run in turn; scores are 1 / rank. Weights have no effect."""
     fused: dict[str, None] = {}
     for rank in range(max(map(len, rankings), default=0)):
         for ranking in rankings:

@@ -221,28 +221,28 @@ def _to_decimals(scores: np.ndarray) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RankingRows:
-    """A query with its ranking, and the rows of the top-ranked documents in the pair vectors."""
+    """A query with its ranking, and the row index of the pair vector of each top-ranked document."""
 
     query_id: str
     ranking: Ranking
     rows: list[int]
 
 
-def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
+def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, actual: dict[str, Any]) -> None:
     """Raise MismatchError if pair vectors and the training data of a list reranker come from different cross-encoders.
 
     trained: identity of the cross-encoder of the training data
-    made: identity of the cross-encoder of the pair vectors
+    actual: identity of the cross-encoder of the pair vectors
     """
-    if differences := find_encoder_differences({"encoder": trained}, {"encoder": made}):
+    if differences := find_encoder_differences({"encoder": trained}, {"encoder": actual}):
         raise MismatchError(
-            f"{vectors}: contains vectors of {made.get('model')}, but {model} was trained on vectors of "
+            f"{vectors}: contains vectors of {actual.get('model')}, but {model} was trained on vectors of "
             f"{trained.get('model')} (different {', '.join(differences)}); rerank with {trained.get('model')} first"
         )
 
 
 def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[RankingRows]:
-    """Yield the rankings of a run with the rows of their top `depth` documents in the pair vectors.
+    """Yield the rankings of a run with the row indices of the pair vectors of their top `depth` documents.
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """

@@ -87,9 +87,9 @@ _MANIFEST_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, 
 class IndexGroup:
     """Indexes of the same type and encoder, searched together.
 
-    reads: "passages" for sparse indexes (searched with texts), "vectors" for dense indexes (searched with vectors)
+    reads: indexed data: "passages" (sparse index, searched with texts) or "vectors" (dense, searched with vectors)
     tunable: whether k1 and b affect the scores
-    advised: k1 and b that an index of term weights recommends, without values that `settings` override
+    advised: k1 and b that an index of term weights recommends, except those that `settings` override
     encoder: identity of the encoder of the vectors, if known
     Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
     """

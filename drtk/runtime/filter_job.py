@@ -131,7 +131,7 @@ class FilterJob:
     log_summary: log the final counts; otherwise only in verbose mode
     no_input: a warning to log if the input has no records, for example because a previous command in a pipe failed
     find_problem: called at the end with the number of output lines; returns an error message if the output is useless
-    side_outputs: further outputs, which are flushed to disk before each journal
+    side_outputs: further outputs, which are flushed to disk before the journal is written
     """
 
     command: str
@@ -249,8 +249,8 @@ class FilterJob:
 
         `work` may prefetch batches. A journal is written every two seconds, and when the run fails. Records of other
         shards are skipped and not counted.
-        revise: optional second pass over the output lines of the first pass, which writes NAME.part, or a temporary file
-            if the output is a pipe
+        revise: optional second pass over the output of the first pass. The first pass writes NAME.part, or a temporary
+            file if the output is a pipe
         """
         self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)

@@ -204,7 +204,7 @@ def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> 
 def check_folder(folder: Path, manifest: Manifest) -> None:
     """Compare a folder with its manifest: presence and size of all files, and the content of small files.
 
-    Raises MismatchError for a difference. For edited files of sentence-transformers in a model folder, logs a warning.
+    Raises MismatchError for a difference. An edited sentence-transformers file in a model folder only logs a warning.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings")
     for name, problem in find_damage(folder, manifest):
@@ -224,10 +224,10 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
+def is_up_to_date(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
     """Return whether `program` made this output with the same settings from the same inputs.
 
-    An output made from stdin or a pipe is never done, because its input cannot be compared.
+    An output made from stdin or a pipe is never up to date, because its input cannot be compared.
     """
     return find_changes(output, settings, program=program) == []
 

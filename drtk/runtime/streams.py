@@ -39,7 +39,7 @@ def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Read zstd frames. Unlike zstandard's own stream reader, it raises EOFError if the file is truncated."""
+    """Reader of zstd data that raises EOFError for a truncated file, unlike the stream reader of zstandard."""
 
     def __init__(self, stream: BinaryIO) -> None:
         import zstandard

@@ -25,7 +25,7 @@ def tokenize_answer(text: str) -> list[str]:
 
 
 class TokenMatcher:
-    """Match texts that contain one of the answers as a sequence of whole tokens.
+    """Matcher of texts that contain one of the answers as a sequence of whole tokens.
 
     An answer without tokens matches nothing. In DPR's code an empty answer matches every text.
     """
@@ -54,7 +54,7 @@ class TokenMatcher:
 
 
 def _fold_case(text: str) -> str:
-    """Return `text` in lower case, with one form of sigma: its lower case depends on the next letter."""
+    """Return `text` in lower case, with σ for the final sigma ς."""
     return text.lower().replace("ς", "σ")
 
 
@@ -64,7 +64,7 @@ def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
 
 
 class PatternMatcher:
-    """Match texts that contain a match of one of the regular expressions in `answers` (CuratedTREC).
+    """Matcher of texts that contain a match of one of the regular expressions in `answers` (CuratedTREC).
 
     The text is decomposed (NFD) and case is ignored. ^ and $ match at line ends.
     invalid: answers that are not regular expressions; they match nothing
@@ -96,7 +96,7 @@ MATCHERS: dict[str, Callable[[Iterable[str]], TokenMatcher | PatternMatcher]] = 
 
 
 def normalize_answer(text: str) -> str:
-    """Lower the case, remove ASCII punctuation and articles, and collapse white space, in this order (SQuAD)."""
+    """Convert to lower case, then remove ASCII punctuation and articles, then collapse white space (SQuAD)."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -93,7 +93,7 @@ def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, i
 
 
 class _GroupBuilder:
-    """Builder of groups of sentence parts: finished groups in `closed`, and the current one with its `size` and `limit`."""
+    """Builder of sentence groups: finished groups in `closed`, and the current group with its `size` and `limit`."""
 
     def __init__(self, target: GroupCap | None, cap: int) -> None:
         self._target = target or (lambda group: cap)
@@ -365,7 +365,7 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the Punkt model of `punkt_model`, nltk's own, or one trained on the first megabytes of the input."""
+    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first input."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)

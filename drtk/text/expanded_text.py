@@ -6,7 +6,7 @@ from drtk.records import Passage
 
 
 def get_added_texts(passage: Passage, field: str) -> list[str]:
-    """Return the strings in a field of a passage; [] if it is missing or null.
+    """Return the strings in a field of a passage; [] if the field is missing or null.
 
     Raises ValueError for a field that is neither a string nor a list of strings.
     """
@@ -16,7 +16,7 @@ def get_added_texts(passage: Passage, field: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"'{field}' must be a string or a list of strings, to be read as added texts")
+        raise ValueError(f"'{field}' must be a string or a list of strings, because it is added to the text")
     return value
 
 
@@ -29,7 +29,7 @@ def format_query(question: str) -> str:
 
 
 def expand_query(question: str, *expansions: str) -> str:
-    """Append expansions to a question: one of them (GAR, EAR) or all (GAR's concatenation).
+    """Append one expansion (GAR, EAR) or several expansions (GAR's concatenation) to a question.
 
     >>> expand_query("who wrote hamlet?", "william shakespeare")
     'who wrote hamlet ? william shakespeare'

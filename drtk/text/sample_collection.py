@@ -72,7 +72,7 @@ def parse_docstrings(path: Path, module: str) -> list[DocString]:
 
 
 def _iter_definitions(body: list[ast.stmt], scope: str, *, kind: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, documentation) of the public classes and functions in a scope. kind: of its functions"""
+    """Yield (name, kind, documentation) of the public classes and functions in a scope. kind: function or method"""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if node.name.startswith("_"):
@@ -267,7 +267,7 @@ def _make_reader() -> Callable[[Sequence[tuple[str, Path, str]]], list[tuple[str
 
 
 def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
-    """Drop copies, short texts, and docstrings whose summary is not unique or is repeated in the text."""
+    """Drop duplicates, short texts, and docstrings whose summary is not unique or is repeated in the text."""
     names: set[str] = set()
     texts: set[tuple[str, str]] = set()
     unique = []

@@ -167,9 +167,9 @@ class SentenceSplitter:
 
 
 def split_plain_sentences(text: str) -> list[str]:
-    """Split an English text into sentences, with single spaces, by a model of common abbreviations only.
+    """Split an English text into sentences with collapsed white space, by a model of common abbreviations only.
 
-    The result is the same on every machine, whether nltk's data is installed or not.
+    The result does not depend on whether nltk's data is installed.
     """
     return [" ".join(text[begin:end].split()) for begin, end in _load_plain_splitter().find_spans(text)]
 

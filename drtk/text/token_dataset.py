@@ -195,7 +195,7 @@ class TokenCorpus:
         return self._members[self._spans[document] : self._spans[document + 1]]
 
     def get_consecutive_passages(self, row: int) -> tuple[np.ndarray, int]:
-        """Return the rows of the consecutive passages around a passage, in reading order, and the position of `row` there.
+        """Return the rows of the consecutive passages around a passage, in reading order, and the index of `row` among them.
 
         Passages are consecutive if no passage of the document is missing between them.
         """
@@ -208,7 +208,7 @@ class TokenCorpus:
         return span[begin:end], place - begin
 
     def get_next_passage(self, row: int) -> int | None:
-        """Return the row of the next passage of the document; None if the corpus does not have it."""
+        """Return the row of the next passage of the document; None if it is not in the corpus."""
         span, place = self.get_consecutive_passages(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
@@ -243,7 +243,7 @@ def tokenize_corpus(
     """
     for name in (*sources, *side_files):
         if name == STANDARD:
-            raise DrtkError("<stdin>: a corpus that is tokenized must be a file, because it is read several times")
+            raise DrtkError("<stdin>: the corpus must be a file, as it is read several times; write it to a file")
         if not Path(name).exists():
             raise DrtkError(f"{name}: No such file or directory")
     place = get_cache_folder() / "tokens"
@@ -355,4 +355,4 @@ def _check_duplicates(folder: Path, sources: str) -> None:
     for at in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
         one, other = (ids[int(order[place])].tobytes().decode() for place in (at, at + 1))
         if one == other:
-            raise RecordError(sources, f"duplicate id '{one}'")
+            raise RecordError(sources, f"duplicate id '{one}'; make the ids unique")

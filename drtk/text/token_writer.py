@@ -249,7 +249,7 @@ class TokenCorpusWriter:
             if weights is not None and len(weights) != count:
                 raise MismatchError(
                     f"{fields.location}: passage '{fields.passage.id}' has {len(weights)} weights for the {count} word pieces "
-                    f"{self._tokenizer.name} makes of its {of}; "
+                    f"of its {of} (tokenizer {self._tokenizer.name}); "
                     "compute them again with `drtk termweight`"
                 )
         if "title_weights" in self._fields and title and fields.title_weights is None:

@@ -77,7 +77,7 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     if definition is not None and not exists("tokenizer_config.json"):
         written, loaded = Path(definition).read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
         if _is_lowercasing(written) != _is_lowercasing(loaded):
-            raise MismatchError(f"{name}: has no tokenizer_config.json, and tokenizer.json alone is misread; {_ADVICE}")
+            raise MismatchError(f"{name}: has no tokenizer_config.json, which tokenizer.json requires; {_ADVICE}")
     files = {key: file for key, file in type(tokenizer).vocab_files_names.items() if file and "config" not in key}
     if not files or any(map(exists, _COMMON_FILES)):  # without files: byte or character tokenizers
         return tokenizer
@@ -104,7 +104,7 @@ def serialize_tokenizer(tokenizer: Any, name: str) -> str:
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise MismatchError(f"{name}: has no fast tokenizer, as word-piece offsets require; use another model")
+        raise MismatchError(f"{name}: has no fast tokenizer, which word-piece offsets require; use another model")
     return backend.to_str()
 
 
@@ -114,7 +114,7 @@ _BATCH = 4096  # texts encoded together: an encoding takes many times the memory
 class TextUnits(NamedTuple):
     """The units (words or word pieces) of a text.
 
-    begins: first character of each unit; may_cut: whether the text may be split before it
+    begins: first character of each unit; may_cut: whether the text may be split before each unit
     """
 
     begins: list[int]

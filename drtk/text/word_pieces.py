@@ -80,7 +80,7 @@ class WordPieceTokenizer:
         return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
     def check(self, other: WordPieceTokenizer) -> None:
-        """Raise MismatchError unless `other`, the tokenizer of given weights, makes the same pieces."""
+        """Raise MismatchError unless `other`, the tokenizer of the weights, returns the same word pieces."""
         if other.identity != self.identity:
             raise MismatchError(
                 f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "
@@ -89,7 +89,7 @@ class WordPieceTokenizer:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The parts of the tokenizer that determine the pieces: vocabulary, normalizer and pre-tokenizer."""
+        """The components of the tokenizer that determine the pieces: vocabulary, normalizer and pre-tokenizer."""
         return tuple(self._parts.get(part) for part in ("model", "normalizer", "pre_tokenizer"))
 
     @property
@@ -172,7 +172,7 @@ def split_plain(text: str, pieces: WordPieces) -> list[Span]:
 
 
 def split_basic(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words with BERT's basic tokenizer, without punctuation. Impacts are stored by these words."""
+    """Split words with BERT's basic tokenizer, without punctuation, for example for impacts."""
     return [(word.begin, word.end) for word in split_basic_words(text)]
 
 
@@ -224,7 +224,7 @@ def locate_passage_words(
     title: str = "join",
     expand: Sequence[str] = (),
 ) -> list[WordPositions]:
-    """Return the words of each passage: its title, its text, and the texts in its fields `expand`, in this order.
+    """Return the words of each passage: its title, its text, and its expansion fields (`expand`), in this order.
 
     title: "join" or "none", which drops the title
 
@@ -237,14 +237,14 @@ def locate_passage_words(
 
 
 def append_added_words(
-    places: Sequence[WordPositions],
+    positions: Sequence[WordPositions],
     passages: Sequence[Passage],
     tokenizer: WordPieceTokenizer,
     split: WordSplit,
     *,
     expand: Sequence[str],
 ) -> list[WordPositions]:
-    """Append the words of the texts in the fields `expand` to the words of each passage.
+    """Append the words of the expansion fields (`expand`) of each passage to its words (`positions`).
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """
@@ -256,7 +256,7 @@ def append_added_words(
             raise RecordError(f"passage '{passage.id}'", str(error)) from error
     return [
         words.append(added_words) if added_words.ids else words
-        for words, added_words in zip(places, locate_words(added, tokenizer, split), strict=True)
+        for words, added_words in zip(positions, locate_words(added, tokenizer, split), strict=True)
     ]
 
 

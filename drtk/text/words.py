@@ -49,7 +49,7 @@ def split_words(text: str, *, latin: bool = True) -> list[str]:
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the lower-case words of a text in any script. Apostrophes within words are kept, and written as '."""
+    """Return the lower-case words of a text in any script. Apostrophes within words are kept, normalized to '."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 

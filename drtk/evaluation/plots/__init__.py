@@ -12,7 +12,7 @@ PLOTS = Registry(
         "differences": ("drtk.evaluation.plots.runs:Differences", "difference of two runs, one bar per query"),
         "scores": ("drtk.evaluation.plots.runs:ScoreDistributions", "scores of relevant and other documents"),
         "space": (
-            "drtk.evaluation.plots.vectors:VectorSpace",
+            "drtk.evaluation.plots.vectors:CosineDistributions",
             "cosines of matching and random pairs, alignment, uniformity",
         ),
         "cosine": ("drtk.evaluation.plots.vectors:CosineByRating", "cosines of sentence pairs by human rating"),

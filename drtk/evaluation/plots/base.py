@@ -120,7 +120,7 @@ def draw_plot(
 
 
 def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, feature: str) -> bytes:
-    """Return a figure of `size` inches, drawn by `draw`; the same drawing gives the same bytes.
+    """Return a figure of `size` inches, drawn by `draw`, as deterministic bytes.
 
     feature: name of the plot, part of the message of MissingDependency
     """
@@ -161,9 +161,9 @@ def choose_point_style(at: int) -> dict[str, Any]:
 def draw_histograms(
     figure: Any, area: Any, panels: Sequence[HistogramPanel], labels: Sequence[str], x_label: str, heading: str | None
 ) -> None:
-    """Draw a panel per input with two overlaid histograms, each normalized to a sum of 1; an empty one is omitted.
+    """Draw a panel per input with two overlaid histograms, each normalized to a sum of 1; empty histograms are omitted.
 
-    area: the part of `figure` for the panels; labels: names of both histograms, the second one of good values
+    area: subfigure of `figure` for the panels; labels: names of the histograms, that of relevant or matching pairs second
     """
     axes = area.subplots(len(panels), 1, squeeze=False, sharex=len({tuple(edges) for _, edges, _ in panels}) == 1)[:, 0]
     for axis, (title, edges, both) in zip(axes, panels, strict=True):

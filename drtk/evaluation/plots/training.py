@@ -29,10 +29,10 @@ class TrainingCurves(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [the same with "held_out"]} for several fields.
+        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [{"field", "curves", "held_out"}, …]}.
 
-        By default, the field is the loss. If a log has several loss terms or held-out measurements, the fields are all loss
-        terms with their held-out losses, all gains, and all other measurements.
+        There is one panel per field. By default, the field is the loss. If a log has several loss terms or held-out
+        measurements, the fields are all loss terms with their held-out losses, all gains, and all other measurements.
         """
         inputs.check_num_inputs(1, base.MAX_LINES)
         fields = list(inputs.settings.field or ())

@@ -35,7 +35,7 @@ POINTS, POSITIVE = 1500, 4.0  # vectors sampled per group, and the rating above 
 MAX_MODELS, BINS = 4, 60
 
 
-class VectorSpace(Plot):
+class CosineDistributions(Plot):
     """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}

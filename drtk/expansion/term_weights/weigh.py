@@ -34,7 +34,7 @@ from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_la
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import is_done, read_manifest_if_any
+from drtk.runtime.manifest import is_up_to_date, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
@@ -341,7 +341,7 @@ def _collect_from_input(
             log_summary=False,
         )
         collect_job.recover()
-        if is_done(collect_job.output, collect_job.settings, program=collect_job.command):
+        if is_up_to_date(collect_job.output, collect_job.settings, program=collect_job.command):
             log(f"using the collection statistics in {collect_job.output}")
         else:
             log(f"collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")

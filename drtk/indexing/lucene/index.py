@@ -113,7 +113,7 @@ class LuceneIndex(LuceneSearcher):
     """BM25 index of Lucene, with `analysis.json` (see `Analysis`) and `ids.txt` (passage ids by document number).
 
     Scores are not rounded, but Lucene rounds passage lengths above 40 terms to store them in one byte. Repeated query words
-    add up. Queries may have any number of words.
+    count repeatedly. Queries may have any number of words.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"

@@ -219,7 +219,7 @@ def load_class(name: str) -> Any:
 
 
 def convert_java_error(error: Exception, where: str) -> DrtkError:
-    """Convert a Java exception to a one-line error, with a hint if the cause is known. where: begins the message"""
+    """Convert a Java exception to a one-line error, with a hint if the cause is known. where: prefix of the message"""
     message = str(error).partition("\n")[0].removeprefix("JVM exception occurred: ") or type(error).__name__
     hint = ""
     if "OutOfMemoryError" in message:

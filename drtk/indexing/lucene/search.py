@@ -157,7 +157,7 @@ def open_reader(folder: Path) -> Any:
 
 
 class LuceneSearcher:
-    """Base class of `LuceneIndex` and `ImpactIndex`, which searches a Lucene index.
+    """Searcher of a Lucene index; the base class of `LuceneIndex` and `ImpactIndex`.
 
     make_similarity, make_analyzer: return the Lucene Similarity and Analyzer; called after the JVM is started
     rm3: settings of RM3 query expansion; None for no expansion
@@ -239,7 +239,7 @@ class LuceneSearcher:
         return hits
 
     def _sort_by_score(self, k: int) -> Any:
-        """Return a method handle query -> top k, with ties by document number. It is fast, because it skips blocks."""
+        """Return a method handle query -> top k, with ties by document number; fast, because Lucene skips blocks."""
         search = bind(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
         return bind(search, 1, k)
 

@@ -188,7 +188,7 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
     write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
-    with pytest.raises(UsageError, match="judgments are of documents, not passages; use `by=source`"):
+    with pytest.raises(UsageError, match="judgments are of source documents, not of passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
 
 

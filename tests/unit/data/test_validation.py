@@ -32,7 +32,7 @@ def findings(source: str, kind: str, **options: Any) -> Findings:
 def find_lines(found: Findings) -> dict[str, list[int]]:
     """Return {check: lines} of the findings; the line of a finding about the whole file is 0."""
     return {
-        check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.list_places(check)]
+        check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.list_problems(check)]
         for check in found.counts
     }
 
@@ -151,7 +151,7 @@ def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> N
     test = file(tmp_path, [{"_id": "9", "text": " who wrote\tit? "}], "test")
     actual = findings(train, "queries", leak=test)
     assert actual.counts == {"leak": 1}
-    assert actual.list_places("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
+    assert actual.list_problems("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
     assert test in actual.compared
 
 
@@ -237,7 +237,7 @@ def test_damaged_compressed_data_is_a_finding(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
     actual = findings(file(tmp_path, data[: len(data) // 2]), "passages")
     assert actual.counts["unreadable"] == 1
-    assert "compressed data ends early; nothing after it was read" in actual.list_places("unreadable")[0][1]
+    assert "compressed data ends early; nothing after it was read" in actual.list_problems("unreadable")[0][1]
 
 
 def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_path: Path) -> None:

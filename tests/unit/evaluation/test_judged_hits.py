@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.checks import JudgedHits
+from drtk.data.checks import JudgedHitCounter
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
 from drtk.mining.mine import Miner
@@ -93,13 +93,15 @@ def test_manifest_of_mined_examples_has_the_number_of_judged_hits(folder: Path) 
 
 
 def test_one_judged_document_is_enough() -> None:
-    judged = JudgedHits("a", {"q1": {"29": 1}, "q2": {"31": 0}})
+    judged = JudgedHitCounter("a", {"q1": {"29": 1}, "q2": {"31": 0}})
     assert not judged.add("q1", ["D29"])
     assert not judged.add("unjudged", ["29"])
     assert judged.describe_problem() == PROBLEM
     assert judged.add("q2", ["30", "31"])
     assert judged.describe_problem() is None
-    by_passage = JudgedHits("a", {"q": {"x": 1}})
+    by_passage = JudgedHitCounter("a", {"q": {"x": 1}})
     by_passage.add("q", ["x#0"])
-    assert str(by_passage.describe_problem()).endswith("; judgments are of documents, not passages; use `by=source`")
-    assert JudgedHits("a", {"q": {"x": 1}}, to_document=parse_document_id).add("q", ["x#0"])
+    assert str(by_passage.describe_problem()).endswith(
+        "; the judgments are of source documents, not of passages; use `by=source`"
+    )
+    assert JudgedHitCounter("a", {"q": {"x": 1}}, to_document=parse_document_id).add("q", ["x#0"])

@@ -265,7 +265,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
         ("tfidf", "`method=tfidf` requires `tokenizer`"),
         ("bprop", "`method=bprop` requires `model`"),
         ("idf {model} --collect --merge", "--collect and --merge cannot be combined"),
-        ("idf {model} --merge", "INPUT is only valid for computing weights; --merge joins the files"),
+        ("idf {model} --merge", "INPUT is only valid for computing weights; --merge sums the files"),
         ("idf {model} --set learning_rate=1", "`learning_rate` requires --train"),
         ("idf {model} --set saturation=sqrt", "--set saturation requires --method bprop"),
         ("idf {model} --set k1=1.2", "--set k1 requires --method bm25"),

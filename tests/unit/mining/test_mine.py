@@ -320,11 +320,11 @@ def test_judgments_of_documents_are_detected(
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
     with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `by=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="judgments are of documents, not passages; use `by=source`"):
+    with pytest.raises(DrtkError, match="the judgments are of source documents, not of passages; use `by=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --by source" in capfd.readouterr().err
+    assert "the judgments are of source documents, not of passages; use --by source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"

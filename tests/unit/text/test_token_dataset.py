@@ -233,7 +233,7 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
         (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; add them with `drtk continue-"),
         (["weights"], passage("p2"), "2: passage 'p2' has no 'weights'; add them with `drtk termweight`"),
         (["weights", "title_weights"], passage("p2", title="t", weights=[1] * 4), "2: passage 'p2' has no 'title_"),
-        (["weights"], passage("p2", weights=[1, 2]), "has 2 weights for the 4 word pieces .* makes of its text"),
+        (["weights"], passage("p2", weights=[1, 2]), "has 2 weights for the 4 word pieces of its text"),
         (
             ["weights"],
             passage("p2", weights=[1] * 4, title="ab", title_weights=[1]),
@@ -310,7 +310,7 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
     path = tmp_path / "c.jsonl"
     path.write_text('{"_id":"a","text":"a b c"}\n{"_id":\n')
     for name, problem in (
-        ("-", "<stdin>: a corpus that is tokenized must be a file"),
+        ("-", "<stdin>: the corpus must be a file"),
         (str(tmp_path / "none.jsonl"), r"none.jsonl: No such file or directory"),
         (str(path), r"c.jsonl:2: "),
     ):
