@@ -24,10 +24,10 @@ def init_model(
     from drtk.data.readers import read_passages
     from drtk.models.checkpoint import save_encoder, save_pretrained_model
     from drtk.models.init_model import init_encoder, init_generator, train_tokenizer
-    from drtk.runtime.progress import track_progress
+    from drtk.runtime.progress import track
     from drtk.runtime.streams import count_lines
 
-    passages = track_progress(
+    passages = track(
         read_passages(source, tracker=job.tracker, side_files=job.side_files),
         "init-model",
         total=count_lines(source),

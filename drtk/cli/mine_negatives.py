@@ -36,9 +36,7 @@ def mine_negatives(
     ] = None,
     audit: Annotated[
         str | None,
-        make_option(
-            "--audit FILE", "File for the reasons why candidates were kept or dropped, one JSON line per query."
-        ),
+        make_option("--audit FILE", "File for the reason why each candidate was kept or dropped, as JSONL."),
     ] = None,
     report: Annotated[
         str | None,

@@ -12,15 +12,8 @@ from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
-MAY_DIFFER = (
-    *TRAINING_MAY_DIFFER,
-    "micro_batch_size",
-    "attention",
-    "compile",
-    "report_to",
-    "export_steps",
-    "eval_steps",
-)
+_VARYING = ("micro_batch_size", "attention", "compile", "report_to", "export_steps", "eval_steps")
+MAY_DIFFER = (*TRAINING_MAY_DIFFER, *_VARYING)
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 
 

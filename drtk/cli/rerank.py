@@ -159,7 +159,7 @@ class _VectorFolder:
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import ShardWriter
         from drtk.models.cross_encoder import identify_scorer
-        from drtk.runtime.manifest import is_up_to_date
+        from drtk.runtime.manifest import is_current
 
         settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
         self.job = FolderJob(
@@ -168,7 +168,7 @@ class _VectorFolder:
         self.job.recover()
         self._filter, self._dtype = job, dtype
         # An earlier run may have been killed after the vectors were finished and before the run was.
-        self._is_whole = job.resume and job.journal.exists() and is_up_to_date(folder, settings, program=job.command)
+        self._is_whole = job.resume and job.journal.exists() and is_current(folder, settings, program=job.command)
         if self._is_whole:
             return
         self.job.check()

@@ -189,9 +189,7 @@ def print_passages(
         ]
         if stores and None in passages and not has_warned:
             has_warned = True
-            log(
-                f"{', '.join(corpora)}: some retrieved passages are missing; check that this is the corpus of the index"
-            )
+            log(f"{', '.join(corpora)}: some retrieved passages are missing; is this the corpus of the index?")
         width = shutil.get_terminal_size().columns
         for line in format_passages(text, ranking, passages, width=width, highlight=highlight):
             print(line, flush=True)

@@ -238,9 +238,7 @@ def show(
     ] = False,
     top: Annotated[
         int,
-        make_option(
-            "--top N", "Number of words with the highest weights to list per passage (with --term-weights).", min=0
-        ),
+        make_option("--top N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
     ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,
@@ -255,7 +253,7 @@ def show(
         make_option("--preset NAME", "Show the model inputs and labels that this pre-training preset makes."),
     ] = None,
     model: Annotated[
-        str | None, make_option("--model MODEL", "Model whose tokenizer splits the passages (required with --preset).")
+        str | None, make_option("--model MODEL", "Model with the tokenizer to use (required with --preset).")
     ] = None,
     generator: Annotated[
         str | None,

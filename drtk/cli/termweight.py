@@ -71,7 +71,7 @@ def termweight(
     train: Annotated[
         str | None,
         make_option(
-            "--train EXAMPLES", "Train --model on these examples, and write the model to -o (deepct, deepimpact)."
+            "--train EXAMPLES", "Train --model on these examples; -o names the output folder (deepct, deepimpact)."
         ),
     ] = None,
     corpus: Annotated[

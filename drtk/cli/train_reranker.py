@@ -49,9 +49,7 @@ def train_reranker(
     ] = None,
     dev_run: Annotated[
         str | None,
-        make_option(
-            "--dev-run RUN", "TREC run of the --dev queries, which is reranked for evaluation.", panel=EVALUATION
-        ),
+        make_option("--dev-run RUN", "TREC run of the --dev queries, to be reranked in evaluation.", panel=EVALUATION),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,

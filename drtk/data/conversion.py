@@ -19,7 +19,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import find_inputs, is_up_to_date
+from drtk.runtime.manifest import find_inputs, is_current
 from drtk.runtime.progress import log
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _create_text_jobs(
         side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
         side.tracker.skip_bad = job.tracker.skip_bad
         side.recover()
-        if job.resume and is_up_to_date(output, recorded, program="convert"):
+        if job.resume and is_current(output, recorded, program="convert"):
             continue
         side.check()
         jobs.append((side, read))
@@ -133,17 +133,13 @@ class _TextLookup:
     @cached_property
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
-            raise UsageError(
-                "the output format contains the texts of queries, but the input only their ids; give `queries`"
-            )
+            raise UsageError("the input has no texts of queries, which the output format contains; give `queries`")
         return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
 
     @cached_property
     def _store(self) -> CorpusStore:
         if self._settings.corpus is None:
-            raise UsageError(
-                "the output format contains the texts of passages, but the input only their ids; give `corpus`"
-            )
+            raise UsageError("the input has no texts of passages, which the output format contains; give `corpus`")
         from drtk.data.corpus_store import CorpusStore
 
         self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})

@@ -33,7 +33,7 @@ from drtk.runtime.integrity import (
     record_files,
     replace_folder,
 )
-from drtk.runtime.progress import log, track_progress
+from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
 
 _BLOCK = 1 << 20
@@ -156,7 +156,7 @@ def _build(path: Path, folder: Path) -> None:
     try:
         hashes, offsets, lengths = array("Q"), array("Q"), array("I")
         lines = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, making / "corpus.jsonl")
-        for id, offset, length in track_progress(lines, "index corpus", unit="passages"):
+        for id, offset, length in track(lines, "index corpus", unit="passages"):
             hashes.append(hash_id(id))
             offsets.append(offset)
             lengths.append(length)

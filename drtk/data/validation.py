@@ -240,9 +240,7 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
             findings.add("score-order", line, problem)
         elif hit.score == above.score:
             findings.add(
-                "tie",
-                line,
-                f"ranks {above.rank} and {hit.rank} of query '{query_id}' have the same score, {hit.score:g}",
+                "tie", line, f"query '{query_id}' has score {hit.score:g} at ranks {above.rank} and {hit.rank}"
             )
     if [hit.rank for _, hit in ranked] != list(range(1, len(ranked) + 1)):
         findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' are not 1, 2, 3, …")

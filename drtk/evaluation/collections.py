@@ -15,7 +15,7 @@ from drtk.evaluation.judged_runs import evaluate_run, read_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import log, track_progress, warn
+from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import STANDARD
 
 MEASURES = "nDCG@10 R@100"
@@ -89,7 +89,7 @@ def evaluate_collections(
     builder = RankingBuilder.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     results: list[Evaluation] = []
-    for collection in track_progress(common, "eval", unit="collections", total=len(common)):
+    for collection in track(common, "eval", unit="collections", total=len(common)):
         evaluator = Evaluator(read_judgments(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))

@@ -138,7 +138,7 @@ def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: 
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
-def choose_queries(
+def choose_example_queries(
     first: Rankings, second: Rankings, judgments: Judgments, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
     """Return (query, why) of `count` example queries, alternating between better second system, better first, and ties.
@@ -365,7 +365,7 @@ def _build_examples(
         id = rankings.top_passages.get(query)
         return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 
-    queries = choose_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
+    queries = choose_example_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
     return [
         ExampleQuery(query, texts[query], why, (top_hit(names[0], pair[0], query), top_hit(names[1], pair[1], query)))
         for query, why in queries

@@ -21,7 +21,7 @@ from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.search import IndexGroup, RankingOptions, search
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import log, track_progress
+from drtk.runtime.progress import log, track
 
 Point = TypeVar("Point")
 
@@ -134,7 +134,7 @@ def find_fusion_weights(
         }
 
     points = sorted(iter_weights(len(runs), settings.step), key=max)
-    scores = grid_search(track_progress(points, "fuse", total=len(points), unit="weights"), rank, score)
+    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank, score)
     lines = [f"{','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}" for weights, value in scores]
     for line in lines:
         log(f"fuse: weights {line}")
@@ -188,6 +188,6 @@ def tune_bm25(
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
-    scores = grid_search(track_progress(grid, "tune", total=len(grid), unit="points"), rank, score)
+    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank, score)
     judged.check()
     return BM25Grid(score.name, scores, len(queries))

@@ -50,8 +50,8 @@ def _index_passages(
     with Progress("index", total=count_lines(sources[0]), unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
-    software = getattr(engine, "software", None)
-    facts = {"software": software()} if software else {}
+    get_versions = getattr(engine, "get_versions", None)
+    facts = {"software": get_versions()} if get_versions else {}
     return {"encoder": None, "corpus": resolve_path(sources[0]), **text.facts, **facts}
 
 

@@ -228,7 +228,7 @@ class CrossEncoderFilter(ContentFilter):
         for (pool, id), score in zip(missing, scores, strict=True):
             pool.set_value(id, self.name, float(str(score)))  # the shortest decimal that identifies a float32
 
-    def limit(self, pool: CandidatePool) -> float | None:
+    def get_limit(self, pool: CandidatePool) -> float | None:
         limits = [] if self.max_value is None else [self.max_value]
         if self._margin is not None:
             limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)

@@ -149,7 +149,7 @@ class ContentFilter:
         """Measure passages and store the values in their pools. ids: passage ids to measure, for each pool"""
         raise NotImplementedError
 
-    def limit(self, pool: CandidatePool) -> float | None:
+    def get_limit(self, pool: CandidatePool) -> float | None:
         """Return the limit for the query of `pool`; None if nothing is rejected."""
         return self.max_value
 
@@ -164,7 +164,7 @@ class ContentFilter:
         self.measure(pools, [[candidate.id for candidate in passages] for passages in candidates])
         for pool, passages in zip(pools, candidates, strict=True):
             rejections: list[Rejection] = []
-            if passages and (limit := self.limit(pool)) is not None:
+            if passages and (limit := self.get_limit(pool)) is not None:
                 values = [pool.values[candidate.id][self.name] for candidate in passages]
                 rejections = [
                     Rejection(candidate, self.name, value, limit)

@@ -127,11 +127,11 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
 class QueryBuffer:
     """Reader of the queries of a file in any order; buffers queries that precede a requested query in the file.
 
-    only: ids of the queries that may be requested; other queries are not buffered
+    allowed: ids of the queries that may be requested; other queries are not buffered
     """
 
-    def __init__(self, queries: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
-        self._queries, self._only = iter(queries), only
+    def __init__(self, queries: Iterable[MiningQuery], *, allowed: Container[str] | None = None) -> None:
+        self._queries, self._allowed = iter(queries), allowed
         self.buffered: dict[str, deque[MiningQuery]] = {}
 
     def take(self, query_id: str) -> MiningQuery | None:
@@ -154,7 +154,7 @@ class QueryBuffer:
         return list(self.buffered)
 
     def _buffer(self, record: MiningQuery) -> None:
-        if self._only is None or record.query_id in self._only:
+        if self._allowed is None or record.query_id in self._allowed:
             self.buffered.setdefault(record.query_id, deque()).append(record)
 
 
@@ -299,9 +299,9 @@ class QueryStream:
             skip_unknown_ids(read(name, path), path, self.tracker)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
-        only = None if self.allow_unjudged or self.sources.examples else self.judgments
+        allowed = None if self.allow_unjudged or self.sources.examples else self.judgments
         first = streams.pop(0) if self.indexes is None else self._iter_index_queries()
-        others = [QueryBuffer(stream, only=only) for stream in streams]
+        others = [QueryBuffer(stream, allowed=allowed) for stream in streams]
 
         def merge(records: Sequence[MiningQuery | None]) -> MiningQuery:
             merged = merge_queries([record for record in records if record is not None])

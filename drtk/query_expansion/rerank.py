@@ -25,7 +25,7 @@ from drtk.records import Expansion, Passage, Query
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import get_manifest_path, is_up_to_date, read_manifest
+from drtk.runtime.manifest import get_manifest_path, is_current, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expand_query, format_query
@@ -266,9 +266,7 @@ def select_queries(
     corpus_name = str(corpus)
     if index is not None and corpus is None:
         corpus_name = str(read_manifest(index).get("corpus") or index)
-    if job.resume and is_up_to_date(
-        path, job.settings, program=job.command
-    ):  # interrupted while writing the query files
+    if job.resume and is_current(path, job.settings, program=job.command):  # interrupted while writing the query files
         known = {entry["path"] for entry in job.tracker.inputs}
         inputs = read_json(get_manifest_path(path))["inputs"]
         job.tracker.inputs += [entry for entry in inputs if entry["path"] not in known]

@@ -22,7 +22,7 @@ from drtk.data.readers import read_queries
 from drtk.errors import DrtkError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import log, track_progress, warn
+from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import name_of
 from drtk.text.answers import MATCHERS, Contains
 from drtk.text.sentences import split_plain_sentences
@@ -176,9 +176,7 @@ def _iter_targets(
     query_ids = {query.id for query in all_questions}
     runs = iter_known_hits(run, queries=query_ids, corpus=store, depth=settings.depth, tracker=tracker)
     num_invalid = 0
-    for hits in track_progress(
-        skip_unknown_ids(runs, run, tracker), "targets", total=len(all_questions), unit="questions"
-    ):
+    for hits in track(skip_unknown_ids(runs, run, tracker), "targets", total=len(all_questions), unit="questions"):
         if hits.query_id not in answers:
             continue
         contains = MATCHERS[settings.match](answers[hits.query_id])

@@ -224,7 +224,7 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def is_up_to_date(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
+def is_current(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
     """Return whether `program` made this output with the same settings from the same inputs.
 
     An output made from stdin or a pipe is never up to date, because its input cannot be compared.
@@ -341,10 +341,8 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
     settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
     values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
-    paths = [
-        value if _is_existing_path(value) else value.partition("=")[2] for value in values if isinstance(value, str)
-    ]
-    return [value for value in paths if _is_existing_path(value) and not is_stream(value)]
+    paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    return [value for value in paths if _exists(value) and not is_stream(value)]
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -353,7 +351,7 @@ def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in find_inputs(lookups) if "files" in entry]
 
 
-def _is_existing_path(name: str) -> bool:
+def _exists(name: str) -> bool:
     try:
         return bool(name) and os.path.exists(name)
     except ValueError:  # a NUL character, so not a path

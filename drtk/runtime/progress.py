@@ -151,9 +151,7 @@ class Progress:
         self.close()
 
 
-def track_progress(
-    items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records"
-) -> Iterator[Item]:
+def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:
     """Yield the items and report progress."""
     with Progress(what, total=total, unit=unit) as progress:
         for item in items:

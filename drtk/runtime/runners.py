@@ -43,9 +43,7 @@ class RunnerSettings:
     """Settings for where a batch function runs: in this process, or on a Ray cluster."""
 
     runner: Literal["local", "ray"] = option("local", "Run in this process (local) or on Ray.", panel=HARDWARE)
-    ray_workers: int | None = setting(
-        None, "Number of Ray workers. [default: one per GPU, else one per core]", at_least=1
-    )
+    ray_workers: int | None = setting(None, "Number of Ray workers. [default: one per GPU, else per core]", at_least=1)
     ray_address: str = setting("", "Ray cluster address. [default: a local cluster]")
 
 

@@ -241,7 +241,7 @@ class TokenCorpusWriter:
                     f"compute them again with `drtk termweight` and `tokenizer` {self._tokenizer.name}"
                 ) from error
             try:
-                self._tokenizer.check(other)
+                self._tokenizer.check_same_pieces(other)
             except MismatchError as error:
                 raise MismatchError(f"{fields.location}: {error}") from error
             self._checked.add(fields.tokenizer)

@@ -79,7 +79,7 @@ class WordPieceTokenizer:
         vocabulary = self._pieces.get_vocab(with_added_tokens=False)
         return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
-    def check(self, other: WordPieceTokenizer) -> None:
+    def check_same_pieces(self, other: WordPieceTokenizer) -> None:
         """Raise MismatchError unless `other`, the tokenizer of the weights, returns the same word pieces."""
         if other.identity != self.identity:
             raise MismatchError(
@@ -290,7 +290,7 @@ class RecordedTokenizers:
                     raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new path") from error
                 tokenizer = None
             if self.replacement is not None and tokenizer is not None:
-                self.replacement.check(tokenizer)
+                self.replacement.check_same_pieces(tokenizer)
             tokenizer = self.replacement or tokenizer
             if tokenizer is None:
                 raise DrtkError("the weights have no tokenizer name; set `tokenizer`")

@@ -153,9 +153,9 @@ def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
     axis.tick_params(labelsize=10.5)
 
 
-def choose_point_style(at: int) -> dict[str, Any]:
-    """Return the color and marker of the run or model with index `at`."""
-    return {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 5}
+def choose_point_style(index: int) -> dict[str, Any]:
+    """Return the color and marker of the run or model with this index."""
+    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
 
 
 def draw_histograms(

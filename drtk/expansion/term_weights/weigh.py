@@ -34,7 +34,7 @@ from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_la
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import is_up_to_date, read_manifest_if_any
+from drtk.runtime.manifest import is_current, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
@@ -210,7 +210,7 @@ def make_weighting_plan(
     name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(WordPieceTokenizer(model or ""))
+        pieces.check_same_pieces(WordPieceTokenizer(model or ""))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 
@@ -341,7 +341,7 @@ def _collect_from_input(
             log_summary=False,
         )
         collect_job.recover()
-        if is_up_to_date(collect_job.output, collect_job.settings, program=collect_job.command):
+        if is_current(collect_job.output, collect_job.settings, program=collect_job.command):
             log(f"using the collection statistics in {collect_job.output}")
         else:
             log(f"collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")

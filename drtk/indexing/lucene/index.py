@@ -159,7 +159,7 @@ class LuceneIndex(LuceneSearcher):
         )
 
     @staticmethod
-    def software() -> dict[str, str]:
+    def get_versions() -> dict[str, str]:
         """Return the versions of Anserini and Java, for the manifest."""
         return {"anserini": parse_anserini_version(find_jar()), "java": str(find_java().version)}
 
@@ -178,7 +178,7 @@ class ImpactIndex(LuceneSearcher):
 
     reads: ClassVar[Literal["passages"]] = "passages"
     tunable: ClassVar[bool] = False
-    software = staticmethod(LuceneIndex.software)
+    get_versions = staticmethod(LuceneIndex.get_versions)
     _stopwords: frozenset[str] = frozenset()
 
     @classmethod

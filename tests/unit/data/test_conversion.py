@@ -37,7 +37,7 @@ def lines(path: Path, rows: list[Any]) -> str:
 
 
 @pytest.fixture
-def id_data(tmp_path: Path) -> Path:
+def data(tmp_path: Path) -> Path:
     """Return a folder with examples that contain ids, their corpus and their queries."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
     files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
@@ -49,51 +49,43 @@ def rows(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_examples_with_texts_are_split_into_corpus_queries_and_examples(id_data: Path) -> None:
-    corpus = {row["_id"]: row["text"] for row in rows(id_data / "corpus.jsonl")}
-    queries = {row["_id"]: row["text"] for row in rows(id_data / "queries.jsonl")}
+def test_examples_with_texts_are_split_into_corpus_queries_and_examples(data: Path) -> None:
+    corpus = {row["_id"]: row["text"] for row in rows(data / "corpus.jsonl")}
+    queries = {row["_id"]: row["text"] for row in rows(data / "queries.jsonl")}
     assert sorted(corpus.values()) == ["maybe", "no", "yes"]
-    examples = rows(id_data / "train.jsonl")
+    examples = rows(data / "train.jsonl")
     assert [queries[row["query_id"]] for row in examples] == ["who?", "what?"]
     assert [[corpus[id] for id in row["negatives"]] for row in examples] == [["no", "maybe"], ["no"]]
     assert examples[0]["scores"] == {"positives": [3.5], "negatives": [1.5, 2.5]}
     for name in ("train", "corpus", "queries"):
-        assert (id_data / f"{name}.jsonl.meta.json").exists()
+        assert (data / f"{name}.jsonl.meta.json").exists()
 
 
 @pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
-def test_texts_are_looked_up_for_formats_with_texts(id_data: Path, to: str) -> None:
-    with_texts = ["--corpus", str(id_data / "corpus.jsonl"), "--queries", str(id_data / "queries.jsonl")]
-    out = id_data / "out"
-    run(str(id_data / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
+def test_texts_are_looked_up_for_formats_with_texts(data: Path, to: str) -> None:
+    with_texts = ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
+    out = data / "out"
+    run(str(data / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
     assert b"who?" in out.read_bytes()
     assert (b'"maybe"' in out.read_bytes()) == (to != "simlm")
     back = [orjson.loads(line) for line in run(str(out), "--as", "examples").splitlines()]
-    for example, converted in zip(rows(id_data / "train.jsonl"), back, strict=True):
+    for example, converted in zip(rows(data / "train.jsonl"), back, strict=True):
         for key in ("query_id", "positives", "negatives"):
             assert converted[key] == example[key]
         assert converted.get("scores") == (example.get("scores") if to in ("simlm", "flag") else None)
 
 
-def test_missing_texts_are_an_error(id_data: Path) -> None:
-    train, corpus = str(id_data / "train.jsonl"), str(id_data / "corpus.jsonl")
-    with pytest.raises(UsageError, match="input only their ids; give `queries`"):
+def test_missing_texts_are_an_error(data: Path) -> None:
+    train, corpus = str(data / "train.jsonl"), str(data / "corpus.jsonl")
+    with pytest.raises(UsageError, match="output format contains; give `queries`"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
-    with pytest.raises(UsageError, match="input only their ids; give `corpus`"):
-        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(id_data / "queries.jsonl"))
-    few = lines(id_data / "few.jsonl", rows(id_data / "corpus.jsonl")[:1])
+    with pytest.raises(UsageError, match="output format contains; give `corpus`"):
+        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(data / "queries.jsonl"))
+    few = lines(data / "few.jsonl", rows(data / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):
-        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(id_data / "queries.jsonl"))
+        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(data / "queries.jsonl"))
     with pytest.raises(MismatchError, match="has no query"):
-        run(
-            train,
-            "--as",
-            "examples",
-            "--to",
-            "simlm",
-            "--queries",
-            lines(id_data / "none", [{"_id": "z", "text": "z"}]),
-        )
+        run(train, "--as", "examples", "--to", "simlm", "--queries", lines(data / "none", [{"_id": "z", "text": "z"}]))
 
 
 @pytest.mark.parametrize(

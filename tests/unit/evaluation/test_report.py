@@ -16,7 +16,7 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.report import choose_queries, describe_test, measure_overlap
+from drtk.evaluation.report import choose_example_queries, describe_test, measure_overlap
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 
@@ -92,10 +92,10 @@ def test_example_queries_show_both_sides() -> None:
     second = {"q0": ["x", "d0"], "q1": ["d1"], "q2": ["d2"], "q3": ["d3"]}
     judgments = {f"q{query}": {f"d{query}": 1} for query in range(4)}
     # the second is better on q2 (by 1) and q1 (by 1/2), the first on q0, both alike on q3
-    chosen = choose_queries(first, second, judgments, 4)
+    chosen = choose_example_queries(first, second, judgments, 4)
     assert chosen == [("q2", "second"), ("q0", "first"), ("q3", "alike"), ("q1", "second")]
-    assert choose_queries(first, second, judgments, 2) == chosen[:2]
-    assert len(choose_queries(first, second, judgments, 10)) == 4
+    assert choose_example_queries(first, second, judgments, 2) == chosen[:2]
+    assert len(choose_example_queries(first, second, judgments, 10)) == 4
 
 
 @pytest.fixture

@@ -90,9 +90,9 @@ def test_half_precision_is_summed_in_float32(how: str) -> None:
         loss, plain = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(plain.item(), rel=2e-3)
-    for found, expected in zip(compute_gradients(loss, leaves), compute_gradients(plain, leaves), strict=True):
-        assert found.dtype == expected.dtype
-        assert (found - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
+    for actual, expected in zip(compute_gradients(loss, leaves), compute_gradients(plain, leaves), strict=True):
+        assert actual.dtype == expected.dtype
+        assert (actual - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
 
 
 class LargestTensor(TorchDispatchMode):

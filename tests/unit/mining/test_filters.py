@@ -189,7 +189,7 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     check = CrossEncoderFilter(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
     pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
     check.measure([pool], [["a", "b"]])
-    assert check.limit(pool) == 4.25  # 7.5 - 3.25
+    assert check.get_limit(pool) == 4.25  # 7.5 - 3.25
     assert [check.is_beyond(pool.values[id]["ce"], 4.25) for id in "ab"] == [True, False]
     check.measure([pool], [["a", "b"]])
     assert len(judge.asked) == 4  # what was scored once is not scored again

@@ -126,12 +126,12 @@ def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -
     def items() -> Iterator[MiningQuery]:
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
-    aligned = QueryBuffer(items(), only={"a", "b", "c", "e"})
+    aligned = QueryBuffer(items(), allowed={"a", "b", "c", "e"})
     taken = [aligned.take(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
     assert sorted(aligned.buffered) == ["a", "e"]
     assert sorted(aligned.read_remaining()) == ["a", "e"]
-    assert sorted(QueryBuffer(items(), only={"a"}).read_remaining()) == ["a"]
+    assert sorted(QueryBuffer(items(), allowed={"a"}).read_remaining()) == ["a"]
 
 
 def test_all_unknown_ids_of_a_file_are_counted(cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
 from drtk.runtime.filter_job import BatchResult, FilterJob, Journal
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_up_to_date
+from drtk.runtime.manifest import is_current
 from drtk.runtime.streams import open_input, read_lines
 
 BATCH_SIZE = 10
@@ -162,7 +162,7 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
 
     run(tmp_path / "whole", replacing(""), settings=settings)
     assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
-    assert not is_up_to_date(str(tmp_path / "whole"), settings, program="copy")
+    assert not is_current(str(tmp_path / "whole"), settings, program="copy")
     (model / "model.safetensors").write_bytes(b"old")
     with pytest.raises(Interrupted):
         run(tmp_path / "out", replacing("d25"), settings=settings)

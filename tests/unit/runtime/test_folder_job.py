@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import folder_job
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_up_to_date, read_manifest
+from drtk.runtime.manifest import is_current, read_manifest
 from tests.run_commands import make_torchrun_variables, open_pipe
 
 
@@ -68,7 +68,7 @@ def test_a_finished_folder_has_a_manifest_and_is_replaced_only_with_force(tmp_pa
     entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
     times = {name: (out / name).stat().st_mtime_ns for name in ("ids.txt", "parts/0.bin")}
     assert manifest["files"] == {name: entry | {"mtime_ns": time} for name, time in times.items()}
-    assert is_up_to_date(str(out), {"depth": 3}, program="index")
+    assert is_current(str(out), {"depth": 3}, program="index")
     with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         make(out)
     job = begin(out, force=True)

@@ -20,8 +20,8 @@ from drtk.runtime.manifest import (
     describe_folder,
     find_inputs,
     get_manifest_path,
+    is_current,
     is_unchanged,
-    is_up_to_date,
     read_manifest,
     write_manifest,
 )
@@ -50,21 +50,21 @@ def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path)
     assert set(manifest) == expected
     assert manifest["settings"] == {"policy": "words", "sizes": [1, 2], "model": None}
     assert manifest["versions"]["python"].startswith("3.")
-    assert is_up_to_date(str(output), SETTINGS, program="chunk")
-    assert not is_up_to_date(str(output), SETTINGS, program="convert")
-    assert not is_up_to_date(str(output), SETTINGS | {"policy": "chars"})
+    assert is_current(str(output), SETTINGS, program="chunk")
+    assert not is_current(str(output), SETTINGS, program="convert")
+    assert not is_current(str(output), SETTINGS | {"policy": "chars"})
 
 
 def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compared_by_content(tmp_path: Path) -> None:
     source, output = write_output(tmp_path)
     os.utime(source, ns=(1, 1))
-    assert is_up_to_date(str(output), SETTINGS)
+    assert is_current(str(output), SETTINGS)
     for path, content in ((source, b"six\n"), (source, None), (output, b""), (output, None)):  # six: the same size
         before = path.read_bytes()
         path.unlink() if content is None else path.write_bytes(content)
-        assert not is_up_to_date(str(output), SETTINGS)
+        assert not is_current(str(output), SETTINGS)
         path.write_bytes(before)
-        assert is_up_to_date(str(output), SETTINGS)
+        assert is_current(str(output), SETTINGS)
 
 
 def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_matches(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_
     manifest = read_json(get_manifest_path(output))
     manifest["inputs"][0]["digest"] = None
     write_json(get_manifest_path(output), manifest)
-    assert is_up_to_date(str(output), SETTINGS)
+    assert is_current(str(output), SETTINGS)
     os.utime(source, ns=(1, 1))
-    assert not is_up_to_date(str(output), SETTINGS)
+    assert not is_current(str(output), SETTINGS)
     write_json(get_manifest_path(output), manifest | {"inputs": [{"path": "-", "bytes": 4, "digest": "x"}]})
-    assert not is_up_to_date(str(output), SETTINGS)
+    assert not is_current(str(output), SETTINGS)
 
 
 WEIGHTS = "1_Dense/model.safetensors"
@@ -182,13 +182,13 @@ def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> 
     manifest = read_json(get_manifest_path(output))
     manifest["inputs"].append(describe_folder(folder))
     write_json(get_manifest_path(output), manifest)
-    assert is_up_to_date(str(output), SETTINGS)
+    assert is_current(str(output), SETTINGS)
     (folder / "meta.json").write_bytes(b'{"kind": "index"}')
-    assert not is_up_to_date(str(output), SETTINGS)
+    assert not is_current(str(output), SETTINGS)
     (folder / "meta.json").unlink()
     folder.rmdir()
     folder.write_bytes(b"a file now")
-    assert not is_up_to_date(str(output), SETTINGS)
+    assert not is_current(str(output), SETTINGS)
 
 
 def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ def test_splits_of_words(tokenizer) -> None:
 
 def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
     one = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "a")))
-    one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "b"))))
+    one.check_same_pieces(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "b"))))
     with pytest.raises(MismatchError, match=r"word pieces of .*c, which differ from those of .*a"):
-        one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
+        one.check_same_pieces(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
 
