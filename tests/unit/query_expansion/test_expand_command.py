@@ -279,7 +279,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     assert "new" not in {row["query_id"] for row in expand(capfd, f"{call} --skip-bad 1")}
     assert "new" in {row["query_id"] for row in expand(capfd, f"{call} --set outside=draw")}
     write_rows(other, [{"_id": "q3", "text": "another one"}])
-    with pytest.raises(RecordError, match=r"other.jsonl:1: question 'q3' differs from 'q3' in"):
+    with pytest.raises(RecordError, match=r"other.jsonl:1: question 'q3' has another text in"):
         expand(capfd, f"{call} --set outside=draw")
 
 
