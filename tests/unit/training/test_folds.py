@@ -17,9 +17,9 @@ QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in 
 
 def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
     write_question_record(folder, questions, folds)
-    found = TrainedQuestions.read(folder, count=None if folds is None else 4)
-    assert found is not None
-    return found
+    results = TrainedQuestions.read(folder, count=None if folds is None else 4)
+    assert results is not None
+    return results
 
 
 def test_a_fold_depends_on_seed_and_question_alone() -> None:
