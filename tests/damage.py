@@ -390,14 +390,14 @@ def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> N
 
 def _read_contents(folder: Path) -> dict[str, Any]:
     """Return the contents of a folder's files. meta.json is parsed: its layout and key order do not matter."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for item in sorted(folder.rglob("*")):
         if item.is_file():
             data = item.read_bytes()
-            found[str(item.relative_to(folder))] = data
+            results[str(item.relative_to(folder))] = data
             if item.name == FOLDER_MANIFEST:
                 try:
-                    found[item.name] = orjson.loads(data)
+                    results[item.name] = orjson.loads(data)
                 except ValueError:
                     continue
-    return found
+    return results

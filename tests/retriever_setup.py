@@ -58,15 +58,15 @@ class MemoryCorpus:
 def make_examples(count: int = 12, *, seed: int = 0) -> list[Example]:
     """Return examples with three negatives and teacher scores. Query q1 has two positives; d0 also answers q5."""
     draw = random.Random(seed)
-    found = []
+    results = []
     for row in make_collection(count)[2]:
         number = int(row["query_id"][1:])
         positives = {1: ("d1", "d7"), 5: ("d0", "d5")}.get(number, (f"d{number}",))
         scores = {
             side: [draw.gauss(0, 2) for _ in range(n)] for side, n in (("positives", len(positives)), ("negatives", 3))
         }
-        found.append(Example(row["query_id"], positives, tuple(row["negatives"]), scores))
-    return found
+        results.append(Example(row["query_id"], positives, tuple(row["negatives"]), scores))
+    return results
 
 
 @dataclass

@@ -61,12 +61,12 @@ def write_real_passages(folder: Path, *, paragraphs: int) -> RealCorpus:
         ]
     corpus = write_rows(folder / "passages.jsonl", passages)
     model = shrink_vocabulary(corpus, start, folder / "minilm")
-    found = RealCorpus(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
+    real = RealCorpus(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
     weigh = ["termweight", corpus, "--set", "title=none", "--bare"]
-    run_command(*weigh, "--method", "bprop", "--model", model, "-o", found.bprop)
-    run_command(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", found.inv_freq)
-    run_command(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", found.tfidf)
-    return found
+    run_command(*weigh, "--method", "bprop", "--model", model, "-o", real.bprop)
+    run_command(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", real.inv_freq)
+    run_command(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", real.tfidf)
+    return real
 
 
 CUT = ["--max-tokens", str(PIECES), "--tokenizer"]
@@ -79,11 +79,11 @@ def _read_questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[s
         query, paragraph, _ = line.split("\t")
         if paragraph in paragraphs:
             judged[query] = paragraph
-    found = defaultdict(list)
+    questions = defaultdict(list)
     for row in read_rows(squad / "queries.jsonl.gz"):
         if row["_id"] in judged:
-            found[judged[row["_id"]]].append((row["text"], row["metadata"]["answers"][0]))
-    return found
+            questions[judged[row["_id"]]].append((row["text"], row["metadata"]["answers"][0]))
+    return questions
 
 
 def shrink_vocabulary(corpus: Path, model: str, folder: Path) -> Path:

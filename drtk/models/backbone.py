@@ -98,7 +98,7 @@ class BackboneAdapter:
         }
 
     def _build_row_mask(self, visible: Tensor) -> Any:
-        """Convert (B, L, L) bool to (B, 1, L, L): bool for sdpa, additive scores for eager attention."""
+        """Convert a mask, (B, L, L) bool, to (B, 1, L, L): bool for sdpa, additive for eager attention."""
         implementation = self.config._attn_implementation
         if implementation not in ("sdpa", "eager"):
             raise MismatchError(f"{implementation} attention does not support a mask per token; use `attention` sdpa")

@@ -98,7 +98,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
 def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
     """Write a model folder; untied encoders go into its subfolders `query` and `passage`.
 
-    SentenceTransformer loads either.
+    SentenceTransformer loads both layouts.
     """
     if len(towers) == 1:
         save_encoder(next(iter(towers.values())), folder)

@@ -107,7 +107,7 @@ def load_encoder(
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens as sentence-transformers does: the lesser of tokenizer limit and positions."""
+    """Return the maximum input length in tokens as sentence-transformers does: the minimum of tokenizer limit and positions."""
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(

@@ -70,7 +70,7 @@ class AttentionBackend:
     half: bool
 
     def check(self) -> None:
-        """Raise DrtkError if the device, the dtype or the installed packages do not support it."""
+        """Raise DrtkError if the device, the dtype or the installed packages do not support the implementation."""
         if not self.name.startswith("flash"):
             return
         if self.device.type != "cuda":

@@ -76,7 +76,7 @@ Role = Literal["query", "passage"]
 
 @dataclass(frozen=True)
 class EncodingConfig:
-    """How a model encodes texts and compares vectors; stored in `meta.json` as "encoding".
+    """Configuration of text encoding and similarity; stored in `meta.json` as "encoding".
 
     include_prompt: whether pooling includes the prompt tokens
     query_length, passage_length: maximum lengths in tokens
@@ -161,7 +161,7 @@ class ModelLayout:
     """The folders and the encoding configuration of a text encoder.
 
     backbone: folder of the transformer
-    encoding: with length 0 if the folder sets no length
+    encoding: encoding configuration; its lengths are 0 if the folder sets none
     dense: folders of the Dense modules between pooling and normalization
     strict: whether drtk trained the model, so overrides must not contradict `encoding`
     """

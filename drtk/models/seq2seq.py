@@ -91,7 +91,7 @@ class DecodingState:
     """The state of a batch during incremental decoding: key-value cache, attention mask and next-token logits.
 
     logits: (rows, vocabulary), logits of the next token
-    To generate several texts per input, call `repeat_rows` after the first step, which then runs once per input.
+    To generate several texts per input, call `repeat_rows` after the first step, so that each input is encoded once.
     """
 
     def __init__(

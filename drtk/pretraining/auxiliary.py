@@ -167,7 +167,7 @@ class BiEncoderWithDiffCSE(nn.Module):
         return all_reduce_sum(token_loss.count_labels({f"{role}_changed": slot}))
 
     def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the loss of some queries or passages by name, divided by `count`, the labels of all of them."""
+        """Return the loss of a chunk of queries or passages by name, divided by `count`, the labels of all chunks."""
         name = f"diffcse_{role}"
         token_loss: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})

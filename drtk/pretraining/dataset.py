@@ -144,7 +144,7 @@ class PretrainingCollator:
         return SlotBatch(**tensors)
 
     def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Return random matrices, (batch, tokens, tokens) bool, with a share of True at tokens and False at padding."""
+        """Return random attention masks, (batch, tokens, tokens) bool: True at a share of the tokens, False at padding."""
         batch, width = attention.shape
         visible, share = np.zeros((batch, width, width), bool), self._visible[name]
         for row, key in enumerate(keys):
@@ -288,7 +288,7 @@ class PretrainingData:
         return [collate(group) for group in groups if len(group) > 1]
 
     def check_slots(self) -> None:
-        """Log the share of rows without a text for a slot. Raises MismatchError for a slot without a text in all rows."""
+        """Log the share of rows without a text for a slot. Raises MismatchError if no row has a text for a slot."""
         examples = self.sample_slots(INSPECTED)
         total = len(examples)
         slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows

@@ -153,7 +153,7 @@ class CondenserHead(nn.Module):
         self.layers = adapter.create_layers(layers, init)
 
     def forward(self, inputs: DecoderInput, source: Tensor | None = None) -> Tensor:
-        """Return the hidden states, (B, L, H). source: (B, H), replaces the slot's own vector in `evaluate_losses`"""
+        """Return the hidden states, (B, L, H). source: text vectors, (B, H); None: the slot's own"""
         states, adapter = inputs.get_states(), inputs.adapter
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
@@ -234,7 +234,7 @@ class TwoStreamDecoder(nn.Module):
 
 
 def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
-    """Return the attention mask `visible` without padding and without the token itself; all attend to position 0.
+    """Return the attention mask `visible` without padding and without the token itself; all tokens attend to position 0.
 
     visible, result: (B, L, L) bool    attention: (B, L)
     """

@@ -70,7 +70,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
 
 
 def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
-    """Regroup the vectors of several batches into groups of GROUP_SIZE rows, with the flags of rows that have the text.
+    """Regroup the vectors of several batches into groups of GROUP_SIZE rows, with flags, True for rows with a text.
 
     batches: pairs of vectors, (rows, hidden), and flags, (rows,) bool, by slot
     The last group may be smaller. A group of a single row is dropped, because it has no negatives.

@@ -203,8 +203,7 @@ class ExampleBuilder:
 def load_views(composition: Composition, name: str) -> list[SlotView]:
     """Load the views of a slot with their options.
 
-    Raises UsageError for an unknown view or option, and unless example = "document" is combined with distinct spans of the view
-    "pair".
+    Raises UsageError for an unknown view or option, or if only one of example = "document" and spans = "distinct" is set.
     """
     slot = composition.slots[name]
     general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}

@@ -106,7 +106,7 @@ class TokenPrediction(nn.Module):
         return where & slot.present[:, None]
 
     def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
+        """Return the sum of the cross-entropies, a scalar. hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
         labels = F.pad(slot.original_ids[:, 1:], (0, 1)) if self.predicts_next else slot.original_ids
         return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
@@ -148,7 +148,7 @@ class EditDetection(nn.Module):
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
     def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
+        """Return the sum of the cross-entropies, a scalar. hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
         labels = self.build_labels(slot, input_ids)[where]
         logits = self.head(hidden[where]).float()
@@ -175,7 +175,7 @@ class CorrectiveLM(nn.Module):
         return slot.content & slot.present[:, None]
 
     def sum_losses(self, hidden: Tensor, slot: SlotBatch, input_ids: Tensor) -> Tensor:
-        """Return the sum of -log p(original). hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
+        """Return the sum of -log p(original), a scalar. hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
         rows, originals, copied = hidden[where], slot.original_ids[where], input_ids[where] == slot.original_ids[where]
         total = hidden.new_zeros((), dtype=torch.float32)

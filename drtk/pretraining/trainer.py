@@ -241,7 +241,7 @@ def pretrain(
     device: str = "auto",
     probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
-    """Pre-train the network, and let rank 0 write the encoder and heads into `folder`; return facts about the training by name.
+    """Pre-train, write the encoder and heads into `folder` (rank zero), and return statistics of the training by name.
 
     folder: output folder; training resumes from a checkpoint in the folder
     probe: function that returns a score of the encoder; the weights with the highest score are saved

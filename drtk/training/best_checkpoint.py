@@ -111,7 +111,7 @@ class TrainingEvaluator:
 
 @dataclass
 class BestEvaluation:
-    """Step and value of the best evaluation, and the number of evaluations since."""
+    """Step and value of the best evaluation, and the number of evaluations after it."""
 
     step: int
     value: float

@@ -35,7 +35,7 @@ class TrainingConfig:
         None, "Stop after N evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     precision: Precision = option(
-        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
+        "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
@@ -62,7 +62,7 @@ _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"neg
 
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
-    """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), by default those of SimLM's Table 12."""
+    """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
 
     loss: str = option(
         "infonce",
@@ -194,7 +194,7 @@ NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
-    """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), by default those of SimLM's Table 12."""
+    """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), with the defaults of SimLM's Table 12."""
 
     batch_size: int = option(
         64, "Queries (bce: pairs) per optimizer step, over all devices.", at_least=1, panel=TRAINING
@@ -284,7 +284,7 @@ def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
 @redeclare("eval_steps", "patience", no_effect=())
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
-    """Settings of `drtk train-generator`, by default lengths and learning rate of T5 in docs/methods/doc2query.md."""
+    """Settings of `drtk train-generator`, with the defaults of T5 in docs/methods/doc2query.md."""
 
     batch_size: int = option(64, "Pairs per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float = option(2.0, "Number of passes over the pairs.", at_least=1e-6, panel=TRAINING)

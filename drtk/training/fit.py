@@ -155,7 +155,7 @@ class ProgressCallback(TrainerCallback):
 class StepCallback(TrainerCallback):
     """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C.
 
-    is_in_pass: whether a forward or backward pass is running, where a smaller micro-batch reduces memory
+    is_in_pass: whether a forward or backward pass is running, whose memory a smaller micro-batch reduces
     is_interrupted: whether Ctrl-C was pressed
     """
 

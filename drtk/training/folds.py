@@ -88,9 +88,7 @@ class TrainedQuestions:
         assert self.count is not None
         digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
-            raise MismatchError(
-                f"the text of question '{query.id}' differs from that in {self.folder}; use the training questions"
-            )
+            raise MismatchError(f"question '{query.id}' has another text in {self.folder}; use the training questions")
         fold = self._folds.get(digest)
         if fold is not None:
             return fold

@@ -121,7 +121,7 @@ def split_held_out(pairs: TextPairs, fraction: float) -> tuple[Subset, Subset]:
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Return at most `limit` pairs in their order, sampled by a hash of the key and the pair's position within its key."""
+    """Return at most `limit` pairs in their order, sampled by a hash of the key and the pair's index among equal keys."""
     counts: dict[str, int] = {}
     ranked = []
     for index in range(len(pairs)):

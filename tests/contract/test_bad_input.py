@@ -312,7 +312,7 @@ def test_a_full_disk_is_reported_with_the_output_by_folder_commands_too(argument
     assert re.search(r"^drtk: out.*(File too large|requested and \d+ written)", lines[-1])  # the system's, or numpy's
 
 
-def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `drtk ARGUMENTS` as a user without write permission, even if the tests run as root.
 
     A successful command first imports all libraries, because that user may have no permission to read them.
@@ -347,16 +347,16 @@ def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path: Path) 
         # The input is torn in its first line: were it read, the complaint would be another.
         Path("in.jsonl").write_bytes(b"{torn")
         Path("in.jsonl").chmod(0o644)
-        outcome = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "locked/out")
+        outcome = run_as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "locked/out")
         assert (outcome.returncode, outcome.stderr) == (1, "drtk: locked/out: Permission denied\n")
         Path("in.jsonl").write_bytes(FIRST)
-        outcome = as_nobody("index", "in.jsonl", "--type", "bm25s", "-o", "locked/index")
+        outcome = run_as_nobody("index", "in.jsonl", "--type", "bm25s", "-o", "locked/index")
         assert outcome.returncode == 1
         assert outcome.stderr.endswith("drtk: locked/index: Permission denied\n")
         assert os.listdir("locked") == []
         Path("in.jsonl").chmod(0o000)
         if os.geteuid() == 0:
-            outcome = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "mine/out")
+            outcome = run_as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "mine/out")
             assert (outcome.returncode, outcome.stderr) == (1, "drtk: in.jsonl: Permission denied\n")
     finally:
         Path("locked").chmod(0o755)
@@ -387,7 +387,7 @@ def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
     assert sorted(os.listdir()) == ["first", "in.jsonl", "second"]
 
 
-def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
+def interrupt_conversion(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
     """Run a conversion, send it the signal `sign` while it waits for input after a batch; return the ended process."""
     running = subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", output),
@@ -413,7 +413,7 @@ def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("output", ["out", "out.zst"])
 def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signals, output: str) -> None:
-    running = interrupted(sign, output)
+    running = interrupt_conversion(sign, output)
     assert running.stderr is not None
     stderr = running.stderr.read().decode()
     if sign == signal.SIGINT:

@@ -57,7 +57,7 @@ def files_of(folder: Path, pattern: str) -> dict[str, bytes]:
     }
 
 
-def result(name: str, output: Path) -> object:
+def read_output(name: str, output: Path) -> object:
     """Return the output of a command, for comparison."""
     return files_of(output, CALLS[name].compares) if output.is_dir() else bytes_of(output)
 
@@ -169,11 +169,11 @@ def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collect
     if CALLS[name].input:
         noted = {entry["path"]: entry["digest"] for entry in manifest["inputs"]}
         assert noted.get(str(collection[CALLS[name].input])), "the input and its digest are in the manifest"
-    before = result(name, Path("out"))
+    before = read_output(name, Path("out"))
     rejected = run_in_process(*call)
     assert rejected.status == 1
     assert "out: exists already; --force replaces it" in rejected.err
-    assert result(name, Path("out")) == before
+    assert read_output(name, Path("out")) == before
     assert set(os.listdir()) == ({"out"} if Path("out").is_dir() else {"out", "out.meta.json"})
 
 
@@ -220,7 +220,7 @@ def test_skip_bad_skips_and_counts_bad_lines_up_to_the_limit(name: str, collecti
     outcome = run_successfully(*arguments(name, collection, "bad", "out"), "--skip-bad", "2", "--force")
     for line in (2, 6):
         assert f"skipped: bad:{line}: " in outcome.err
-    assert result(name, Path("out")) == result(name, Path("expected"))
+    assert read_output(name, Path("out")) == read_output(name, Path("expected"))
     assert read_manifest(Path("out"))["counts"]["skipped"] == 2
 
 
@@ -232,12 +232,12 @@ def test_compressed_input_and_a_named_pipe_give_the_same_as_a_file(name: str, co
     for extension, content in forms.items():
         Path(f"in{suffix}{extension}").write_bytes(content)
         run_successfully(*arguments(name, collection, f"in{suffix}{extension}", f"out{extension[1:]}"))
-        assert result(name, Path(f"out{extension[1:]}")) == result(name, Path("out"))
-    assert result(name, Path("out"))
+        assert read_output(name, Path(f"out{extension[1:]}")) == read_output(name, Path("out"))
+    assert read_output(name, Path("out"))
     with open_pipe(plain) as pipe:
         run_successfully(*arguments(name, collection, pipe, "piped"))
     if CALLS[name].streams:  # a table may name its source
-        assert result(name, Path("piped")) == result(name, Path("out"))
+        assert read_output(name, Path("piped")) == read_output(name, Path("out"))
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(FILTERS))

@@ -35,7 +35,7 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def extended_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the package with the files and lines of the page added."""
     folder = tmp_path_factory.mktemp("extended") / "copy"
     shutil.copytree(ROOT / "drtk", folder / "drtk", ignore=shutil.ignore_patterns("__pycache__"))
@@ -55,13 +55,13 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shell(extended: Path) -> Iterator[Shell]:
+def shell(extended_copy: Path) -> Iterator[Shell]:
     """Run a script in the folder of the copy, whose `drtk` imports the copy."""
-    server = Forkserver(extended.parent, PYTHONPATH=str(extended))
-    (extended.parent / "bin").mkdir()
-    (extended.parent / "bin" / "drtk").write_text(server.client)
-    (extended.parent / "bin" / "drtk").chmod(0o755)
-    yield lambda script: run_shell("-eu", "-c", script, folder=extended, PYTHONPATH=str(extended))
+    server = Forkserver(extended_copy.parent, PYTHONPATH=str(extended_copy))
+    (extended_copy.parent / "bin").mkdir()
+    (extended_copy.parent / "bin" / "drtk").write_text(server.client)
+    (extended_copy.parent / "bin" / "drtk").chmod(0o755)
+    yield lambda script: run_shell("-eu", "-c", script, folder=extended_copy, PYTHONPATH=str(extended_copy))
     server.stop()
 
 
@@ -73,15 +73,17 @@ def test_the_fusion_method_works_and_prints_what_the_page_says(shell: Shell) -> 
     assert re.search("unknown fusion method 'border'; choose from .*borda", outcome.stderr)
 
 
-def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended: Path, shell: Shell) -> None:
+def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended_copy: Path, shell: Shell) -> None:
     outcome = shell(block("sh masking")[1])
     expected = block("text masking")[1]
     assert (outcome.returncode, outcome.stdout) == (0, expected), outcome.stderr
     assert re.findall(r"(?:\[MASK\] ?)+", expected.splitlines()[3]) == ["[MASK] [MASK] [MASK] [MASK] "]
-    assert '"mlm"' in (extended / "encoder" / "log.jsonl").read_text(encoding="utf-8")
+    assert '"mlm"' in (extended_copy / "encoder" / "log.jsonl").read_text(encoding="utf-8")
     outcome = shell(block("sh objective")[1])
     assert (outcome.returncode, outcome.stdout) == (0, block("text objective")[1]), outcome.stderr
-    log = [json.loads(line) for line in (extended / "apart" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = [
+        json.loads(line) for line in (extended_copy / "apart" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     steps = [entry for entry in log if "loss" in entry]
     assert len(steps) == 3
     for entry in steps:  # two vectors at a distance d: log(1 + exp(-2 d^2)), at most log 2
@@ -107,19 +109,19 @@ def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended: P
     ],
 )
 def test_unknown_keys_of_the_additions_are_rejected(
-    extended: Path, shell: Shell, kind: str, old: str, new: str, message: str
+    extended_copy: Path, shell: Shell, kind: str, old: str, new: str, message: str
 ) -> None:
     preset = block(f"toml {kind}=")[1]
-    (extended / "changed.toml").write_text(preset.replace(old, new), encoding="utf-8")
+    (extended_copy / "changed.toml").write_text(preset.replace(old, new), encoding="utf-8")
     outcome = shell("drtk presets changed.toml --check")
     assert (outcome.returncode, outcome.stderr) == (2, f"drtk: changed.toml: {message}\n")
 
 
 @pytest.mark.parametrize("tool", [["check"], ["format", "--check"]])
-def test_the_examples_keep_the_rules_of_the_linter(tool: list[str], extended: Path) -> None:
+def test_the_examples_keep_the_rules_of_the_linter(tool: list[str], extended_copy: Path) -> None:
     files = [block(mark)[0] for mark, _, _ in EXAMPLES]
     command = [sys.executable, "-m", "ruff", *tool, "--config", str(ROOT / "pyproject.toml"), *files]
-    outcome = subprocess.run(command, cwd=extended, capture_output=True, text=True)
+    outcome = subprocess.run(command, cwd=extended_copy, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

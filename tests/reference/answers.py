@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 def tokens(text: str) -> list[str]:
     """Return runs of letters, digits and marks, and other characters, except separators and control characters."""
-    found: list[str] = []
+    results: list[str] = []
     word = ""
     for character in unicodedata.normalize("NFD", text):
         group = unicodedata.category(character)[0]
@@ -20,13 +20,13 @@ def tokens(text: str) -> list[str]:
             word += character
             continue
         if word:
-            found.append(word.lower())
+            results.append(word.lower())
         word = ""
         if group not in "ZC":
-            found.append(character.lower())
+            results.append(character.lower())
     if word:
-        found.append(word.lower())
-    return found
+        results.append(word.lower())
+    return results
 
 
 def contains_tokens(answer: str, text: str) -> bool:

@@ -67,13 +67,13 @@ def is_answer(query: BatchQuery, name: str, *, masking: Masking) -> bool:
 def negatives(batch: list[BatchQuery], number: int, *, masking: Masking) -> list[Vector]:
     """Return the in-batch negatives of query `number`: all passages except its positives (see `masking`)."""
     query = batch[number]
-    found = []
+    results = []
     for other, asked in enumerate(batch):
         for place, passage in enumerate(asked.passages):
             if (other, place) == (number, 0) or is_answer(query, asked.names[place], masking=masking):
                 continue
-            found.append(passage)
-    return found
+            results.append(passage)
+    return results
 
 
 def infonce(

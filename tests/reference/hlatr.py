@@ -61,7 +61,7 @@ def logits(
 
 def of_transformer(layers: nn.ModuleList) -> list[Layer]:
     """Convert torch's TransformerEncoderLayers, whose in_proj concatenates query, key and value weights."""
-    found = []
+    results = []
     for layer in layers:
         attention = layer.self_attn
         three = []
@@ -69,7 +69,7 @@ def of_transformer(layers: nn.ModuleList) -> list[Layer]:
             part = nn.Linear(weight.shape[1], weight.shape[0])
             part.weight, part.bias = nn.Parameter(weight), nn.Parameter(bias)
             three.append(part)
-        found.append(
+        results.append(
             Layer(*three, attention.out_proj, layer.norm1, layer.linear1, layer.linear2, layer.norm2)  # type: ignore[arg-type]
         )
-    return found
+    return results

@@ -53,14 +53,14 @@ def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def read_positives(place: Path, split: str) -> dict[str, str]:
+def read_positives(sample: Path, split: str) -> dict[str, str]:
     """Return the positive passage of each query of a split."""
-    lines = (place / "sample" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
+    lines = (sample / "sample" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
     return {line.split("\t")[0]: line.split("\t")[1] for line in lines}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the sample, a generator trained on its training split, and the corpus with five sampled queries per passage."""
     folder = tmp_path_factory.mktemp("generator")
     run("sample", folder / "sample")
@@ -82,16 +82,16 @@ def compute_word_f1(one: str, other: str) -> float:
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
-def test_generated_queries_match_their_passage_better_than_another(place: Path, capfd: pytest.CaptureFixture[str]):
-    held_out = read_positives(place, "test")
-    texts = {row["_id"]: row["text"] for row in read_rows(place / "sample" / "queries.jsonl")}
+def test_generated_queries_match_their_passage_better_than_another(sample: Path, capfd: pytest.CaptureFixture[str]):
+    held_out = read_positives(sample, "test")
+    texts = {row["_id"]: row["text"] for row in read_rows(sample / "sample" / "queries.jsonl")}
     gold = {held_out[query]: texts[query] for query in held_out}
-    passages = [row for row in read_rows(place / "sample" / "documents.jsonl") if row["_id"] in gold]
-    source = place / "unseen.jsonl"
+    passages = [row for row in read_rows(sample / "sample" / "documents.jsonl") if row["_id"] in gold]
+    source = sample / "unseen.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in passages))
-    given = ["--model", place / "trained", "--decode", "greedy", *DECODING, "--bare"]
-    run("doc2query", source, *given, "-o", place / "written.jsonl")
-    generated = {row["_id"]: row["queries"][0] for row in read_rows(place / "written.jsonl")}
+    given = ["--model", sample / "trained", "--decode", "greedy", *DECODING, "--bare"]
+    run("doc2query", source, *given, "-o", sample / "written.jsonl")
+    generated = {row["_id"]: row["queries"][0] for row in read_rows(sample / "written.jsonl")}
     ids = sorted(gold)
     order = np.random.default_rng(1).permutation(len(ids))
     other = {
@@ -100,7 +100,7 @@ def test_generated_queries_match_their_passage_better_than_another(place: Path, 
     own = np.array([compute_word_f1(generated[id], gold[id]) for id in ids])
     permuted = np.array([compute_word_f1(generated[other[id]], gold[id]) for id in ids])
     t, p = run_t_test(own - permuted), run_randomization_test(own - permuted, permutations=10_000, seed=1)
-    best = read_json(place / "trained" / "meta.json")["best"]
+    best = read_json(sample / "trained" / "meta.json")["best"]
     with capfd.disabled():
         print(f"\n{len(ids)} held-out passages, {len(set(generated.values()))} different queries, best {best}")
         print(
@@ -130,17 +130,17 @@ def search(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict[s
 
 
 @pytest.mark.parametrize("engine", ["bm25", "bm25s"])
-def test_print_the_effect_of_expansion_on_recall(place: Path, engine: str, capfd: pytest.CaptureFixture[str]):
+def test_print_the_effect_of_expansion_on_recall(sample: Path, engine: str, capfd: pytest.CaptureFixture[str]):
     if engine == "bm25":
         skip_without_lucene()
-    held_out = read_positives(place, "test")
-    questions = [row for row in read_rows(place / "sample" / "queries.jsonl") if row["_id"] in held_out]
-    queries = place / "test-queries.jsonl"
+    held_out = read_positives(sample, "test")
+    questions = [row for row in read_rows(sample / "sample" / "queries.jsonl") if row["_id"] in held_out]
+    queries = sample / "test-queries.jsonl"
     queries.write_text("".join(json.dumps(row) + "\n" for row in questions))
     results = {}
     for name, more in (("plain", []), ("expanded", ["--expand", "queries"])):
-        run("index", place / "corpus.jsonl", "--type", engine, *more, "-o", place / f"{engine}-{name}")
-        results[name] = search(place / f"{engine}-{name}", queries, held_out)
+        run("index", sample / "corpus.jsonl", "--type", engine, *more, "-o", sample / f"{engine}-{name}")
+        results[name] = search(sample / f"{engine}-{name}", queries, held_out)
     num_changed = sum(results["plain"][0][query] != results["expanded"][0][query] for query in held_out)
     with capfd.disabled():
         print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {num_changed}")

@@ -26,7 +26,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     files = PretrainingFiles.create(tmp_path_factory.mktemp("world"))
     for folder in (files.model, files.generator):
         config = json.loads((folder / "config.json").read_text())
@@ -35,10 +35,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     return files
 
 
-def pretrain(world: PretrainingFiles, output: Path, preset: str, *more: str) -> list[dict]:
+def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str) -> list[dict]:
     """Run drtk pretrain and return its log."""
-    named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *SCHEDULE, *more]
-    app(["pretrain", str(world.corpus), *named], standalone_mode=False)
+    named = ["--preset", preset, "--model", str(files.model), "-o", str(output), *SCHEDULE, *more]
+    app(["pretrain", str(files.corpus), *named], standalone_mode=False)
     return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
 
 
@@ -60,53 +60,53 @@ PRESETS = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "siml
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
-def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
+def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
+    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
     exact = ["--precision", "float32", "--set", "trainer=tf32=false", *generator]
-    on_gpu = get_losses(pretrain(world, tmp_path / "gpu", preset, *exact))
-    on_cpu = get_losses(pretrain(world, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
+    on_gpu = get_losses(pretrain(files, tmp_path / "gpu", preset, *exact))
+    on_cpu = get_losses(pretrain(files, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
 def test_bfloat16_is_the_default_with_float32_losses_and_weights(
-    preset: str, world: PretrainingFiles, tmp_path: Path
+    preset: str, files: PretrainingFiles, tmp_path: Path
 ) -> None:
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16 on this device")
-    generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    half_precision = get_losses(pretrain(world, tmp_path / "auto", preset, *generator))
-    exact = get_losses(pretrain(world, tmp_path / "exact", preset, *generator, "--precision", "float32"))
+    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
+    half_precision = get_losses(pretrain(files, tmp_path / "auto", preset, *generator))
+    exact = get_losses(pretrain(files, tmp_path / "exact", preset, *generator, "--precision", "float32"))
     assert half_precision != exact  # some operations use 16 bits
     assert half_precision == pytest.approx(exact, rel=0.03)
     assert all(value.dtype == torch.float32 for value in load_weights(tmp_path / "auto").values())
 
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
-def test_compiled_layers_give_the_same_losses(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
+def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
     compiled = get_losses(
-        pretrain(world, tmp_path / "compiled", preset, *exact, "--set", "compile=true", "--micro-batch-size", "4")
+        pretrain(files, tmp_path / "compiled", preset, *exact, "--set", "compile=true", "--micro-batch-size", "4")
     )
-    eager = get_losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
+    eager = get_losses(pretrain(files, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
-    pretrain(world, tmp_path / "both", preset, "--set", "compile=true")  # with bfloat16 too
+    pretrain(files, tmp_path / "both", preset, "--set", "compile=true")  # with bfloat16 too
     from transformers import AutoModel
 
     AutoModel.from_pretrained(tmp_path / "both")  # parameter names are those of uncompiled layers
 
 
-def test_fused_adamw_equals_plain_adamw(world: PretrainingFiles, tmp_path: Path) -> None:
+def test_fused_adamw_equals_plain_adamw(files: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
-    pretrain(world, tmp_path / "fused", "simlm-mlm", *exact)
-    pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--set", "fused=false")
+    pretrain(files, tmp_path / "fused", "simlm-mlm", *exact)
+    pretrain(files, tmp_path / "plain", "simlm-mlm", *exact, "--set", "fused=false")
     assert compute_max_difference(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
 
 
-def test_gradient_checkpointing_gives_the_same_losses(world: PretrainingFiles, tmp_path: Path) -> None:
+def test_gradient_checkpointing_gives_the_same_losses(files: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
-    one = get_losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--set", "gradient_checkpointing=true"))
-    assert one == pytest.approx(get_losses(pretrain(world, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
+    one = get_losses(pretrain(files, tmp_path / "again", "cotmae", *exact, "--set", "gradient_checkpointing=true"))
+    assert one == pytest.approx(get_losses(pretrain(files, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
 
 
 def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +135,12 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_training_with_liger_kernels_loss_gives_the_same_losses(
-    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("liger_kernel")
-    fused = get_losses(pretrain(world, tmp_path / "liger", "simlm-mlm"))
+    fused = get_losses(pretrain(files, tmp_path / "liger", "simlm-mlm"))
     monkeypatch.setattr(language, "_load_liger_loss", lambda: None)
-    assert fused == pytest.approx(get_losses(pretrain(world, tmp_path / "ours", "simlm-mlm")), rel=0.02)
+    assert fused == pytest.approx(get_losses(pretrain(files, tmp_path / "ours", "simlm-mlm")), rel=0.02)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "modernbert"])
@@ -161,12 +161,12 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_flash_attention_gives_the_losses_of_sdpa(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
+def test_flash_attention_gives_the_losses_of_sdpa(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
     pytest.importorskip("flash_attn")
-    generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    flash = get_losses(pretrain(world, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
-    usual = get_losses(pretrain(world, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
-    auto = get_losses(pretrain(world, tmp_path / "auto", preset, *generator))
+    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
+    flash = get_losses(pretrain(files, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
+    usual = get_losses(pretrain(files, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
+    auto = get_losses(pretrain(files, tmp_path / "auto", preset, *generator))
     assert flash == pytest.approx(usual, rel=0.03)
     assert auto == pytest.approx(flash, rel=1e-3)  # auto chooses flash attention if it is installed
 

@@ -56,7 +56,7 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     files = PretrainingFiles.create(tmp_path_factory.mktemp("world"))
     for folder in (files.model, files.generator):
         config = json.loads((folder / "config.json").read_text())
@@ -65,13 +65,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     return files
 
 
-def run(world: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
+def run(inputs: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
     start = [sys.executable, "-m"]
     if processes > 1:  # equals the command torchrun
         start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-    named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *SCHEDULE, *more]
+    named = ["--preset", preset, "--model", str(inputs.model), "-o", str(output), *SCHEDULE, *more]
     done = subprocess.run(
-        [*start, "drtk", "pretrain", str(world.corpus), *named],
+        [*start, "drtk", "pretrain", str(inputs.corpus), *named],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -86,16 +86,16 @@ def read_log(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("preset", RUNS)
-def test_two_processes_train_the_same_encoder_as_one(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    more = [str(world.generator) if word == "GENERATOR" else word for word in RUNS[preset]]
-    run(world, tmp_path / "one", preset, more, processes=1)
-    run(world, tmp_path / "two", preset, more, processes=2)
+def test_two_processes_train_the_same_encoder_as_one(preset: str, inputs: PretrainingFiles, tmp_path: Path) -> None:
+    more = [str(inputs.generator) if word == "GENERATOR" else word for word in RUNS[preset]]
+    run(inputs, tmp_path / "one", preset, more, processes=1)
+    run(inputs, tmp_path / "two", preset, more, processes=2)
     max_differences = []
     for file in sorted((tmp_path / "one").rglob("*.safetensors")):
         ours, theirs = load_file(file), load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
         assert ours.keys() == theirs.keys()
         max_differences += [float((ours[name].float() - theirs[name].float()).abs().max()) for name in ours]
-    before = load_file(world.model / "model.safetensors")
+    before = load_file(inputs.model / "model.safetensors")
     after = load_file(tmp_path / "one" / "model.safetensors")
     max_change = max(float((after[name] - before[name]).abs().max()) for name in after if name in before)
     assert max_change > 1e-3  # five steps of up to 1e-3, falling to 0
@@ -112,10 +112,10 @@ def test_two_processes_train_the_same_encoder_as_one(preset: str, world: Pretrai
 
 
 def test_a_batch_size_not_divisible_by_the_processes_is_a_one_line_error(
-    world: PretrainingFiles, tmp_path: Path
+    inputs: PretrainingFiles, tmp_path: Path
 ) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "drtk"]
-    named = ["pretrain", str(world.corpus), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
+    named = ["pretrain", str(inputs.corpus), "--preset", "mlm", "--model", str(inputs.model), "-o", str(tmp_path / "m")]
     done = subprocess.run(
         [*start, *named, "--batch-size", "7", "--max-steps", "1", "--max-length", "24", "--device", "cpu"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

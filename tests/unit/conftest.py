@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     from tests.pretraining_setup import PretrainingFiles  # it loads torch, which most tests do without
 
     return PretrainingFiles.create(tmp_path_factory.mktemp("world"))

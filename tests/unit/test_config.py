@@ -100,8 +100,8 @@ def test_a_preset_that_cannot_be_read_is_rejected(tmp_path: Path, content: bytes
 def test_a_preset_is_a_file_or_a_shipped_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('command = "chunk"\nsummary = "short"\n[settings]\nmax_words = 50\n')
-    found = load_preset(str(file))
-    assert (found.command, found.summary, found.settings) == ("chunk", "short", {"max_words": 50})
+    actual = load_preset(str(file))
+    assert (actual.command, actual.summary, actual.settings) == ("chunk", "short", {"max_words": 50})
     with pytest.raises(UsageError, match=r"unknown preset 'simlmm'; did you mean simlm"):
         load_preset("simlmm")
     with pytest.raises(DrtkError, match="No such file or directory") as caught:

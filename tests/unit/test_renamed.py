@@ -42,7 +42,7 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("train-retriever --lr 1", "--lr was renamed to --learning-rate"),
         ("train-retriever --batch 1", "--batch was renamed to --batch-size"),
@@ -72,10 +72,10 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("chunk --set punkt_mb=much", "--set punkt_mb: expected float, got 'much'"),
     ],
 )
-def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, told: str) -> None:
+def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, message: str) -> None:
     outcome = run_in_process(*call.split())
     assert outcome.status == 2
-    assert told in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
 
 

@@ -14,7 +14,7 @@ QUERIES = 60
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 60 queries, corpus, examples, judgments, a run of depth 10, a BEIR folder, and a model of each kind."""
     folder = tmp_path_factory.mktemp("training")
     write_collection(folder, QUERIES)

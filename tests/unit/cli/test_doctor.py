@@ -55,8 +55,8 @@ def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
     skip_without_lucene()
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")
-    *found, started = diagnosis._check_lucene()
-    assert [(each.what, each.state) for each in found] == [
+    *actual, started = diagnosis._check_lucene()
+    assert [(each.what, each.state) for each in actual] == [
         ("java runtime", "ok"),
         ("lucene jar", "ok"),
         ("pyjnius", "ok"),

@@ -22,7 +22,7 @@ from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encode")
     write_collection(folder, 300)
     save_tiny_encoder(folder / "model")
@@ -32,8 +32,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 WRITE = ShardWriter.write
 
 
-def encode(place: Path, output: Path, *more: str, source: str = "corpus.jsonl") -> None:
-    given = ["encode", str(place / source), "--model", str(place / "model"), "-o", str(output), "-q", *more]
+def encode(data: Path, output: Path, *more: str, source: str = "corpus.jsonl") -> None:
+    given = ["encode", str(data / source), "--model", str(data / "model"), "-o", str(output), "-q", *more]
     app(given, standalone_mode=False)
 
 
@@ -45,19 +45,19 @@ def vectors(folder: Path) -> dict[str, np.ndarray]:
     return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
 
 
-def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path: Path):
+def test_a_killed_run_resumes_to_the_uninterrupted_result(data: Path, tmp_path: Path):
     output, size = tmp_path / "killed", ["--set", "shard_size=30", "--set", "batch_tokens=256"]
-    call = ["encode", str(place / "corpus.jsonl"), "--model", str(place / "model")]
+    call = ["encode", str(data / "corpus.jsonl"), "--model", str(data / "model")]
     part = Path(f"{output}.part")
     kill_at(part / "00005.npy", *call, "-o", str(output), *size)
     assert not output.exists()
     assert 6 <= len(list(part.glob("*.npy"))) < 10
     with pytest.raises(DrtkError, match="interrupted run; use `resume`"):
-        encode(place, output, *size)
+        encode(data, output, *size)
     with pytest.raises(MismatchError, match="other settings"):
-        encode(place, output, "--resume", "--set", "shard_size=3")
-    encode(place, output, "--resume", *size)
-    encode(place, tmp_path / "whole", *size)
+        encode(data, output, "--resume", "--set", "shard_size=3")
+    encode(data, output, "--resume", *size)
+    encode(data, tmp_path / "whole", *size)
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert names == sorted(path.name for path in output.iterdir())
     assert len(names) == 21  # 10 shards of two files, and meta.json
@@ -67,12 +67,12 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
 
 
 def test_a_run_is_not_resumed_after_files_of_the_model_changed(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = save_tiny_encoder(tmp_path / "other", seed=2)
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
-        model = shutil.copytree(place / "model", tmp_path / f"model-{name}")
-        given = ["encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--set", "shard_size=100"]
+        model = shutil.copytree(data / "model", tmp_path / f"model-{name}")
+        given = ["encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--set", "shard_size=100"]
         with monkeypatch.context() as patch:
             patch.setattr(ShardWriter, "write", write_one)
             with pytest.raises(DrtkError, match="stopped here"):
@@ -83,7 +83,7 @@ def test_a_run_is_not_resumed_after_files_of_the_model_changed(
         shutil.copy(other / name, model / name)
         with pytest.raises(MismatchError, match=rf"started with other settings or files \(.*model-{name}\)"):
             run(*given, "--resume")
-        shutil.copy(place / "model" / name, model / name)  # the old content at another time
+        shutil.copy(data / "model" / name, model / name)  # the old content at another time
         run(*given, "--resume")
         assert find_changes(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == []
         shutil.copy(other / name, model / name)
@@ -96,25 +96,25 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
     WRITE(writer, *given, **options)
 
 
-def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):
-    encode(place, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
+def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path):
+    encode(data, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
     assert manifest["counts"] == {"passages": 300}
     assert manifest["role"] == "passage"
     assert [shard["rows"] for shard in manifest["shards"]] == [128, 128, 44]
-    assert manifest["encoder"]["model"] == str(place / "model")
+    assert manifest["encoder"]["model"] == str(data / "model")
     assert len(manifest["encoder"]["digest"]) == 32
     assert [shard.vectors.dtype for shard in read_shards(tmp_path / "v")] == [np.float16] * 3
 
 
-def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
-    (place / "queries.jsonl.gz").write_bytes(gzip.compress((place / "queries.jsonl").read_bytes()))
-    encode(place, tmp_path / "plain", "--role", "query", "--set", "shard_size=100", source="queries.jsonl")
+def test_queries_compressed_input_and_parts(data: Path, tmp_path: Path):
+    (data / "queries.jsonl.gz").write_bytes(gzip.compress((data / "queries.jsonl").read_bytes()))
+    encode(data, tmp_path / "plain", "--role", "query", "--set", "shard_size=100", source="queries.jsonl")
     merged: dict[str, np.ndarray] = {}
     for part in (1, 2):
         more = ("--role", "query", "--set", "shard_size=100", "--shard", f"{part}/2")
-        encode(place, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
+        encode(data, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
         merged |= vectors(tmp_path / f"{part}")
     plain = vectors(tmp_path / "plain")
     assert sorted(merged) == sorted(plain)
@@ -128,33 +128,33 @@ def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
     [(["--prompt", "B: "], "passage prompt"), (["--set", "title=none", "--max-length", "8"], "passage length, title")],
 )
 def test_parts_encoded_with_other_options_are_not_indexed_together(
-    place: Path, tmp_path: Path, options: list[str], names: str
+    data: Path, tmp_path: Path, options: list[str], names: str
 ) -> None:
-    model = shutil.copytree(place / "model", tmp_path / "m")
+    model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
-        encode(place, part, "--model", str(model), "--shard", f"{part.name}/2", *more)
+        encode(data, part, "--model", str(model), "--shard", f"{part.name}/2", *more)
     with pytest.raises(MismatchError, match=rf"model or settings differ from .* \({names}\)"):
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
-def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(place: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(place / "model", tmp_path / "m")
+def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(data: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
-        encode(place, part, "--model", str(model), "--shard", f"{part.name}/2", *prompt)
+        encode(data, part, "--model", str(model), "--shard", f"{part.name}/2", *prompt)
         recommend(model, document="A: ")
     run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
 def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(
-    place: Path, tmp_path: Path
+    data: Path, tmp_path: Path
 ) -> None:
-    model = shutil.copytree(place / "model", tmp_path / "m")
-    run("encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
+    model = shutil.copytree(data / "model", tmp_path / "m")
+    run("encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
     run("index", tmp_path / "v", "--type", "flat", "-o", tmp_path / "i")
     recommend(model, query="Q: ")
-    given = ["encode", place / "queries.jsonl", "--role", "query", "--model", model]
+    given = ["encode", data / "queries.jsonl", "--role", "query", "--model", model]
     run(*given, "--prompt", "", "-o", tmp_path / "q")
     run("search", tmp_path / "i", tmp_path / "q", "-o", tmp_path / "run")
     run(*given, "-o", tmp_path / "other")
@@ -167,31 +167,31 @@ def recommend(model: Path, **prompts: str) -> None:
     path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
 
 
-def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path):
+def test_what_cannot_be_meant_is_refused_before_work(data: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="`shard`: '5/4'"):
-        encode(place, tmp_path / "v", "--shard", "5/4")
+        encode(data, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
-        encode(place, tmp_path / "v", "--pooling", "median")
+        encode(data, tmp_path / "v", "--pooling", "median")
     assert not (tmp_path / "v").exists()
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"_id": "a", "text": "rivers"}\n{"_id": "b"}\n')
     with pytest.raises(RecordError, match=r"bad\.jsonl:2: 'text' is missing"):
-        encode(place, tmp_path / "v", source=str(bad))
-    encode(place, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
+        encode(data, tmp_path / "v", source=str(bad))
+    encode(data, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
     assert list(vectors(tmp_path / "v")) == ["a"]
     (tmp_path / "empty.jsonl").touch()
-    encode(place, tmp_path / "w", source=str(tmp_path / "empty.jsonl"))
+    encode(data, tmp_path / "w", source=str(tmp_path / "empty.jsonl"))
     assert read_shards(tmp_path / "w") == []
 
 
-def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_path: Path) -> None:
+def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data: Path, tmp_path: Path) -> None:
     for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
-        encode(place, tmp_path / name, *more)
+        encode(data, tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))
     np.testing.assert_allclose(cut, whole[:, :5], atol=1e-5)
     run("index", tmp_path / "cut", "--type", "exact", "-o", tmp_path / "index")
-    run("search", tmp_path / "index", place / "queries.jsonl", "-k", "3", "-o", tmp_path / "run")
-    encode(place, tmp_path / "asked", "--role", "query", source="queries.jsonl")
+    run("search", tmp_path / "index", data / "queries.jsonl", "-k", "3", "-o", tmp_path / "run")
+    encode(data, tmp_path / "asked", "--role", "query", source="queries.jsonl")
     asked = np.load(tmp_path / "asked" / "00000.npy")[:, :5]
     left, right = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (asked, cut))  # by cosine
     best = (left @ right.T).max(axis=1)
@@ -199,4 +199,4 @@ def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_p
     first = [float(row[4]) for row in rows if row[3] == "1"]
     np.testing.assert_allclose(first, best, atol=1e-5)
     with pytest.raises(MismatchError, match=r"`dimensions=500` must be at most 32, the dimension of"):
-        encode(place, tmp_path / "x", "--set", "dimensions=500")
+        encode(data, tmp_path / "x", "--set", "dimensions=500")

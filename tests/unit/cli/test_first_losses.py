@@ -15,7 +15,7 @@ from tests.tiny_models import save_tiny_cross_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write training examples, eight questions whose candidates have the same ranks, and a model of zeros."""
     folder = tmp_path_factory.mktemp("first")
     write_collection(folder, 40)
@@ -36,11 +36,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TOP1 = {"title": "A title", "text": "and a passage"}
 
 
-def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
+def first_loss(data: Path, output: Path, command: str, source: str, *more: str) -> float:
     """Return the logged loss of the first step, computed with the initial weights."""
-    named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
+    named = ["--queries", str(data / "queries.jsonl"), "--model", str(data / "zero"), "--max-length", "24"]
     once = ["--batch-size", "8", "--max-steps", "1", "--set", "log_steps=1", "--device", "cpu", "-o", str(output), "-q"]
-    app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)
+    app([*command.split(), str(data / source), *named, *once, *more], standalone_mode=False)
     return float(json.loads((output / "log.jsonl").read_text().splitlines()[0])["loss"])
 
 
@@ -58,17 +58,17 @@ def first_loss(place: Path, output: Path, command: str, source: str, *more: str)
     ],
 )
 def test_a_query_re_ranker_begins_with_the_losses_of_methods_7_5(
-    place: Path, tmp_path: Path, preset: tuple[str, ...], more: tuple[str, ...], loss: float
+    data: Path, tmp_path: Path, preset: tuple[str, ...], more: tuple[str, ...], loss: float
 ) -> None:
-    found = first_loss(place, tmp_path / "m", "rerank-queries train", "labeled.jsonl", *preset, *more)
-    assert found == pytest.approx(loss, abs=2e-6)
+    actual = first_loss(data, tmp_path / "m", "rerank-queries train", "labeled.jsonl", *preset, *more)
+    assert actual == pytest.approx(loss, abs=2e-6)
 
 
 @pytest.mark.parametrize("more", [("--loss", "bce"), ("--preset", "bert-passage-reranker")])
 def test_a_passage_re_ranker_that_tells_right_from_wrong_begins_at_ln_2(
-    place: Path, tmp_path: Path, more: tuple[str, ...]
+    data: Path, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     # Each pair is right with probability 1/2, whatever it is.
-    corpus = ["--corpus", str(place / "corpus.jsonl")]
-    found = first_loss(place, tmp_path / "m", "train-reranker", "examples.jsonl", *corpus, *more)
-    assert found == pytest.approx(math.log(2), abs=2e-6)
+    corpus = ["--corpus", str(data / "corpus.jsonl")]
+    actual = first_loss(data, tmp_path / "m", "train-reranker", "examples.jsonl", *corpus, *more)
+    assert actual == pytest.approx(math.log(2), abs=2e-6)

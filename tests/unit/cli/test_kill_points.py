@@ -146,8 +146,8 @@ COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, in
 def test_a_kill_at_any_call_is_recovered_from(name: str, tmp_path: Path) -> None:
     # In a process of its own: forks of this one, which may have imported torch, are slow.
     command = [sys.executable, "-m", __spec__.name, name]
-    found = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    actual = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)
+    assert actual.returncode == 0, actual.stderr
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ main.run()
 """
 
 
-def run_trip(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
+def run_doctor(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
     """Run a process in which `drtk doctor` executes `body`."""
     program = TRIP.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
     command = [sys.executable, "-c", program, "doctor"]
@@ -89,8 +89,8 @@ def interrupt_an_import() -> None:
 def test_each_error_has_its_status_and_its_line(
     trip: Callable[..., Any], act: Callable[[], Any], status: int, message: str
 ) -> None:
-    found = trip(act)
-    assert (found.status, found.err) == (status, message)
+    actual = trip(act)
+    assert (actual.status, actual.err) == (status, message)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), EOFError(), OSError("no number")])
@@ -100,7 +100,7 @@ def test_a_bug_is_raised(trip: Callable[..., Any], error: Exception) -> None:
 
 
 def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
-    found = run_trip(
+    actual = run_doctor(
         """
         import signal, time, weakref
         class Lock: pass
@@ -110,7 +110,7 @@ def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
         time.sleep(30)
         """
     )
-    assert (found.returncode, found.stderr) == (130, "drtk: interrupted\n")
+    assert (actual.returncode, actual.stderr) == (130, "drtk: interrupted\n")
 
 
 def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
@@ -118,28 +118,28 @@ def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
     os.close(read)
     with os.fdopen(write, "wb") as closed:
         for text in ("'x' * 1_000_000", "'x'"):  # the second fails when flushed at the end
-            found = run_trip(f"import sys; sys.stdout.write({text})", stdout=closed)
-            assert (found.returncode, found.stderr) == (141, "")
+            actual = run_doctor(f"import sys; sys.stdout.write({text})", stdout=closed)
+            assert (actual.returncode, actual.stderr) == (141, "")
 
 
 @pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>&- <&-", 1)])
 def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, status: int) -> None:
     line = f'echo \'{{"_id": "a", "text": "b"}}\' | "{sys.executable}" -m drtk chunk --policy words --no-sentences {closed}'
-    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert found.returncode == status
-    assert (found.stdout != "") == (status == 0)
+    actual = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert actual.returncode == status
+    assert (actual.stdout != "") == (status == 0)
     if status and "2" not in closed:
-        assert f"drtk: {'<stdin>' if '<' in closed else 'standard output'}: is closed; " in found.stderr
+        assert f"drtk: {'<stdin>' if '<' in closed else 'standard output'}: is closed; " in actual.stderr
 
 
 def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
     call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
-    found = subprocess.run(
+    actual = subprocess.run(
         call, capture_output=True, check=False, env=make_environment() | {"PYTHONIOENCODING": "ascii"}
     )
-    assert (found.returncode, found.stderr) == (0, b"")
-    assert b"text        caf\\xe9\n" in found.stdout
+    assert (actual.returncode, actual.stderr) == (0, b"")
+    assert b"text        caf\\xe9\n" in actual.stdout
 
 
 NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
@@ -173,9 +173,9 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
     ],
 )
 def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, message: str) -> None:
-    found = run_in_process(*arguments.split())
+    actual = run_in_process(*arguments.split())
     line = f"drtk: {command}: {message} drtk {command} --help\n" if command else f"drtk: {message} drtk --help\n"
-    assert (found.status, found.out, found.err) == (2, b"", line)
+    assert (actual.status, actual.out, actual.err) == (2, b"", line)
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,20 @@ def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, m
 def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:
     preset = tmp_path / "mine.toml"
     preset.write_text(f'command = "train-reranker"\n[settings]\n{setting}\n', encoding="utf-8")
-    found = run_in_process(*call.replace("PRESET", str(preset)).split())
-    assert found.status == 2
-    assert found.err.startswith(f"drtk: preset {preset}: {told}")
-    assert "--help" not in found.err
+    actual = run_in_process(*call.replace("PRESET", str(preset)).split())
+    assert actual.status == 2
+    assert actual.err.startswith(f"drtk: preset {preset}: {told}")
+    assert "--help" not in actual.err
 
 
 @pytest.mark.parametrize(("command", "option"), [("chunk", "--max-words"), ("mine-negatives", "--seed")])
 @pytest.mark.parametrize("value", ["1,000", "1.000", "1 000", "1e3", "1__000", "many", ""])
 def test_counts_with_other_separators_are_rejected(command: str, option: str, value: str) -> None:
-    found = run_in_process(command, option, value)
+    actual = run_in_process(command, option, value)
     told = f"invalid value for '{option}': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
-    assert found.status == 2
-    assert told in found.err
-    assert found.err.count("\n") == 1
+    assert actual.status == 2
+    assert told in actual.err
+    assert actual.err.count("\n") == 1
 
 
 def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:

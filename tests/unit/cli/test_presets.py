@@ -26,13 +26,13 @@ def test_a_printed_preset_is_its_file(capsys):
         assert content["summary"]
 
 
-def checked(capsys, name: str | None) -> str:
+def run_check(capsys, name: str | None) -> str:
     presets(name=name, check=True, command=None, quiet=False, verbose=False)
     return capsys.readouterr().out
 
 
 def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
-    lines = dict(line.split(": ", 1) for line in checked(capsys, None).splitlines())
+    lines = dict(line.split(": ", 1) for line in run_check(capsys, None).splitlines())
     assert list(lines) == list_preset_names()
     assert (
         lines["master"]
@@ -67,14 +67,14 @@ def test_a_preset_that_cannot_be_used_is_told_why(text, told, tmp_path, capsys):
     mine = tmp_path / "mine.toml"
     mine.write_text(text)
     with pytest.raises(UsageError, match=told):
-        checked(capsys, str(mine))
+        run_check(capsys, str(mine))
 
 
 def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
-    mine = tmp_path / "mine.toml"
+    actual = tmp_path / "mine.toml"
     text = load_preset("rom").text
-    mine.write_text(text)
-    assert checked(capsys, str(mine)) == f"{mine}: valid, 1 slot, 1 term; required passage fields: weights\n"
-    mine.write_text(text.replace("scale", "scael"))
+    actual.write_text(text)
+    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 term; required passage fields: weights\n"
+    actual.write_text(text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
-        checked(capsys, str(mine))
+        run_check(capsys, str(actual))

@@ -34,14 +34,14 @@ SCHEDULE = ["--max-steps", "8", "--set", "save_steps=2", "--learning-rate", "1e-
 
 
 def arguments(
-    world: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None
+    files: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None
 ) -> list[str]:
-    named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *QUICK, *map(str, more)]
-    return ["pretrain", str(corpus or world.corpus), *named]
+    named = ["--preset", preset, "--model", str(files.model), "-o", str(output), *QUICK, *map(str, more)]
+    return ["pretrain", str(corpus or files.corpus), *named]
 
 
-def pretrain(world: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> None:
-    app([*arguments(world, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
+def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> None:
+    app([*arguments(files, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
 
 
 def entries(folder: Path) -> list[dict]:
@@ -82,7 +82,7 @@ def ruin(trainer: Pretrainer) -> None:
 
 
 def fail(
-    world: PretrainingFiles, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
+    files: PretrainingFiles, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
 ) -> str:
     """Run pre-training with a hook before a step; return the error message."""
     plain = Pretrainer.training_step
@@ -95,7 +95,7 @@ def fail(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pretrainer, "training_step", training_step)
         with pytest.raises(DrtkError) as caught:
-            pretrain(world, output, preset, *SCHEDULE, *more)
+            pretrain(files, output, preset, *SCHEDULE, *more)
     assert caught.value.status == 1
     assert not (output / "meta.json").exists()
     message = name_options(str(caught.value))
@@ -118,19 +118,19 @@ def checkpoints(folder: Path) -> list[str]:
     ],
 )
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
-    preset: str, more: list[str], world: PretrainingFiles, tmp_path: Path
+    preset: str, more: list[str], files: PretrainingFiles, tmp_path: Path
 ):
-    more = [str(world.generator) if word == "GENERATOR" else word for word in more]
+    more = [str(files.generator) if word == "GENERATOR" else word for word in more]
     output = tmp_path / "failed"
-    fail(world, output, 6, cut_off, *more, preset=preset)
+    fail(files, output, 6, cut_off, *more, preset=preset)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         pretrain(
-            world, output, preset, *SCHEDULE, *more, "--resume", "--set", "weight_decay=0.5", "--learning-rate", "2e-3"
+            files, output, preset, *SCHEDULE, *more, "--resume", "--set", "weight_decay=0.5", "--learning-rate", "2e-3"
         )
     with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash while writing leaves it
-    pretrain(world, output, preset, *SCHEDULE, *more, "--resume")
-    pretrain(world, tmp_path / "whole", preset, *SCHEDULE, *more)
+    pretrain(files, output, preset, *SCHEDULE, *more, "--resume")
+    pretrain(files, tmp_path / "whole", preset, *SCHEDULE, *more)
     assert_equal_models(output, tmp_path / "whole")
     assert any("readers" in name for name in weights_of(output))
     assert [entry["step"] for entry in entries(output) if "loss" in entry] == list(range(1, 9))
@@ -141,9 +141,9 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
 
 
 def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
-    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert fail(world, tmp_path / "m", 6, full) == (
+    assert fail(files, tmp_path / "m", 6, full) == (
         "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
     )
@@ -151,9 +151,9 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     for more in (["--batch-size", "3"], ["--set", "warmup=2"], ["--max-length", "20"], ["--seed", "3"]):
         name = more[1].partition("=")[0] if more[0] == "--set" else more[0][2:].replace("-", "_")
         with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
-            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
+            pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
     more = "--resume --micro-batch-size 2 --set gradient_checkpointing=true --precision bfloat16 --learning-rate 1e-4".split()
-    app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
+    app(arguments(files, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
     assert "micro_batch_size 2 (was not given)" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
@@ -168,9 +168,9 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
 
 
 def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
-    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
+    pretrain(files, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
     forward, limit = PretrainingNetwork.forward, 3
 
     def limited(self: PretrainingNetwork, batch: Any, *given: Any, **named: Any) -> Any:
@@ -181,36 +181,36 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
         return forward(self, batch, *given, **named)
 
     monkeypatch.setattr(PretrainingNetwork, "forward", limited)
-    fail(world, tmp_path / "m", 6, cut_off, preset="qac-cocondenser")
+    fail(files, tmp_path / "m", 6, cut_off, preset="qac-cocondenser")
     limit = 6  # there is more memory now, but dropout is sampled part by part
-    pretrain(world, tmp_path / "m", "qac-cocondenser", *SCHEDULE, "--resume")
+    pretrain(files, tmp_path / "m", "qac-cocondenser", *SCHEDULE, "--resume")
     assert_equal_models(tmp_path / "m", tmp_path / "whole")
     assert read_json(tmp_path / "m" / "meta.json")["micro_batch"] == 3
 
 
 def test_out_of_memory_before_the_first_step_is_reported(
-    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
     with pytest.raises(
         DrtkError, match="cpu: out of memory; `gradient_checkpointing` or a smaller `max_length` may help"
     ):
-        pretrain(world, tmp_path / "m", "mlm", *SCHEDULE)
+        pretrain(files, tmp_path / "m", "mlm", *SCHEDULE)
 
 
-def test_a_checkpoint_whose_next_step_fails_is_removed(world: PretrainingFiles, tmp_path: Path):
-    message = fail(world, tmp_path / "m", 7, ruin)
+def test_a_checkpoint_whose_next_step_fails_is_removed(files: PretrainingFiles, tmp_path: Path):
+    message = fail(files, tmp_path / "m", 7, ruin)
     assert re.match(
         r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message
     )
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
-    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
+    pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
 
 
 def test_weights_that_are_not_finite_or_exploded_are_not_kept(
-    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     def burst(trainer: Pretrainer) -> None:
         """Make the update infinite, but not the loss."""
@@ -223,10 +223,10 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
             with torch.no_grad():
                 trainer.model.head.norm.weight.mul_(1e5)
 
-    assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
+    assert "is nan at step 7" in fail(files, tmp_path / "m", 6, burst)
     assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    assert fail(world, tmp_path / "n", 8, burst).startswith(
+    assert fail(files, tmp_path / "n", 8, burst).startswith(
         "a weight is NaN or infinite after step 8; try a lower --learning-rate"
     )
     assert not (tmp_path / "n" / "model.safetensors").exists()
@@ -236,24 +236,24 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
         patch.setattr(
             Pretrainer, "training_step", lambda self, *given, **named: (explode(self), step(self, *given, **named))[1]
         )
-        fail(world, tmp_path / "o", 8, cut_off)
+        fail(files, tmp_path / "o", 8, cut_off)
     assert "; no checkpoint is written; try a lower" in capsys.readouterr().err
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
 
 
-def test_checkpoints_made_without_token_types_are_rejected(world: PretrainingFiles, tmp_path: Path):
+def test_checkpoints_made_without_token_types_are_rejected(files: PretrainingFiles, tmp_path: Path):
     titles = ["--set", "title=segment"]
-    fail(world, tmp_path / "m", 6, cut_off, *titles)
+    fail(files, tmp_path / "m", 6, cut_off, *titles)
     begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
     content = read_json(begun)
     before = {name: value for name, value in content["settings"].items() if name != "title_types"}
     write_json(begun, content | {"settings": before})
     with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); use `force` to start over"):
-        pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
+        pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     write_json(begun, content)
-    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
+    pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     made = (tmp_path / "m" / "meta.json").stat().st_mtime_ns
-    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
+    pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
     assert (tmp_path / "m" / "meta.json").stat().st_mtime_ns == made
 
 
@@ -261,38 +261,38 @@ def test_checkpoints_made_without_token_types_are_rejected(world: PretrainingFil
 
 
 def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
-    world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
+    files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
 ):
-    rows = len(world.corpus.read_text().splitlines())
-    lines = dry_run(world, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
+    rows = len(files.corpus.read_text().splitlines())
+    lines = dry_run(files, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
     with pytest.raises(UsageError, match="--max-steps and --epochs cannot be combined"):
-        dry_run(world, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
+        dry_run(files, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 
 def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
-    world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
+    files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
 ):
-    rows = len(world.corpus.read_text().splitlines())
+    rows = len(files.corpus.read_text().splitlines())
     for more, share in (([], 0.1), (["--set", "held_out=4000"], 0.5)):
         out = int(share * rows)
-        lines = dry_run(world, capfd, "simlm-mlm", "--max-steps", "1", *more)
+        lines = dry_run(files, capfd, "simlm-mlm", "--max-steps", "1", *more)
         assert f"{rows - out} passages to train on, {out} held out" in lines
 
 
-def test_an_encoder_keeps_how_it_read_titles(world: PretrainingFiles, tmp_path: Path):
-    for title, wanted in (("segment", "segment"), ("none", "join")):
+def test_an_encoder_keeps_how_it_read_titles(files: PretrainingFiles, tmp_path: Path):
+    for title, expected in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
-        pretrain(world, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
+        pretrain(files, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
         (start,) = load_towers(str(model), overrides={}, untied=False).values()
         (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
-        assert (start.encoding.title, changed.encoding.title) == (wanted, "sep")
+        assert (start.encoding.title, changed.encoding.title) == (expected, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
-        assert read_layout(tmp_path / f"{title}-trained").encoding.title == wanted
+        assert read_layout(tmp_path / f"{title}-trained").encoding.title == expected
 
 
-def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
+def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(files: PretrainingFiles, tmp_path: Path):
+    pretrain(files, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
     from transformers import AutoModel, AutoTokenizer
 
     folders = [tmp_path / "m" / "step-1", tmp_path / "m"]
@@ -315,10 +315,10 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)
 
 
-def test_cocondenser_starts_from_a_condenser_with_its_head(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "one", "condenser", "--max-steps", "1")
+def test_cocondenser_starts_from_a_condenser_with_its_head(files: PretrainingFiles, tmp_path: Path):
+    pretrain(files, tmp_path / "one", "condenser", "--max-steps", "1")
     start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
-    pretrain(world, tmp_path / "two", "cocondenser", *start)
+    pretrain(files, tmp_path / "two", "cocondenser", *start)
     before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     head = [name for name in before if "readers.safetensors" in name]
     assert len(head) == 2 * 16  # two layers of 16 tensors
@@ -335,9 +335,9 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
-def test_encoders_of_every_family_are_trained(family: str, families: Path, world: PretrainingFiles, tmp_path: Path):
+def test_encoders_of_every_family_are_trained(family: str, families: Path, files: PretrainingFiles, tmp_path: Path):
     pretrain(
-        world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
+        files, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
     )
     assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
@@ -351,29 +351,29 @@ def test_encoders_of_every_family_are_trained(family: str, families: Path, world
     assert sum(name in before and not torch.equal(state[name], before[name]) for name in state) > 20
 
 
-def test_a_joint_generator_starts_from_its_model_and_is_saved(world: PretrainingFiles, tmp_path: Path):
-    joint = ["--generator", world.generator, *JOINT, "--max-steps", "1"]
+def test_a_joint_generator_starts_from_its_model_and_is_saved(files: PretrainingFiles, tmp_path: Path):
+    joint = ["--generator", files.generator, *JOINT, "--max-steps", "1"]
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     saved = {}
     for name, rate in (("still", "0"), ("trained", "1e-2")):
-        pretrain(world, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
+        pretrain(files, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
         saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
-    before = load_file(world.generator / "model.safetensors")
-    mine = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
-    assert sum("encoder.layer" in name for name in mine) == 16  # one layer; the encoder has four
-    assert all(torch.equal(value, before[name]) for name, value in mine.items())
+    before = load_file(files.generator / "model.safetensors")
+    actual = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
+    assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
+    assert all(torch.equal(value, before[name]) for name, value in actual.items())
     assert not torch.equal(saved["trained"][layer], saved["still"][layer])
     assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
 
 
 def test_contrasts_of_equal_texts_without_dropout_are_reported(
-    families: Path, world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    families: Path, files: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     cases = (("modernbert", "simcse", []), ("modernbert", "crop", []), ("bert", "simcse", []))
     warned = []
     for family, preset, more in (*cases, ("modernbert", "simcse", ["--set", "slots.two.view=crop"])):
         caplog.clear()
-        pretrain(world, tmp_path / "m", preset, "--model", families / family, "--dry-run", *more)
+        pretrain(files, tmp_path / "m", preset, "--model", families / family, "--dry-run", *more)
         warned.append([message for message in caplog.messages if "dropout" in message])
     assert [len(messages) for messages in warned] == [1, 0, 0, 0]
     assert warned[0][0].startswith(
@@ -384,18 +384,20 @@ def test_contrasts_of_equal_texts_without_dropout_are_reported(
 # rejected inputs
 
 
-def rejected(world: PretrainingFiles, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> str:
+def get_rejection(
+    files: PretrainingFiles, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None
+) -> str:
     """Return the message of a run that is rejected before anything is written."""
     with pytest.raises(DrtkError) as caught:
-        pretrain(world, folder / "m", preset, "--max-steps", "1", *more, corpus=corpus)
+        pretrain(files, folder / "m", preset, "--max-steps", "1", *more, corpus=corpus)
     assert not (folder / "m").exists()
     message = name_options(str(caught.value))
     assert "\n" not in message
     return message
 
 
-def change_corpus(world: PretrainingFiles, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    rows = read_rows(world.corpus)
+def change_corpus(files: PretrainingFiles, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    rows = read_rows(files.corpus)
     for row in rows:
         change(row)
     return write_rows(path, rows)
@@ -424,20 +426,20 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
 
 @pytest.mark.parametrize(("preset", "change", "message"), LACKING, ids=[each[2] for each in LACKING])
 def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(
-    preset: str, change: Callable[[dict[str, Any]], Any], message: str, world: PretrainingFiles, tmp_path: Path
+    preset: str, change: Callable[[dict[str, Any]], Any], message: str, files: PretrainingFiles, tmp_path: Path
 ):
-    assert message in rejected(world, tmp_path, preset, corpus=change_corpus(world, tmp_path / "c.jsonl", change))
+    assert message in get_rejection(files, tmp_path, preset, corpus=change_corpus(files, tmp_path / "c.jsonl", change))
 
 
 def test_short_passages_are_left_out_and_long_ones_cropped(
-    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     def change(row: dict[str, Any]) -> None:
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
-    corpus = change_corpus(world, tmp_path / "c.jsonl", change)
+    corpus = change_corpus(files, tmp_path / "c.jsonl", change)
     app(
-        arguments(world, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus),
+        arguments(files, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus),
         standalone_mode=False,
     )
     short = corpus.read_text().count('"river"')
@@ -447,22 +449,22 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
 
 
 def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
-    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
-    message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
+    message = get_rejection(files, tmp_path, "simlm", "--generator", other, "--model", other)
     assert "no trained masked-LM head; as generator, use a masked language model" in message
     assert "untrained" not in capsys.readouterr().err
-    pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
+    pretrain(files, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a randomly initialized one") == 1
-    message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
+    message = get_rejection(files, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* differs from the encoder's \(", message)
 
 
-def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp_path: Path):
+def test_a_probe_with_test_queries_only_is_rejected(files: PretrainingFiles, tmp_path: Path):
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     write_text(tmp_path / "probe" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
+    message = get_rejection(files, tmp_path, "mlm", "--dev", tmp_path / "probe")
     assert "has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test" in message
 
 
@@ -483,31 +485,31 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
 
 @pytest.mark.parametrize(("preset", "more", "message"), REJECTED, ids=[each[2] for each in REJECTED])
 def test_what_cannot_be_trained_is_rejected(
-    preset: str, more: Sequence[str], message: str, world: PretrainingFiles, tmp_path: Path
+    preset: str, more: Sequence[str], message: str, files: PretrainingFiles, tmp_path: Path
 ):
-    assert message in rejected(world, tmp_path, preset, *more)
+    assert message in get_rejection(files, tmp_path, preset, *more)
 
 
-def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: PretrainingFiles, tmp_path: Path):
-    message = rejected(world, tmp_path, "retromae", "--model", families / "modernbert")
+def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, files: PretrainingFiles, tmp_path: Path):
+    message = get_rejection(files, tmp_path, "retromae", "--model", families / "modernbert")
     assert "decoder 'two-stream' requires position embeddings, which modernbert lacks" in message
 
 
 # --dry-run
 
 
-def dry_run(world: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
-    paths = [str(world.corpus), "--preset", preset, "--model", str(world.model)]
+def dry_run(files: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
+    paths = [str(files.corpus), "--preset", preset, "--model", str(files.model)]
     return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch-size", "6", "--max-length", "32", *more)
 
 
-def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFiles, capfd: pytest.CaptureFixture[str]):
-    rows = len(world.corpus.read_text().splitlines())
+def test_a_dry_run_prints_terms_slots_parameters_and_tokens(files: PretrainingFiles, capfd: pytest.CaptureFixture[str]):
+    rows = len(files.corpus.read_text().splitlines())
     lines = [
         re.sub(r" +", " ", line.strip())
-        for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
+        for line in dry_run(files, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
     ]
-    encoder, decoder = world.prepare("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
+    encoder, decoder = files.prepare("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)
     assert lines[:3] == [
         "Terms of the loss",
@@ -531,19 +533,19 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
     ],
 )
 def test_a_dry_run_describes_every_kind_of_term(
-    preset: str, more: list[str], words: str, world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
+    preset: str, more: list[str], words: str, files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
 ):
-    assert words in dry_run(world, capfd, preset, *more)
+    assert words in dry_run(files, capfd, preset, *more)
 
 
 def test_a_dry_run_needs_no_output_and_touches_none(
-    world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    files: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     there = tmp_path / "there"
     there.mkdir()
     for output in ([], ["-o", str(there)], ["-o", str(tmp_path / "absent")], ["-o", str(there), "--skip-done"]):
-        assert "Terms of the loss" in dry_run(world, capfd, "mlm", *output)
+        assert "Terms of the loss" in dry_run(files, capfd, "mlm", *output)
     assert [item.name for item in tmp_path.iterdir()] == ["there"]
     assert not [*there.iterdir()]
     with pytest.raises(UsageError, match="--output is required"):
-        run_command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)
+        run_command(capfd, "pretrain", files.corpus, "--preset", "mlm", "--model", files.model)

@@ -161,29 +161,29 @@ for words in json.load(sys.stdin):
 
 def faulty_calls() -> list[tuple[str, str, str]]:
     """Return (command, arguments, error message) of the calls that are rejected before torch is imported."""
-    found = []
+    results = []
     for name, call in CALLS.items():
         words = call.split()
         for at, word in enumerate(words):
             if word.endswith((".jsonl", ".run", ".tsv")) or word == "vectors":
                 missing = [*words[:at], "none.file", *words[at + 1 :]]
-                found.append((name, " ".join(missing), "none.file: No such file or directory"))
+                results.append((name, " ".join(missing), "none.file: No such file or directory"))
         if "--model" in words:
-            found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
-        found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
-        found.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        found.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu or cuda"))
+            results.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
+        results.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
+        results.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
+        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu or cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
-            found.append((name, call.replace("examples.jsonl", "bm25.run"), message))
+            results.append((name, call.replace("examples.jsonl", "bm25.run"), message))
         if name != "termweight":
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
-            found.append((name, preset, "unknown preset 'nothing'"))
+            results.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
             message = "there is no objective; add an" if name == "pretrain" else "unknown key 'batch'; put settings"
-            found.append((name, bare, message))
-        found += rejected_calls(REJECTED, name)
-    return found
+            results.append((name, bare, message))
+        results += rejected_calls(REJECTED, name)
+    return results
 
 
 def rejected_calls(table: dict[str, dict[str, str]], name: str) -> list[tuple[str, str, str]]:

@@ -31,7 +31,7 @@ TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "m
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 60)
     save_tiny_cross_encoder(folder / "model")
@@ -48,18 +48,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for path in made.iterdir():
+    for path in data.iterdir():
         (tmp_path / path.name).symlink_to(path)
     return tmp_path
 
 
 def rankings(path: str) -> dict[str, list[tuple[str, float]]]:
-    found: dict[str, list[tuple[str, float]]] = {}
+    results: dict[str, list[tuple[str, float]]] = {}
     for query, _, id, _, score, _ in map(str.split, Path(path).read_text().splitlines()):
-        found.setdefault(query, []).append((id, float(score)))
-    return found
+        results.setdefault(query, []).append((id, float(score)))
+    return results
 
 
 def warnings_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -73,7 +73,7 @@ def run(*arguments: str) -> None:
     app([*arguments, "-q"], standalone_mode=False)
 
 
-def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path) -> None:
+def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(cwd: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
     before, after = rankings("run"), rankings("out")
     assert list(after) == list(before)
@@ -103,7 +103,7 @@ def test_documents_beyond_the_depth_stay_below_in_their_order() -> None:
     assert reorder(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
 
 
-def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(here: Path) -> None:
+def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(cwd: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"query_id": "q3", "positives": ["d3", "d4"], "negatives": ["d7", "d9"], "sources": {"negatives": ["x", "y"]}},
         {
@@ -116,22 +116,22 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     ]
     write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "--set", "title=none", "-o", "scored.jsonl")
-    found = read_rows("scored.jsonl")
-    assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
+    actual = read_rows("scored.jsonl")
+    assert [{**row, "scores": None} for row in actual] == [{**row, "scores": None} for row in rows]
     passages, queries, _ = make_collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
     expected = CrossEncoderScorer("model", settings=CrossEncoderSettings())(pairs)
-    assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
+    assert [*actual[0]["scores"]["positives"], *actual[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
     )
-    assert found[1]["scores"]["negatives"] == []
-    assert found[1]["scores"]["positives"] != [9.0]
+    assert actual[1]["scores"]["negatives"] == []
+    assert actual[1]["scores"]["positives"] != [9.0]
     run("score", "e.jsonl", *TEXTS, "--set", "title=none", "--set", "logits=true", "-o", "logits.jsonl")
     logit = read_rows("logits.jsonl")[0]["scores"]["positives"][0]
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_a_sample_of_the_examples_is_scored_evenly_spread(here: Path) -> None:
+def test_a_sample_of_the_examples_is_scored_evenly_spread(cwd: Path) -> None:
     rows = [{"query_id": f"q{at}", "positives": [f"d{at}"], "negatives": [f"d{59 - at}"]} for at in range(10)]
     write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "-o", "all.jsonl")
@@ -145,26 +145,26 @@ def test_a_sample_of_the_examples_is_scored_evenly_spread(here: Path) -> None:
             assert row["scores"][side] == pytest.approx(expected[side], abs=1e-5)
     # What is left out counts for nothing, and a fault is told with the line it has in the file.
     rows[4]["negatives"] = ["d999"]
-    (here / "e.jsonl").write_text("torn\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    (cwd / "e.jsonl").write_text("torn\n" + "".join(json.dumps(row) + "\n" for row in rows))
     run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "2", "-o", "fewer.jsonl")
     assert [row["query_id"] for row in read_rows("fewer.jsonl")] == ["q2", "q7", "q9"]
     with pytest.raises(RecordError, match=r"^e\.jsonl:6: the corpus has no 'd999'"):
         run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
 
 
-def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
-    lines = (here / "run").read_text().splitlines(keepends=True)[:24]
+def test_unknown_ids_are_told_with_file_line_and_number(cwd: Path) -> None:
+    lines = (cwd / "run").read_text().splitlines(keepends=True)[:24]
     bad = [*lines[:3], "q0 Q0 nowhere 4 26.5 t\n", *lines[3:], "q99 Q0 d1 1 1.0 t\n", "q98 Q0 d1 1 1.0 t\n"]
-    (here / "bad").write_text("".join(bad))
+    (cwd / "bad").write_text("".join(bad))
     with pytest.raises(RecordError, match=r"^bad:4: the corpus has no 'nowhere' \(2 more ids are unknown\)$"):
         run("rerank", "bad", *TEXTS, "-o", "out")
-    assert not (here / "out").exists()
+    assert not (cwd / "out").exists()
     run("rerank", "bad", *TEXTS, "--depth", "3", "-o", "shallow", "--skip-bad", "2")  # not among the first three
     assert list(rankings("shallow")) == ["q0", "q1"]
     run("rerank", "bad", *TEXTS, "-o", "out", "--skip-bad", "3")
-    (here / "good").write_text("".join(lines))
+    (cwd / "good").write_text("".join(lines))
     run("rerank", "good", *TEXTS, "-o", "expected")
-    assert (here / "out").read_bytes() == (here / "expected").read_bytes()
+    assert (cwd / "out").read_bytes() == (cwd / "expected").read_bytes()
     examples = [
         {"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]},
         {"query_id": "q99", "positives": ["d1"], "negatives": ["d98", "d97"]},
@@ -191,13 +191,13 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
     ],
 )
 def test_contradictory_options_and_swapped_inputs_are_rejected(
-    here: Path, call: str, error: type[DrtkError], message: str
+    cwd: Path, call: str, error: type[DrtkError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         run(*call.replace("TEXTS", " ".join(TEXTS)).split(" "), "-o", "out")
 
 
-def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_hint_at_swapped_queries_and_corpus(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_rows("bare.jsonl", ({"_id": row["_id"], "text": row["text"]} for row in read_rows("queries.jsonl")))
     run("rerank", "run", *TEXTS, "--depth", "2", "-o", "known.run")  # its manifest names the corpus
     for call in (["score", "examples.jsonl"], ["rerank", "run"], ["rerank", "known.run"]):
@@ -207,40 +207,40 @@ def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
-def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) -> None:
-    shutil.copytree(here / "model", here / "broken")
-    weights = load_file(here / "broken" / "model.safetensors")
+def test_a_logit_that_is_no_number_ends_the_work(cwd: Path, call: list[str]) -> None:
+    shutil.copytree(cwd / "model", cwd / "broken")
+    weights = load_file(cwd / "broken" / "model.safetensors")
     [bias] = [name for name, each in weights.items() if name.endswith("bias") and len(each) == 1]  # of the one logit
     weights[bias][:] = float("nan")
-    save_file(weights, here / "broken" / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, cwd / "broken" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DrtkError, match=r"^broken: a score is NaN or infinite in torch\.float32"):
         run(*call, *TEXTS[:4], "--model", "broken", "-o", "out")
-    assert not (here / "out").exists()
+    assert not (cwd / "out").exists()
 
 
-def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: Path) -> None:
+def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     model = ListReranker(ListRerankerConfig(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
-    save_list_reranker(model, here / "h")
+    save_list_reranker(model, cwd / "h")
     with pytest.raises(DrtkError, match=r"^h: the score of query '\w+' is NaN or infinite; check the model's weights$"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
 
 
-def test_another_corpus_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "own.jsonl").write_bytes((here / "corpus.jsonl").read_bytes())
+def test_another_corpus_makes_an_output_outdated(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (cwd / "own.jsonl").write_bytes((cwd / "corpus.jsonl").read_bytes())
     call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
     run(*call)
     write_rows("own.jsonl", [*read_rows("own.jsonl"), {"_id": "more", "text": "rivers"}])
     assert "drtk: score: out is out of date; changed: own.jsonl\n" in warnings_of(capfd, *call)
 
 
-def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
+def test_vectors_of_the_pairs_are_written_beside_the_run(cwd: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--set", "vector_dtype=float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
     assert rankings("out").keys() == rankings("plain").keys()
-    assert (here / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
-    meta = read_json(here / "v" / "meta.json")
+    assert (cwd / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
+    meta = read_json(cwd / "v" / "meta.json")
     assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
     found = PairVectors("v")
     scorer = CrossEncoderScorer("model")
@@ -252,39 +252,39 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
         run("index", "v", "--type", "exact", "-o", "index")
 
 
-def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # 180 queries are three batches of 64
-    lines = (here / "run").read_text().splitlines()
+    lines = (cwd / "run").read_text().splitlines()
     Path("long").write_text("".join(line.replace("q", f"r{copy}q", 1) + "\n" for copy in range(3) for line in lines))
     write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
-    mine = ["-o", "out", "--vectors", "v"]
-    kill_at(here / "v.part" / "00001.npy", *call, *mine)
-    assert not (here / "out").exists()
+    actual = ["-o", "out", "--vectors", "v"]
+    kill_at(cwd / "v.part" / "00001.npy", *call, *actual)
+    assert not (cwd / "out").exists()
     with pytest.raises(DrtkError, match="use `resume` to continue"):
-        run(*call, *mine)
-    assert "resuming out after" in warnings_of(capfd, *call, *mine, "--resume")
+        run(*call, *actual)
+    assert "resuming out after" in warnings_of(capfd, *call, *actual, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")
-    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
+    assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
     assert len(read_shards("v")) == len(read_shards("w")) == 3
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
         assert one.ids == other.ids
         assert (one.vectors == other.vectors).all()
-    manifests = [read_json(here / name / "meta.json") for name in "vw"]
+    manifests = [read_json(cwd / name / "meta.json") for name in "vw"]
     for fact in ("scorer", "dimension", "shards", "role"):
         assert manifests[0][fact] == manifests[1][fact]
-    assert "is up to date" in warnings_of(capfd, *call, *mine, "--skip-done")
+    assert "is up to date" in warnings_of(capfd, *call, *actual, "--skip-done")
 
 
-def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
-    (here / "dev" / "qrels").mkdir(parents=True)
-    (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
+    (cwd / "dev" / "qrels").mkdir(parents=True)
+    (cwd / "dev" / "qrels" / "dev.tsv").symlink_to(cwd / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     call += "--set depth=10 --batch-size 20 --max-steps 60 --set layers=1 --set eval_steps=20 --set log_steps=10 --dev dev --dev-run run".split()
     run(*call, "-o", "h")
-    log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (cwd / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert [entry["step"] for entry in log if "RR@10" in entry] == [0, 20, 40, 60]
     # The judged document stands at rank 1 to 5 of 10: log 10 = 2.30 where nothing is known, log 5 = 1.61 where that is.
@@ -292,11 +292,11 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     assert losses[-1] < 1.75
     run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
     before, after = rankings("run"), rankings("listed")
-    assert {query: {id for id, _ in found[:10]} for query, found in after.items()} == {
-        query: {id for id, _ in found[:10]} for query, found in before.items()
+    assert {query: {id for id, _ in actual[:10]} for query, actual in after.items()} == {
+        query: {id for id, _ in actual[:10]} for query, actual in before.items()
     }
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
-    best = read_json(here / "h" / "meta.json")["best"]
+    best = read_json(cwd / "h" / "meta.json")["best"]
     assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
     with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on 10 candidates"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
@@ -327,7 +327,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     run("rerank", "half.gz", "--vectors", "v", "--model", "h", "-o", "some")
     assert capfd.readouterr().err == ""
     assert Path("listed").read_bytes().startswith(Path("some").read_bytes())
-    (here / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
+    (cwd / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
     with pytest.raises(RecordError, match="deeper:2: v has no vector of document 'd59' for query 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
@@ -339,7 +339,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
 
 @pytest.mark.parametrize(("file", "named"), [("config.json", "config"), ("tokenizer_config.json", "tokenizer")])
 def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
-    here: Path, tmp_path: Path, file: str, named: str
+    cwd: Path, tmp_path: Path, file: str, named: str
 ) -> None:
     shutil.copytree("model", tmp_path / "m")
     trained = identify_scorer(str(tmp_path / "m"))
@@ -352,12 +352,12 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
     check_same_scorer("h", earlier, "v", made)  # earlier versions recorded weights only
 
 
-def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path) -> None:
+def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(cwd: Path) -> None:
     """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
-    model, vectors = load_list_reranker(here / "h"), PairVectors("v")
+    model, vectors = load_list_reranker(cwd / "h"), PairVectors("v")
     assert model.settings == ListRerankerConfig(
         width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
     )
@@ -366,7 +366,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     for query, found in before.items():
         names = [found[at][0] for at in order]
         permuted += "".join(f"{query} Q0 {id} {at + 1} {30 - at} t\n" for at, id in enumerate(names))
-    (here / "permuted").write_text(permuted)
+    (cwd / "permuted").write_text(permuted)
     run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
     run("rerank", "permuted", "--vectors", "v", "--model", "h", "-o", "alone")
     listed, alone = rankings("listed"), rankings("alone")
@@ -384,7 +384,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
 
 
 def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
-    here: Path, capfd: pytest.CaptureFixture[str]
+    cwd: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
     call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
@@ -392,19 +392,19 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     assert "excluded 24 queries without a positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
     )
-    assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
-    judged = (here / "qrels.tsv").read_text().splitlines(keepends=True)
-    (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
+    assert read_json(cwd / "h" / "meta.json")["counts"]["lists"] == 36
+    judged = (cwd / "qrels.tsv").read_text().splitlines(keepends=True)
+    (cwd / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
     assert "excluded 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
-    counts = read_json(here / "s" / "meta.json")["counts"]
+    counts = read_json(cwd / "s" / "meta.json")["counts"]
     assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
-    (here / "dev" / "qrels").mkdir(parents=True)
-    (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
+    (cwd / "dev" / "qrels").mkdir(parents=True)
+    (cwd / "dev" / "qrels" / "dev.tsv").symlink_to(cwd / "qrels.tsv")
     measured = ["--dev", "dev", "--dev-run", "run", "--set", "dev_queries=60", "-o", "measured"]
     said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
     assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
-    (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
+    (cwd / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
     with pytest.raises(
         DrtkError, match="run: there are no lists with a positive among the first 3 documents to train on"
     ):
@@ -422,7 +422,7 @@ SCORING = {
 
 @pytest.mark.parametrize("name", SCORING)
 def test_out_of_memory_names_the_option_that_scores_less_at_once(
-    here: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
@@ -437,38 +437,36 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
         run(*call, "--set", "batch_tokens=64", "--resume")
 
 
-def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lines = (here / "run").read_text().splitlines(keepends=True)
-    (here / "short").write_text("".join(line for line in lines if int(line.split()[3]) <= 6))
+def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = (cwd / "run").read_text().splitlines(keepends=True)
+    (cwd / "short").write_text("".join(line for line in lines if int(line.split()[3]) <= 6))
     for source in ("run", "short"):  # 12 and 6 documents of each query, of which 5 and 4 are scored
         for model, depth in (("model", "5"), ("other", "4")):
             call = ["rerank", source, *TEXTS[:4], "--model", model, "--depth", depth]
             run(*call, "--set", "logits=true", "--max-length", "24", "-o", f"{source}-{model}")
-    assert read_json(here / "run-other.meta.json")["counts"]["scored"] == {"depth": 4}
+    assert read_json(cwd / "run-other.meta.json")["counts"]["scored"] == {"depth": 4}
     for source in ("run", "short"):
         said = warnings_of(
             capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both"
         )
         assert f"{source}-other: reranked to depth 4; only the scores of the top 4 are normalized" in said
-    assert read_json(here / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
+    assert read_json(cwd / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
     whole, part = rankings("run-both"), rankings("short-both")
-    for query, found in part.items():
-        assert whole[query][:5] == found[:5]
+    for query, actual in part.items():
+        assert whole[query][:5] == actual[:5]
         assert len(whole[query]) == 12
-        rest = {id for id, _ in found[5:]}
+        rest = {id for id, _ in actual[5:]}
         assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
         assert rest <= {id for id, _ in whole[query][5:]}
     # ranks know no scale, and a run that was changed since says nothing of its own
     assert ": reranked to depth" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
-    (here / "run-other").write_text((here / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
+    (cwd / "run-other").write_text((cwd / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
     said = warnings_of(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
     assert said.count(": reranked to depth") == 1
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
-def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixture[str], call: list[str]) -> None:
+def test_passages_without_a_text_are_told(cwd: Path, capfd: pytest.CaptureFixture[str], call: list[str]) -> None:
     passages = read_rows("corpus.jsonl")
     pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):

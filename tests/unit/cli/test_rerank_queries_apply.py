@@ -19,7 +19,7 @@ from tests.tiny_models import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The collection, its labels, and a query reranker that has learned which words good expansions have."""
     folder = write_collection(tmp_path_factory.mktemp("apply"))
     # Rank 2 is taught as rank 50: next to 101, one rank is too small a margin to learn in so few steps.
@@ -31,11 +31,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(place: Path, output: Path, more: str, source: Path | list[dict] | None = None) -> Path:
+def call(data: Path, output: Path, more: str, source: Path | list[dict] | None = None) -> Path:
     """Run drtk rerank-queries apply on labeled.jsonl, another file, or rows; return the output folder."""
     if isinstance(source, list):
         source = write_rows(output.parent / "in", source)
-    files = f"{source or place / 'labeled.jsonl'} --queries {place}/queries.jsonl -o {output} -q"
+    files = f"{source or data / 'labeled.jsonl'} --queries {data}/queries.jsonl -o {output} -q"
     app(f"rerank-queries apply {files} {more}".split(), standalone_mode=False)
     return output
 
@@ -51,32 +51,32 @@ def ranks(folder: Path) -> list[int]:
 
 
 def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     accuracy: dict[str, str] = {}
-    for select, more in (("scorer", f"--model {place}/planted --device cpu"), ("oracle", ""), ("first", "")):
-        folder = call(place, tmp_path / select, f"--select {select} {more}")
+    for select, more in (("scorer", f"--model {data}/planted --device cpu"), ("oracle", ""), ("first", "")):
+        folder = call(data, tmp_path / select, f"--select {select} {more}")
         for kind in KINDS:
-            search = f"search {place}/bm25s {folder}/{kind}.jsonl -k 10 -o {tmp_path}/{select}.{kind}.run -q"
+            search = f"search {data}/bm25s {folder}/{kind}.jsonl -k 10 -o {tmp_path}/{select}.{kind}.run -q"
             run_command(capfd, *search.split())
         runs = " ".join(f"{tmp_path}/{select}.{kind}.run" for kind in KINDS)
         run_command(capfd, *f"fuse {runs} --method round-robin --top 10 -o {tmp_path}/{select}.run -q".split())
-        files = f"--answers {place}/queries.jsonl --corpus {place}/corpus.jsonl -q --measures"
+        files = f"--answers {data}/queries.jsonl --corpus {data}/corpus.jsonl -q --measures"
         accuracy[select] = run_command(capfd, *f"eval x={tmp_path}/{select}.run {files}".split(), "Answer@1 Answer@5")
     assert ranks(tmp_path / "scorer") == ranks(tmp_path / "oracle") == [1] * 72
     assert accuracy["scorer"].split()[-2:] == ["1.0000", "1.0000"]
     assert accuracy["scorer"] == accuracy["oracle"] != accuracy["first"]
 
 
-def test_candidates_are_ordered_by_rising_estimates(place: Path, tmp_path: Path) -> None:
-    folder = call(place, tmp_path / "all", f"--model {place}/planted --n-best 4")
+def test_candidates_are_ordered_by_rising_estimates(data: Path, tmp_path: Path) -> None:
+    folder = call(data, tmp_path / "all", f"--model {data}/planted --n-best 4")
     for row in read_rows(folder / "choices.jsonl"):
         assert row["estimates"] == sorted(row["estimates"])
         assert row["ranks"] == [1, 2, 101, 101]
 
 
-def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: Path, tmp_path: Path) -> None:
-    folder = call(place, tmp_path / "out", "--select oracle")
+def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(data: Path, tmp_path: Path) -> None:
+    folder = call(data, tmp_path / "out", "--select oracle")
     rows = read_rows(folder / "answer.jsonl")
     assert [row["_id"] for row in rows] == [f"q{n}" for n in range(24)]
     good = {row["query_id"]: row for row in make_collection()[2] if row["kind"] == "answer" and row["made"] == "good"}
@@ -92,10 +92,10 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
     assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"unexpanded": 0}
 
 
-def test_several_queries_of_a_question_are_written_by_rank(place: Path, tmp_path: Path, capfd: Capture) -> None:
-    rows = [row for row in read_rows(place / "labeled.jsonl") if row["kind"] == "title"]
+def test_several_queries_of_a_question_are_written_by_rank(data: Path, tmp_path: Path, capfd: Capture) -> None:
+    rows = [row for row in read_rows(data / "labeled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
-    folder = call(place, tmp_path / "out", "--select oracle --n-best 3", rows)
+    folder = call(data, tmp_path / "out", "--select oracle --n-best 3", rows)
     names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
     assert sorted(path.name for path in folder.glob("title*")) == names
     files = [{row["_id"]: row["expansion"] for row in read_rows(folder / name)} for name in names]
@@ -104,26 +104,26 @@ def test_several_queries_of_a_question_are_written_by_rank(place: Path, tmp_path
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
 
 
-def test_repeated_candidates_are_one_and_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
+def test_repeated_candidates_are_one_and_ties_go_to_the_first(data: Path, tmp_path: Path) -> None:
     rows = [row | {"rank": 9 - n} for n, row in enumerate(make_rows("a b", "a  b ", "c", "d"))]
-    folder = call(place, tmp_path / "out", "--select oracle --set max_candidates=2", rows)
+    folder = call(data, tmp_path / "out", "--select oracle --set max_candidates=2", rows)
     assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
     counts = read_json(folder / "meta.json")["counts"]
     assert (counts["candidates"], counts["distinct"]) == (4, 2)
     equal = [row | {"text": row["_id"], "rank": 7} for row in rows]
-    folder = call(place, tmp_path / "tied", "--select oracle", equal)
+    folder = call(data, tmp_path / "tied", "--select oracle", equal)
     assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
 
 
 def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     rows = make_rows("t0", "t1", "t2", "t3")
     rows[3]["query_id"] = "q1"
     with pytest.raises(DrtkError, match=r"/in: no candidate has \"decode\": \"greedy\""):
-        call(place, tmp_path / "out", "--select greedy", rows)
+        call(data, tmp_path / "out", "--select greedy", rows)
     rows[1]["decode"] = "greedy"  # the greedy text of q1 was blank
-    folder = call(place, tmp_path / "out", "--select greedy --force", rows)
+    folder = call(data, tmp_path / "out", "--select greedy --force", rows)
     texts = {row["_id"]: row["text"] for row in read_rows(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t1", "which thing was meant1 ?")
@@ -131,23 +131,23 @@ def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(
     assert message in capfd.readouterr().err
 
 
-def test_a_reserved_kind_is_rejected(place: Path, tmp_path: Path) -> None:
+def test_a_reserved_kind_is_rejected(data: Path, tmp_path: Path) -> None:
     rows = [row | {"kind": "choices"} for row in make_rows("t")]
     with pytest.raises(RecordError, match=r"in:1: 'kind' 'choices' is reserved: rerank-queries apply"):
-        call(place, tmp_path / "out", "--select first", rows)
+        call(data, tmp_path / "out", "--select first", rows)
 
 
 def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     texts = [" ".join(f"w{n}x{word}" for word in range(300)) for n in range(4)]
-    folder = call(place, tmp_path / "out", "--select concat", make_rows(*texts))
+    folder = call(data, tmp_path / "out", "--select concat", make_rows(*texts))
     row, *_ = read_rows(folder / "answer.jsonl")
     assert row["text"] == f"which thing was meant0 ? {' '.join(texts)}"
     assert row["expansion"] == ["e0", "e1", "e2", "e3"]
     assert "1 queries have more than 1,024 distinct words: drtk search accepts them" in capfd.readouterr().err
-    run_command(capfd, "search", place / "bm25s", folder / "answer.jsonl", "-o", tmp_path / "run", "-q")
-    folder = call(place, tmp_path / "cut", "--select concat --set max_clauses=1024", make_rows(*texts))
+    run_command(capfd, "search", data / "bm25s", folder / "answer.jsonl", "-o", tmp_path / "run", "-q")
+    folder = call(data, tmp_path / "cut", "--select concat --set max_clauses=1024", make_rows(*texts))
     words = read_rows(folder / "answer.jsonl")[0]["text"].replace(" ?", "").split()
     assert len(set(words)) == 1024
     assert "1 queries were cut to 1,024 distinct words" in capfd.readouterr().err
@@ -155,14 +155,14 @@ def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
 
 
 def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
     rows = [
         row
         for row in make_collection()[2]
         if row["query_id"] in ("q0", "q1") and (row["query_id"], row["kind"]) != ("q0", "title")
     ]
-    folder = call(place, tmp_path / "out", "--select first", rows)
+    folder = call(data, tmp_path / "out", "--select first", rows)
     assert [(row["_id"], row["text"]) for row in read_rows(folder / "title.jsonl")] == [
         ("q1", f"which thing was meant1 ? {next(row['text'] for row in rows if row['kind'] == 'title')}"),
         ("q0", "which thing was meant0 ?"),
@@ -178,22 +178,22 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"unexpanded": 67}
     assert (manifest["counts"]["questions"], manifest["counts"]["without a candidate"]) == (24, 22)
     # With several files, a question without candidates is in the first.
-    folder = call(place, tmp_path / "two", "--select first --n-best 2", rows)
+    folder = call(data, tmp_path / "two", "--select first --n-best 2", rows)
     files = [{row["_id"]: row["text"] for row in read_rows(folder / f"title.{at}.jsonl")} for at in (1, 2)]
     assert files[0]["q9"] == "which thing was meant9 ?"
     assert list(files[1]) == ["q1"]
 
 
-def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> None:
+def test_a_file_without_candidates_is_rejected(data: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("\n")
     with pytest.raises(DrtkError, match="in: contains no candidates; run `drtk expand-queries` first"):
-        call(place, tmp_path / "out", "--select first", tmp_path / "in")
+        call(data, tmp_path / "out", "--select first", tmp_path / "in")
     assert not (tmp_path / "out").exists()
 
 
-def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path) -> None:
+def test_no_model_library_is_loaded_without_a_model(data: Path, tmp_path: Path) -> None:
     script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
-    files = [place / "labeled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o", tmp_path / "out"]
+    files = [data / "labeled.jsonl", "--queries", data / "queries.jsonl", "-q", "-o", tmp_path / "out"]
     named = [sys.executable, "-c", script, "rerank-queries", "apply", *files, "--select", "oracle"]
     ran = subprocess.run(named, check=True, capture_output=True, text=True)
     assert not {"torch", "transformers"} & set(ran.stdout.split())
@@ -201,57 +201,57 @@ def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path)
 
 
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
-    train = f"rerank-queries train {place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
+    train = f"rerank-queries train {data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/encoder -q"
     more = f"--device cpu --set variant=rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app(f"{train} {more}".split(), standalone_mode=False)
-    named = f"--model title={tmp_path}/rd --model {place}/planted --device cpu --n-best 4"
-    known = call(place, tmp_path / "known", named)
+    named = f"--model title={tmp_path}/rd --model {data}/planted --device cpu --n-best 4"
+    known = call(data, tmp_path / "known", named)
     bare = [
         {key: value for key, value in row.items() if key not in ("top1", "rank")}
-        for row in read_rows(place / "labeled.jsonl")
+        for row in read_rows(data / "labeled.jsonl")
     ]
     with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"):
-        call(place, tmp_path / "out", named, bare)
-    found = call(place, tmp_path / "found", f"{named} --index {place}/bm25s", bare)
-    for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
-        assert mine["chosen"] == theirs["chosen"]
-        assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
+        call(data, tmp_path / "out", named, bare)
+    found = call(data, tmp_path / "found", f"{named} --index {data}/bm25s", bare)
+    for actual, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
+        assert actual["chosen"] == theirs["chosen"]
+        assert actual["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
     with pytest.raises(RecordError, match="no model for kind 'sentence'; give `model=sentence=DIR`, or one model"):
-        call(place, tmp_path / "one", f"--model title={tmp_path}/rd")
+        call(data, tmp_path / "one", f"--model title={tmp_path}/rd")
     # Two of the 4 titles of a question retrieve nothing; without texts, the passages of the others cannot be read.
-    passages = read_rows(place / "corpus.jsonl")
+    passages = read_rows(data / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": ""} for row in passages])
-    index = f"--index {place}/bm25s --corpus"
+    index = f"--index {data}/bm25s --corpus"
     message = r"blank.jsonl: none of the 48 passages that were read has a text; check that it is the right file"
     with pytest.raises(DrtkError, match=message):
-        call(place, tmp_path / "none", f"{named} {index} {blank}", bare)
+        call(data, tmp_path / "none", f"{named} {index} {blank}", bare)
     assert not (tmp_path / "none").exists()
     half = write_rows(tmp_path / "half.jsonl", [row | {"text": row["text"] * (row["_id"] != "d0")} for row in passages])
     capfd.readouterr()
-    call(place, tmp_path / "half", f"{named} {index} {half}", bare)
+    call(data, tmp_path / "half", f"{named} {index} {half}", bare)
     assert capfd.readouterr().err == f"drtk: {half}: 1 of the 48 passages that were read have no text\n"
 
 
 @pytest.mark.parametrize("stage", ["selecting", "writing", "finishing"])
 def test_an_interrupted_run_resumes_with_the_same_files(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setattr(rerank, "LISTS_PER_BATCH", 7)
-    more = f"--model {place}/planted --device cpu"
-    whole, output = call(place, tmp_path / "whole", more), tmp_path / "out"
+    more = f"--model {data}/planted --device cpu"
+    whole, output = call(data, tmp_path / "whole", more), tmp_path / "out"
     function = (4, rerank.QuerySelector, "__call__") if stage == "selecting" else (1, rerank, "write_queries")
     with fail_at_call(*function):
-        call(place, output, more)
+        call(data, output, more)
     assert not output.exists()
     with pytest.raises(DrtkError, match="contains an interrupted run; use `resume` to continue it"):
-        call(place, output, more)
+        call(data, output, more)
     if stage == "finishing":  # interrupted after the manifest of the selected candidates was removed
         get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
     select, calls = rerank.QuerySelector.__call__, []
     monkeypatch.setattr(rerank.QuerySelector, "__call__", lambda *batch: calls.append(1) or select(*batch))
-    call(place, output, f"{more} --resume")
+    call(data, output, f"{more} --resume")
     # 72 lists of candidates are 11 batches of 7, of which three were finished
     assert len(calls) == {"selecting": 8, "writing": 0, "finishing": 11}[stage]
     for path in whole.iterdir():
@@ -275,37 +275,37 @@ def test_an_interrupted_run_resumes_with_the_same_files(
     ],
 )
 def test_contradictory_options_are_rejected(
-    place: Path, tmp_path: Path, more: str, error: type[DrtkError], message: str
+    data: Path, tmp_path: Path, more: str, error: type[DrtkError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        call(place, tmp_path / "out", more.format(encoder=place / "encoder"))
+        call(data, tmp_path / "out", more.format(encoder=data / "encoder"))
     assert not (tmp_path / "out").exists()
 
 
-def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_path: Path) -> None:
+def test_candidates_without_a_question_or_a_label_are_named(data: Path, tmp_path: Path) -> None:
     for row, message in (
         ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
         ({"query_id": "q1"}, "in:1: 'e0' has no rank; run `drtk rerank-queries label` first"),
     ):
         with pytest.raises(RecordError, match=message):
-            call(place, tmp_path / "out", "--select oracle", [make_rows("a")[0] | row])
+            call(data, tmp_path / "out", "--select oracle", [make_rows("a")[0] | row])
         assert not (tmp_path / "out").exists()
 
 
-def test_candidates_of_a_question_must_be_adjacent(place: Path, tmp_path: Path) -> None:
+def test_candidates_of_a_question_must_be_adjacent(data: Path, tmp_path: Path) -> None:
     rows = [row | {"query_id": id} for row, id in zip(make_rows(*"abcde"), ["q0", "q0", "q1", "q0", "q3"], strict=True)]
     # The error names the line where the kind is repeated, not the line where other kinds of the question begin.
     between = [*rows[:3], rows[3] | {"_id": "t0", "kind": "title"}, *rows[3:]]
     for source, line in ((rows, 4), (between, 5)):
         message = f"in:{line}: candidates of query 'q0', kind 'answer', are not adjacent; sort the file by query"
         with pytest.raises(RecordError, match=message):
-            call(place, tmp_path / "out", "--select first", source)
+            call(data, tmp_path / "out", "--select first", source)
 
 
-def test_kinds_one_after_the_other_as_cat_joins_them(place: Path, tmp_path: Path) -> None:
+def test_kinds_one_after_the_other_as_cat_joins_them(data: Path, tmp_path: Path) -> None:
     rows = [row | {"query_id": f"q{n % 2}"} for n, row in enumerate(make_rows("a", "a", "a"))]
     rows[2]["kind"] = "title"
-    folder = call(place, tmp_path / "out", "--select first", rows)
+    folder = call(data, tmp_path / "out", "--select first", rows)
     # q0 and q1 have an answer, q0 has a title; all others are written without an expansion
     queries = {"answer.jsonl": 24, "title.jsonl": 24, "unexpanded": 22 + 23}
     assert read_json(folder / "meta.json")["queries"] == queries

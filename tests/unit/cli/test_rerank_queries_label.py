@@ -16,17 +16,17 @@ from tests.run_commands import Capture, fail_at_call
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_collection(tmp_path_factory.mktemp("label"))
 
 
 def label(
-    place: Path, output: Path, more: str = "", *, source: Path | list[dict] | None = None, quiet: bool = True
+    data: Path, output: Path, more: str = "", *, source: Path | list[dict] | None = None, quiet: bool = True
 ) -> list[dict]:
     """Run drtk rerank-queries label on expansions.jsonl, another file, or rows; return the labeled rows."""
     if isinstance(source, list):
         source = write_rows(output.parent / "in", source)
-    files = f"{source or place / 'expansions.jsonl'} --queries {place}/queries.jsonl --index {place}/bm25s -o {output}"
+    files = f"{source or data / 'expansions.jsonl'} --queries {data}/queries.jsonl --index {data}/bm25s -o {output}"
     app(f"rerank-queries label {files} {more} {'-q' * quiet}".split(), standalone_mode=False)
     return read_rows(output)
 
@@ -39,8 +39,8 @@ def write_question(folder: Path, *answers: str) -> str:
     return f"--queries {write_rows(folder / 'questions', [{'_id': 'q0', 'text': 'which?', 'answers': answers}])}"
 
 
-def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_path: Path) -> None:
-    rows = label(place, tmp_path / "out")
+def test_the_rank_is_that_of_the_first_passage_with_an_answer(data: Path, tmp_path: Path) -> None:
+    rows = label(data, tmp_path / "out")
     assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in make_collection()[2]]
     labels = {"rank": 0, "top1": 0, "depth": 100}
     assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, **labels} for row in make_collection()[2]]
@@ -50,35 +50,35 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_p
     assert first["q0#sentence#02"]["top1"] == {"title": "", "text": ""}  # nothing is found
 
 
-def test_depth_and_max_rank_say_what_counts_as_not_found(place: Path, tmp_path: Path) -> None:
-    rows = label(place, tmp_path / "out", "--depth 1 --set max_rank=250 --set top1=false")
+def test_depth_and_max_rank_say_what_counts_as_not_found(data: Path, tmp_path: Path) -> None:
+    rows = label(data, tmp_path / "out", "--depth 1 --set max_rank=250 --set top1=false")
     ranks = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
     assert [row["rank"] for row in rows] == [ranks[row["made"]] for row in make_collection()[2]]
     assert {row["depth"] for row in rows} == {1}
     assert not any("top1" in row for row in rows)
-    again = label(place, tmp_path / "again", "--set top1=false", source=tmp_path / "out")  # replaces the labels
+    again = label(data, tmp_path / "again", "--set top1=false", source=tmp_path / "out")  # replaces the labels
     assert {(row["depth"], row["made"], row["rank"]) for row in again} == {(100, *item) for item in RANKS.items()}
 
 
-def test_titles_are_searched_for_answers_with_match_title(place: Path, tmp_path: Path) -> None:
+def test_titles_are_searched_for_answers_with_match_title(data: Path, tmp_path: Path) -> None:
     question = write_question(tmp_path, "also0")
-    assert label(place, tmp_path / "text", question, source=[KEY0])[0]["rank"] == 101
-    assert label(place, tmp_path / "title", f"{question} --set match_title=true", source=[KEY0])[0]["rank"] == 1
+    assert label(data, tmp_path / "text", question, source=[KEY0])[0]["rank"] == 101
+    assert label(data, tmp_path / "title", f"{question} --set match_title=true", source=[KEY0])[0]["rank"] == 1
 
 
-def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_answers_may_be_patterns(data: Path, tmp_path: Path, capfd: Capture) -> None:
     question = write_question(tmp_path, "ANS[0-9]$", "a[", "ans0 of")
-    rows = label(place, tmp_path / "out", f"{question} --match regex", source=[KEY0])
+    rows = label(data, tmp_path / "out", f"{question} --match regex", source=[KEY0])
     assert rows[0]["rank"] == 2
     assert "query 'q0': 'a[' is not a valid regular expression and matches nothing" in capfd.readouterr().err
     with pytest.raises(RecordError, match="in:1: none of the answers of query 'q0' can be matched"):
-        label(place, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
+        label(data, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
 
 
 def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
-    place: Path, tmp_path: Path, capfd: Capture
+    data: Path, tmp_path: Path, capfd: Capture
 ) -> None:
-    label(place, tmp_path / "out", quiet=False)
+    label(data, tmp_path / "out", quiet=False)
     counts = read_json(tmp_path / "out.meta.json")["counts"]
     # 24 questions, 3 kinds of 4: a quality's text has one of two words, by its place
     texts = {(row["query_id"], row["text"]) for row in make_collection()[2]}
@@ -89,28 +89,28 @@ def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
 
 
 @pytest.fixture(scope="module")
-def lucene(place: Path) -> Path:
+def lucene(data: Path) -> Path:
     """Build a Lucene index of the collection."""
     skip_without_lucene()
-    folder = place / "lucene"
-    app(f"index {place}/corpus.jsonl --type bm25 -o {folder} -q".split(), standalone_mode=False)
+    folder = data / "lucene"
+    app(f"index {data}/corpus.jsonl --type bm25 -o {folder} -q".split(), standalone_mode=False)
     return folder
 
 
-def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp_path: Path) -> None:
-    mine = label(place, tmp_path / "out", f"--index {lucene}")
-    assert mine == read_rows(label_expansions(place))
+def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, data: Path, tmp_path: Path) -> None:
+    actual = label(data, tmp_path / "out", f"--index {lucene}")
+    assert actual == read_rows(label_expansions(data))
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = "--batch-size 7"
-    whole = label(place, tmp_path / "whole", more)
+    whole = label(data, tmp_path / "whole", more)
     with fail_at_call(20, Labeler, "_label"):
-        label(place, tmp_path / "out", more)
+        label(data, tmp_path / "out", more)
     assert read_json(tmp_path / "out.part.json")["records"] == 19 * 7
-    assert label(place, tmp_path / "out", f"{more} --resume") == whole
+    assert label(data, tmp_path / "out", f"{more} --resume") == whole
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -123,14 +123,14 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     ],
 )
 def test_candidates_of_questions_without_answers_are_rejected(
-    place: Path, tmp_path: Path, question: dict, message: str
+    data: Path, tmp_path: Path, question: dict, message: str
 ) -> None:
     questions = [{"_id": "q1", "text": "a", "answers": ["b"]}, {"_id": "q0", "text": "which?"} | question]
     named = f"--queries {write_rows(tmp_path / 'questions', questions)}"
     rows = [KEY0 | {"_id": f"e{n}", "query_id": f"q{n}"} for n in (1, 0)]
     with pytest.raises(RecordError, match=f"in:2: {message}"):
-        label(place, tmp_path / "out", named, source=rows)
-    assert len(label(place, tmp_path / "out", f"{named} --skip-bad 1 --force", source=rows)) == 1
+        label(data, tmp_path / "out", named, source=rows)
+    assert len(label(data, tmp_path / "out", f"{named} --skip-bad 1 --force", source=rows)) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,39 +141,39 @@ def test_candidates_of_questions_without_answers_are_rejected(
         ({"kind": "a/b"}, "in:1: 'kind' 'a/b' must be one word, usable as a file name"),
     ],
 )
-def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, message: str) -> None:
+def test_bad_candidates_are_named(data: Path, tmp_path: Path, change: dict, message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        label(place, tmp_path / "out", source=[KEY0 | change])
+        label(data, tmp_path / "out", source=[KEY0 | change])
     assert not (tmp_path / "out").exists()
 
 
-def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -> None:
+def test_an_index_without_its_passages_is_refused(data: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "moved.jsonl"
-    corpus.write_bytes((place / "corpus.jsonl").read_bytes())
+    corpus.write_bytes((data / "corpus.jsonl").read_bytes())
     app(f"index {corpus} --type bm25s -o {tmp_path}/index -q".split(), standalone_mode=False)
     corpus.unlink()
     index = f"--index {tmp_path}/index"
     with pytest.raises(MismatchError, match=r"index: corpus .*moved\.jsonl does not exist; give `corpus`"):
-        label(place, tmp_path / "out", index)
+        label(data, tmp_path / "out", index)
     other = write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
     with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of index"):
-        label(place, tmp_path / "out", f"{index} --corpus {other}")
-    assert len(label(place, tmp_path / "out", f"{index} --corpus {place}/corpus.jsonl --force")) == 288
+        label(data, tmp_path / "out", f"{index} --corpus {other}")
+    assert len(label(data, tmp_path / "out", f"{index} --corpus {data}/corpus.jsonl --force")) == 288
 
 
-def test_missing_passage_texts_are_reported(place: Path, tmp_path: Path, capfd: Capture) -> None:
-    passages = read_rows(place / "corpus.jsonl")
+def test_missing_passage_texts_are_reported(data: Path, tmp_path: Path, capfd: Capture) -> None:
+    passages = read_rows(data / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": " "} for row in passages])
     message = r"blank\.jsonl: none of the \d+ passages that were read has a text; check that it is the right file"
     with pytest.raises(DrtkError, match=message):
-        label(place, tmp_path / "out", f"--corpus {blank}")
+        label(data, tmp_path / "out", f"--corpus {blank}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blank.jsonl"]
-    assert len(label(place, tmp_path / "out", f"--corpus {blank} --set match_title=true")) == 288
+    assert len(label(data, tmp_path / "out", f"--corpus {blank} --set match_title=true")) == 288
     some = write_rows(tmp_path / "some.jsonl", [row | {"text": row["text"] * (row["_id"] != "x0")} for row in passages])
-    assert label(place, tmp_path / "other", f"--corpus {some}", source=[KEY0])[0]["rank"] == 2  # after x0
+    assert label(data, tmp_path / "other", f"--corpus {some}", source=[KEY0])[0]["rank"] == 2  # after x0
     assert "some.jsonl: 1 of the 2 passages that were read have no text" in capfd.readouterr().err
 
 
-def test_a_max_rank_that_is_a_real_rank_is_rejected(place: Path, tmp_path: Path) -> None:
+def test_a_max_rank_that_is_a_real_rank_is_rejected(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="`max_rank` 100: must be above `depth`, 100"):
-        label(place, tmp_path / "out", "--set max_rank=100")
+        label(data, tmp_path / "out", "--set max_rank=100")

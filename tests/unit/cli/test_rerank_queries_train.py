@@ -23,7 +23,7 @@ QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set war
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_collection(tmp_path_factory.mktemp("train"))
     label_expansions(folder)
     save_tiny_encoder(folder / "model")
@@ -31,9 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(place: Path, output: Path, more: str, *, source: Path | None = None, quiet: bool = True) -> None:
+def run(data: Path, output: Path, more: str, *, source: Path | None = None, quiet: bool = True) -> None:
     """Run drtk rerank-queries train on labeled.jsonl or another file."""
-    files = f"{source or place / 'labeled.jsonl'} --queries {place}/queries.jsonl --model {place}/model -o {output}"
+    files = f"{source or data / 'labeled.jsonl'} --queries {data}/queries.jsonl --model {data}/model -o {output}"
     app(f"rerank-queries train {files} {QUICK} {more} {'-q' * quiet}".split(), standalone_mode=False)
 
 
@@ -51,11 +51,11 @@ def distance(mine: dict, theirs: dict) -> float:
 
 
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
-        more += f" --dev {kind}={place}/labeled.jsonl"
+        more += f" --dev {kind}={data}/labeled.jsonl"
     output = tmp_path / "killed"
     step = DrtkTrainer.training_step
 
@@ -67,12 +67,12 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", fail)
         with pytest.raises(RuntimeError, match="power failure"):
-            run(place, output, more)
+            run(data, output, more)
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
-        run(place, output, f"{more} --resume --set rank_margin=0.5")
-    run(place, output, f"{more} --resume")
-    run(place, tmp_path / "whole", more)
+        run(data, output, f"{more} --resume --set rank_margin=0.5")
+    run(data, output, f"{more} --resume")
+    run(data, tmp_path / "whole", more)
     for kind in ("title", "answer"):
         assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
     assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
@@ -80,9 +80,9 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert not (output / "checkpoints").exists()
 
 
-def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
-    run(place, tmp_path / "rd", "--max-steps 1 --set variant=rd --set style=thesis")
-    manifests = [read_json(folder / "meta.json") for folder in (place / "ri", tmp_path / "rd")]
+def test_the_folder_records_its_input_and_that_lower_is_better(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "rd", "--max-steps 1 --set variant=rd --set style=thesis")
+    manifests = [read_json(folder / "meta.json") for folder in (data / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
         {"scorer": "ri", "style": "official", "max_length": 24, "better": "lower"},
@@ -94,27 +94,27 @@ def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_
     assert manifests[0]["depth"] == 100
 
 
-def test_the_folder_gives_the_same_scores_in_sentence_transformers(place: Path) -> None:
+def test_the_folder_gives_the_same_scores_in_sentence_transformers(data: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    rows = read_rows(place / "labeled.jsonl")[:20]
-    question = {row["_id"]: row["text"] for row in read_rows(place / "queries.jsonl")}
+    rows = read_rows(data / "labeled.jsonl")[:20]
+    question = {row["_id"]: row["text"] for row in read_rows(data / "queries.jsonl")}
     pairs = [(question[row["query_id"]], row["text"]) for row in rows]
-    mine = RankEstimator(str(place / "ri"), device="cpu")([CandidateTexts(*pair) for pair in pairs])
-    theirs = library.CrossEncoder(str(place / "ri"), device="cpu").predict(pairs)
+    mine = RankEstimator(str(data / "ri"), device="cpu")([CandidateTexts(*pair) for pair in pairs])
+    theirs = library.CrossEncoder(str(data / "ri"), device="cpu").predict(pairs)
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_path: Path) -> None:
+def test_commands_that_expect_higher_scores_reject_the_folder(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q1 Q0 d1 1 1.0 t\n")
     write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
-    files = f"--corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {place}/ri -o {tmp_path}/out -q"
+    files = f"--corpus {data}/corpus.jsonl --queries {data}/queries.jsonl --model {data}/ri -o {tmp_path}/out -q"
     for call in ("rerank {}/run", "score {}/examples.jsonl", "train-reranker {}/examples.jsonl"):
         with pytest.raises(MismatchError, match="ri: is a query reranker; use a cross-encoder"):
             app(f"{call.format(tmp_path)} {files}".split(), standalone_mode=False)
 
 
-def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
-    run(place, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {place}/labeled.jsonl --set dev_kind=answer")
+def test_the_weights_with_the_lowest_mean_rank_are_kept(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {data}/labeled.jsonl --set dev_kind=answer")
     measured = [
         {name: entry[name] for name in ("step", "mean rank")}
         for entry in entries(tmp_path / "m")
@@ -124,14 +124,14 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: P
     assert [entry["step"] for entry in measured] == [5, 10, 15, 20]
     assert best == min(measured, key=lambda entry: entry["mean rank"])
     # Applying the model selects the candidates that were measured.
-    files = f"{place}/labeled.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m -o {tmp_path}/out -q"
+    files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {tmp_path}/m -o {tmp_path}/out -q"
     app(f"rerank-queries apply {files}".split(), standalone_mode=False)
     ranks = [row["ranks"][0] for row in read_rows(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
 
 
 def test_one_training_keeps_the_best_weights_for_each_kind(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # ranks by kind and step; planted, so that each kind is at its best at a step of its own
     planted = {"mean rank (answer)": [4.0, 2.0, 3.0], "mean rank (title)": [1.5, 7.0, 7.0]}
@@ -143,8 +143,8 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         return {self.name: planted[self.name][len(asked[self.name]) - 1]}
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measured)
-    dev = " ".join(f"--dev {kind}={place}/labeled.jsonl" for kind in ("answer", "title"))
-    run(place, tmp_path / "m", f"--max-steps 6 --set eval_steps=2 {dev}")
+    dev = " ".join(f"--dev {kind}={data}/labeled.jsonl" for kind in ("answer", "title"))
+    run(data, tmp_path / "m", f"--max-steps 6 --set eval_steps=2 {dev}")
     meta = read_json(tmp_path / "m" / "meta.json")
     best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
     assert (meta["kind"], meta["kinds"], meta["best"]) == ("query re-rankers", ["answer", "title"], best)
@@ -152,20 +152,18 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
     for kind, place_of_best in (("answer", 1), ("title", 0)):
         folder = tmp_path / "m" / kind
         assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
-        mine = read_json(folder / "meta.json")
-        assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
+        actual = read_json(folder / "meta.json")
+        assert (actual["kind"], actual["best"], actual["query_reranker"]["better"]) == ("model", best[kind], "lower")
         RankEstimator(str(folder), device="cpu")
-    call = f"rerank-queries apply {place}/labeled.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
+    call = f"rerank-queries apply {data}/labeled.jsonl --queries {data}/queries.jsonl --model {tmp_path}/m"
     with pytest.raises(
         MismatchError, match=r"a query reranker per kind of expansion; give `model` answer=.*m/answer title="
     ):
         app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 
 
-def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    place: Path, tmp_path: Path, capfd: Capture
-) -> None:
-    rows, questions = read_rows(place / "labeled.jsonl"), read_rows(place / "queries.jsonl")
+def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data: Path, tmp_path: Path, capfd: Capture) -> None:
+    rows, questions = read_rows(data / "labeled.jsonl"), read_rows(data / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
     mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
@@ -173,34 +171,34 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     first = write_rows(tmp_path / "first", [row for row in rows if int(row["query_id"][1:]) < 22])
     devs = f"--dev answer={dev} --dev title={dev} --dev-queries {named}"
     capfd.readouterr()
-    run(place, tmp_path / "m", f"--max-steps 1 {devs}", source=first)
+    run(data, tmp_path / "m", f"--max-steps 1 {devs}", source=first)
     message = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
     assert capfd.readouterr().err.count(message) == 1
 
 
-def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path: Path) -> None:
-    labels, more = place / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
-    run(place, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
-    run(place, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
+def test_evaluating_by_kind_is_evaluating_each_kind_alone(data: Path, tmp_path: Path) -> None:
+    labels, more = data / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
+    run(data, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
+    run(data, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
     alone = [entry["mean rank"] for entry in entries(tmp_path / "one") if "mean rank" in entry]
     both = [entry["mean rank (answer)"] for entry in entries(tmp_path / "both") if "mean rank (answer)" in entry]
     assert alone == both
 
 
-def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: Path) -> None:
-    rows = read_rows(place / "labeled.jsonl")
+def test_a_model_of_one_kind_is_evaluated_with_that_kind(data: Path, tmp_path: Path) -> None:
+    rows = read_rows(data / "labeled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev = write_rows(tmp_path / "dev.jsonl", turned)
     means = {}
     for name, which in (("default", ""), ("title", "--set dev_kind=title"), ("answer", "--set dev_kind=answer")):
-        run(place, tmp_path / name, f"--max-steps 1 --set eval_steps=1 --kind title --dev {dev} {which}")
+        run(data, tmp_path / name, f"--max-steps 1 --set eval_steps=1 --kind title --dev {dev} {which}")
         means[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
     assert means["default"] == means["title"] != means["answer"]
 
 
-def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
-    run(place, tmp_path / "m", "--max-steps 8 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
+def test_the_learning_rate_follows_the_inverse_square_root(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "m", "--max-steps 8 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
     rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
     assert sorted(rates) == [*range(1, 9)]
     for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
@@ -208,8 +206,8 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
     assert max(rates.values()) == pytest.approx(1e-3)
 
 
-def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: Capture) -> None:
-    files = f"{place}/labeled.jsonl --queries {place}/queries.jsonl --model {place}/model -o {tmp_path}/m"
+def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd: Capture) -> None:
+    files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
     app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
@@ -218,23 +216,23 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
     values = {"max_lr": 2e-3, "rank_margin": 0.01, "max_rank": 101, "skip_ties": True}
     assert settings | values == settings
-    run(place, tmp_path / "n", "--max-steps 1 --set schedule=linear --set max_lr=2e-3 --set warmup=0")
+    run(data, tmp_path / "n", "--max-steps 1 --set schedule=linear --set max_lr=2e-3 --set warmup=0")
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(place: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path, capfd: Capture) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
     more = "--max-steps 1 --set max_lr=0 --set warmup=1 --model"
-    run(place, tmp_path / "m", f"{more} {tmp_path}/other", quiet=False)
+    run(data, tmp_path / "m", f"{more} {tmp_path}/other", quiet=False)
     assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
-    mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
-    assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
-    run(place, tmp_path / "n", f"{more} {tmp_path}/m")  # the head of a query reranker is not negated
+    actual = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
+    assert float(actual[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
+    run(data, tmp_path / "n", f"{more} {tmp_path}/m")  # the head of a query reranker is not negated
     again = RankEstimator(str(tmp_path / "n"), device="cpu")([CandidateTexts("which gardens", "rivers")])
-    assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
+    assert float(again[0]) == pytest.approx(float(actual[0]), abs=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +242,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(place: Path, tmp_path: Pat
         ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
-def test_options_that_contradict_the_data_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
+def test_options_that_contradict_the_data_are_rejected(data: Path, tmp_path: Path, more: str, message: str) -> None:
     with pytest.raises(DrtkError, match=message):
-        run(place, tmp_path / "m", more)
+        run(data, tmp_path / "m", more)
     assert not (tmp_path / "m").exists()

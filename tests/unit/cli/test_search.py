@@ -28,7 +28,7 @@ QUERIES = [{"_id": "q1", "text": "wing"}, {"_id": "q2", "text": "bird tail"}, {"
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def cwd(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "corpus.jsonl", CORPUS)
     write_rows(tmp_path / "queries.jsonl", QUERIES)
@@ -36,9 +36,9 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def bm25(place, capfd):
+def bm25(cwd, capfd):
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25")
-    return place / "bm25"
+    return cwd / "bm25"
 
 
 def columns(run):
@@ -62,7 +62,7 @@ def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
     assert [entry["path"] for entry in manifest["inputs"]] == ["bm25", "queries.jsonl"]
 
 
-def test_by_source_ranks_documents_by_the_names_in_the_corpus_if_given(bm25, place, capfd):
+def test_by_source_ranks_documents_by_the_names_in_the_corpus_if_given(bm25, cwd, capfd):
     by_source = columns(run_command(capfd, "search", "bm25", "queries.jsonl", "--by", "source"))
     assert by_source[0] == ("q1", "wing")
     assert by_source.count(("q1", "wing")) == 1
@@ -78,8 +78,8 @@ def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
     assert page[1:3] == ["    tail#0", "    The tail steers the bird in flight."]
 
 
-def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, place, capfd):
-    (place / "corpus.jsonl").rename(place / "moved.jsonl")
+def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, cwd, capfd):
+    (cwd / "corpus.jsonl").rename(cwd / "moved.jsonl")
     capfd.readouterr()
     page = run_command(capfd, "search", "bm25", "--query", "tail")
     assert page.split()[-1] == "tail#0"
@@ -105,17 +105,17 @@ def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monk
             run_command(capfd, "search", "bm25", "-q", "-")
 
 
-def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
+def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, cwd, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
-    write_rows(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
+    write_rows(cwd / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
     told = "corpus.jsonl: changed since bm25 was made, so texts may differ from those ranked; index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
-        found = capfd.readouterr()
-        assert told in found.err
-        assert "Other words." in found.out
-    write_rows(place / "copy.jsonl", CORPUS)
+        actual = capfd.readouterr()
+        assert told in actual.err
+        assert "Other words." in actual.out
+    write_rows(cwd / "copy.jsonl", CORPUS)
     app(["search", "bm25", "--query", "tail", "-q", "--corpus", "copy.jsonl"], standalone_mode=False)
     assert capfd.readouterr().err == ""
 
@@ -135,19 +135,19 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
     # A conversation over pipes: if answers waited for the end of input, the first read would never return.
     call = [sys.executable, "-m", "drtk", "search", str(bm25), "--query", "-", "-k", "1", "--quiet"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as running:
-        for question, found in (("tail", "Tails"), ("salt", "The sea")):
+        for question, actual in (("tail", "Tails"), ("salt", "The sea")):
             running.stdin.write(f"{question}\n")
             running.stdin.flush()
             assert running.stdout.readline() == f"{question}\n"
-            assert running.stdout.readline().endswith(f"{found}\n")
+            assert running.stdout.readline().endswith(f"{actual}\n")
             while running.stdout.readline() != "\n":
                 pass
         running.stdin.close()
         assert running.wait() == 0
 
 
-def test_an_unfinished_index_is_not_reported_as_missing(bm25, place, capfd):
-    bm25.rename(place / "bm25.part")
+def test_an_unfinished_index_is_not_reported_as_missing(bm25, cwd, capfd):
+    bm25.rename(cwd / "bm25.part")
     with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run its command again with `force`"):
         run_command(capfd, "search", "bm25", "queries.jsonl")
 
@@ -166,20 +166,20 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
             run_command(capfd, "search", "bm25", *arguments)
 
 
-def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd):
+def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, cwd, capfd):
     # q1 "wing", judged wing#0 of 8 words, the word once; wing#1 has it twice among 23; on average 11.25 words.
     # b = 1: 1/(1 + .1 * 8/11.25) = .934 leads 2/(2 + .1 * 23/11.25) = .907; b = 0: 2/2.1 = .952 leads 1/1.1 = .909.
-    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
     arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1 b=0,1")
     assert run_command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
-    write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     page = run_command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
     assert page == ""
-    assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
+    assert (cwd / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
 
 
-def test_tuning_by_judgments_of_another_collection_warns_once(bm25, place, capfd):
-    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
+def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
+    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
     capfd.readouterr()
     tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1,0.2 b=0"]
     app([*tune, "-q"], standalone_mode=False)
@@ -187,7 +187,7 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, place, capfd
     assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
-    write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     with pytest.raises(UsageError, match="judgments are of source documents, not of passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
 
@@ -204,41 +204,41 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, place, capfd
         ),
     ],
 )
-def test_options_of_other_types_of_index_are_rejected(bm25, place, call: str, message: str):
+def test_options_of_other_types_of_index_are_rejected(bm25, cwd, call: str, message: str):
     with pytest.raises(UsageError, match=f"^{message}$"):
         app([*call.split(), "-q"], standalone_mode=False)
 
 
-def test_with_judgments_only_judged_queries_are_searched(bm25, place, capfd):
-    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
+    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
     everything = run_command(capfd, "search", "bm25", "queries.jsonl")
     assert len({line.split()[0] for line in everything.splitlines()}) > 1
     of_q1 = "".join(line for line in everything.splitlines(keepends=True) if line.startswith("q1 "))
     assert run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "qrels.tsv") == of_q1
-    write_text(place / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
+    write_text(cwd / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
     with pytest.raises(MismatchError, match=r"queries\.jsonl: contains no judged query"):
         run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
-def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):
-    write_embeddings(place / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
-    write_embeddings(place / "q", [[1, 0.5]], ["q1"], role="query")
+def test_vectors_are_indexed_searched_and_refused_like_words(cwd, capfd):
+    write_embeddings(cwd / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
+    write_embeddings(cwd / "q", [[1, 0.5]], ["q1"], role="query")
     run_command(capfd, "index", "v", "--type", "exact", "-o", "dense")
-    meta = orjson.loads((place / "dense" / "meta.json").read_bytes())
+    meta = orjson.loads((cwd / "dense" / "meta.json").read_bytes())
     assert (meta["kind"], meta["type"], meta["encoder"], meta["dimension"]) == ("index", "exact", ENCODER, 2)
-    assert meta["corpus"] == str(place / "corpus.jsonl")
+    assert meta["corpus"] == str(cwd / "corpus.jsonl")
     assert meta["counts"] == {"passages": 3}
     run = run_command(capfd, "search", "dense", "q")
     assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
-    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
+    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
     with pytest.raises(UsageError, match="requires an index of type bm25"):
         run_command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
-def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one(place, capfd):
-    write_embeddings(place / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
-    write_embeddings(place / "v2", [[2]], ["b"], part=(2, 2))
-    write_embeddings(place / "q", [[1]], ["q1"], role="query")
+def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one(cwd, capfd):
+    write_embeddings(cwd / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
+    write_embeddings(cwd / "v2", [[2]], ["b"], part=(2, 2))
+    write_embeddings(cwd / "q", [[1]], ["q1"], role="query")
     run_command(capfd, "index", "v1", "v2", "--type", "exact", "-o", "whole")
     run_command(capfd, "index", "v1", "--type", "exact", "-o", "one")
     run_command(capfd, "index", "v2", "--type", "exact", "-o", "two")
@@ -247,10 +247,10 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     assert run_command(capfd, "search", "one", "two", "q") == whole
 
 
-def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, capfd):
+def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, capfd):
     pytest.importorskip("faiss")
-    write_embeddings(place / "v", [[1, 0], [0, 1]])
-    write_text(place / "empty.jsonl", "")
+    write_embeddings(cwd / "v", [[1, 0], [0, 1]])
+    write_text(cwd / "empty.jsonl", "")
     before = run_command(capfd, "search", "bm25", "queries.jsonl")
     for arguments, error, problem in (
         ("v --type bm26", UsageError, "unknown index type 'bm26'"),
@@ -268,10 +268,10 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, 
     assert run_command(capfd, "search", "bm25", "queries.jsonl") == before
 
 
-def test_missing_faiss_names_the_extra_that_brings_it(place, capfd, monkeypatch):
+def test_missing_faiss_names_the_extra_that_brings_it(cwd, capfd, monkeypatch):
     import sys
 
-    write_embeddings(place / "v", [[1, 0]])
+    write_embeddings(cwd / "v", [[1, 0]])
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):

@@ -42,7 +42,7 @@ def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_pat
     assert orjson.loads(format_manifest(str(tmp_path / "v")))["dimension"] == 384
 
 
-def made_model(folder, program, settings=None, **facts):
+def make_model(folder, program, settings=None, **facts):
     """Write a model folder with 5 weights and 2 layers and a manifest."""
     job = FolderJob(program, "model", str(folder), settings or {})
     made = job.begin()
@@ -58,7 +58,7 @@ def made_model(folder, program, settings=None, **facts):
 
 def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
     encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None}
-    folder = made_model(
+    folder = make_model(
         tmp_path / "m", "train-retriever", {"learning_rate": 0.1, "matryoshka": []}, encoding=encoding, towers=None
     )
     (folder / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 9)))
@@ -76,22 +76,22 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
 def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_path):
     recipe = load_preset("simlm-mlm").content | {"name": "simlm-mlm"}
     settings = {"recipe": recipe, "changes": ["slots.encoder.rate=0.2"], "drop": None, "seed": 42}
-    page = describe(str(made_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
+    page = describe(str(make_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
     lines = " ".join(page.split())
     assert "recipe simlm-mlm: SimLM" in lines
     assert "slot encoder: passage: 20% whole-word, replaced by [MASK]" in lines
     assert "term encoder, 1 x: the encoder predicts the masked tokens of 'encoder'" in lines
     assert "{" not in page
     settings["drop"] = ["decoder"]
-    page = describe(str(made_model(tmp_path / "n", "pretrain", settings)), count=3)
+    page = describe(str(make_model(tmp_path / "n", "pretrain", settings)), count=3)
     assert "term decoder" not in page
     settings["recipe"] = {"name": "of old", "objective": [{"use": "guess"}]}
-    page = describe(str(made_model(tmp_path / "o", "pretrain", settings)), count=3)
+    page = describe(str(make_model(tmp_path / "o", "pretrain", settings)), count=3)
     assert "recipe      of old\nsettings" in page
 
 
 def test_damaged_weights_are_one_clear_fault(tmp_path):
-    folder = made_model(tmp_path / "m", "init-model")
+    folder = make_model(tmp_path / "m", "init-model")
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(DrtkError, match=r"model\.safetensors: is not a complete safetensors file; "):
         describe(str(folder), count=3)

@@ -24,14 +24,14 @@ from tests.tiny_models import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     write_enriched_corpus(folder / "corpus.jsonl", save_tiny_encoder(folder / "model"))
     return folder
 
 
-def show(capfd: pytest.CaptureFixture[str], world: Path, preset: str, *more: str) -> str:
-    return run_command(capfd, "show", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", *more)
+def show(capfd: pytest.CaptureFixture[str], data: Path, preset: str, *more: str) -> str:
+    return run_command(capfd, "show", data / "corpus.jsonl", "--preset", preset, "--model", data / "model", *more)
 
 
 class Letters:
@@ -47,7 +47,7 @@ class Letters:
         return self.names[id]
 
 
-def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> TokenizedSlot:
+def make_slot(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> TokenizedSlot:
     places = np.arange(len(clean))
     content = (places > 0) & (places < len(clean) - 1)
     labels = None if edited is None else np.array(edited)
@@ -55,9 +55,9 @@ def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None
 
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
-    slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
-    assert found == [
+    slot = make_slot([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
+    actual = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
+    assert actual == [
         MarkedPiece("[MASK]", "masked", False),
         MarkedPiece("b", "", False),
         MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
@@ -68,20 +68,20 @@ def test_tokens_are_marked_by_what_happened_to_them() -> None:
 
 def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
     inserted = mark_tokens(
-        slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
+        make_slot([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
     )
     assert inserted == [MarkedPiece("a", "", False), MarkedPiece("{+a}", "edited", False)]
     deleted = mark_tokens(
-        slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], TokenFormatter(Letters())
+        make_slot([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], TokenFormatter(Letters())
     )
     assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
 
 
-def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    said = show(capfd, world, "condenser", "--count", "6", "--seed", "7")
+def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = show(capfd, data, "condenser", "--count", "6", "--seed", "7")
     plan = parse_composition(load_preset("condenser").content, "condenser")
-    corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
-    tokenizer = load_tokenizer(str(world / "model"))
+    corpus = TokenCorpus.open(str(data / "corpus.jsonl"), str(data / "model"))
+    tokenizer = load_tokenizer(str(data / "model"))
     settings = merge_settings(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
     rows = PretrainingData(corpus, plan, settings, tokenizer, 7).build_dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
@@ -92,32 +92,32 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
         if slot is None:
             continue
         labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.original_ids[slot.masked]]
-        wanted = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
-        assert wanted in re.sub(r"\s+", " ", passage)
+        expected = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
+        assert expected in re.sub(r"\s+", " ", passage)
         checked += 1
     assert checked >= 4
 
 
-def test_each_term_says_what_it_labels(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    said = re.sub(r"\s+", " ", show(capfd, world, "diffcse-sts-bert", "-n", "1"))
+def test_each_term_says_what_it_labels(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = re.sub(r"\s+", " ", show(capfd, data, "diffcse-sts-bert", "-n", "1"))
     assert said.count("- contrast: queries 'one', positives 'two', negatives the texts of the other slot") == 2
     assert re.search(r"one: passage.*?given the vector of 'one' and 'two'.* two:", said)
     assert re.search(r"difference: \d+ of \d+ tokens are labeled as changed", said)
-    simlm = re.sub(r"\s+", " ", show(capfd, world, "simlm", "-n", "1"))
+    simlm = re.sub(r"\s+", " ", show(capfd, data, "simlm", "-n", "1"))
     assert re.search(r"decoder: labels are all \d+ original tokens", simlm)
-    released = re.sub(r"\s+", " ", show(capfd, world, "qac-cotmae-released", "-n", "1"))
+    released = re.sub(r"\s+", " ", show(capfd, data, "qac-cotmae-released", "-n", "1"))
     # A query of 3 words and two special tokens: four tokens come after the first.
     assert "labels are all 4 tokens after the first, including the last special token" in released
 
 
-def test_a_passage_without_such_a_text_says_so(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    passages = show(capfd, world, "master", "-n", "3").split("\n\n")
+def test_a_passage_without_such_a_text_says_so(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    passages = show(capfd, data, "master", "-n", "3").split("\n\n")
     missing = "(the example has no text for this slot; objectives on this slot skip it)"
     assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
 
 
-def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    said = show(capfd, world, "cocondenser", "-n", "2")
+def test_documents_are_shown_where_examples_are_documents(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = show(capfd, data, "cocondenser", "-n", "2")
     assert [line for line in said.splitlines() if line.startswith("document")] == [
         "document of d0#0",
         "document of d1#0",
@@ -125,24 +125,24 @@ def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: py
 
 
 def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
-    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
+    call = f"pretrain {data}/corpus.jsonl --preset mlm --model {data}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
     run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
-    plain = show(capfd, world, "simlm", "-n", "1", *every)
-    filled = show(capfd, world, "simlm", "-n", "1", *every, "--generator", str(tmp_path / "lm"))
+    plain = show(capfd, data, "simlm", "-n", "1", *every)
+    filled = show(capfd, data, "simlm", "-n", "1", *every, "--generator", str(tmp_path / "lm"))
     assert "→" not in plain.removesuffix(LEGEND + "\n")
     assert plain.count("[MASK]") > filled.count("[MASK]")
     assert "→" in filled.removesuffix(LEGEND + "\n")
 
 
 def test_colours_are_for_terminals_and_on_demand(
-    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "\x1b[" not in show(capfd, world, "mlm", "-n", "1")
+    assert "\x1b[" not in show(capfd, data, "mlm", "-n", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, world, "mlm", "-n", "3")
+    assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, data, "mlm", "-n", "3")
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,9 @@ def test_colours_are_for_terminals_and_on_demand(
         ("--preset quickstart --model m", "preset 'quickstart' sets options of drtk train-retriever"),
     ],
 )
-def test_what_does_not_go_together_is_told(
-    more: str, told: str, world: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_go_together_is_told(more: str, told: str, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
-        run_command(capfd, "show", world / "corpus.jsonl", *more.split())
+        run_command(capfd, "show", data / "corpus.jsonl", *more.split())
 
 
 def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
@@ -175,12 +173,12 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
 
 
 def test_the_corpus_may_have_its_fields_beside_it(
-    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [json.loads(line) for line in (world / "corpus.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
     bare = [{key: value for key, value in row.items() if key != "queries"} for row in rows]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
     side = [{"_id": row["_id"], "queries": ["sailored sailorish"]} for row in rows]
     (tmp_path / "side.jsonl").write_text("".join(json.dumps(row) + "\n" for row in side))
-    call = ["show", tmp_path / "bare.jsonl", "--preset", "qac-cotmae-released", "--model", world / "model", "-n", "1"]
+    call = ["show", tmp_path / "bare.jsonl", "--preset", "qac-cotmae-released", "--model", data / "model", "-n", "1"]
     assert "sailored sailorish" in run_command(capfd, *call, "--with", tmp_path / "side.jsonl")

@@ -24,8 +24,10 @@ from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 QUICK = "--batch-size 8 --learning-rate 3e-3 --max-length 24 --target-length 8 --device cpu -q"
 
 
-def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
-    call = f"{place / examples} --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {place}/t5 -o {output}"
+def train(data: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = (
+        f"{data / examples} --corpus {data}/corpus.jsonl --queries {data}/queries.jsonl --model {data}/t5 -o {output}"
+    )
     app(["train-generator", *call.split(), *QUICK.split(), *more], standalone_mode=False)
     return read_json(output / "meta.json")
 
@@ -52,7 +54,7 @@ def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
 
 
 def test_the_selected_figure_decides_which_weights_are_kept(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Planted: ROUGE-1 is best at the second of three evaluations, ROUGE-2 at the third.
     planted = iter([(0.1, 0.1), (0.9, 0.1), (0.2, 0.2)] * 2)
@@ -62,10 +64,10 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
     monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
-    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--set", "dev_limit=8"]
-    best = train(place, tmp_path / "first", *dev, "--set", "dev_measure=rouge1")["best"]
-    train(place, tmp_path / "second", *dev, "--set", "dev_measure=rouge2")
-    train(place, tmp_path / "two", "--max-steps", "2")
+    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(data / "examples.jsonl"), "--set", "dev_limit=8"]
+    best = train(data, tmp_path / "first", *dev, "--set", "dev_measure=rouge1")["best"]
+    train(data, tmp_path / "second", *dev, "--set", "dev_measure=rouge2")
+    train(data, tmp_path / "two", "--max-steps", "2")
     assert best == {"step": 2, "rouge1": 0.9}
     assert equal(tmp_path / "first", tmp_path / "two")
     assert not equal(tmp_path / "first", tmp_path / "second")
@@ -74,8 +76,8 @@ def test_the_selected_figure_decides_which_weights_are_kept(
     assert GeneratorConfig(task="gar-title", dev_measure="loss").best_by == "loss"
 
 
-def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    manifest = train(place, tmp_path / "m", "--max-steps", "2", "--set", "prefix=ask:", "--set", "title=none")
+def test_the_folder_says_how_its_input_is_built(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = train(data, tmp_path / "m", "--max-steps", "2", "--set", "prefix=ask:", "--set", "title=none")
     assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
     assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
@@ -83,40 +85,40 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
 
     def generate(*more: str) -> str:
-        call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
+        call = [data / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
         return run_command(capfd, "doc2query", *call, *more)
 
     assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--set", "max_length=24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none', not 'join'"):
         generate("--set", "title=join")
-    again = train(place, tmp_path / "n", "--model", f"{tmp_path}/m", "--max-steps", "1")
+    again = train(data, tmp_path / "n", "--model", f"{tmp_path}/m", "--max-steps", "1")
     assert again["writing"] == manifest["writing"]
 
 
-def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: Path) -> None:
-    queries = [json.loads(line)["text"] for line in (place / "queries.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+def test_passages_with_queries_train_like_their_examples(data: Path, tmp_path: Path) -> None:
+    queries = [json.loads(line)["text"] for line in (data / "queries.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
     lines = [json.dumps(row | {"queries": [query]}) for row, query in zip(rows, queries, strict=True)]
     enriched = tmp_path / "enriched.jsonl"
 
     def train_on(content: str, *more: str) -> None:
         enriched.write_text(content)
-        call = f"train-generator {enriched} --model {place}/t5 -o {tmp_path}/direct {QUICK} --max-steps 3"
+        call = f"train-generator {enriched} --model {data}/t5 -o {tmp_path}/direct {QUICK} --max-steps 3"
         app([*call.split(), *more], standalone_mode=False)
 
     train_on("\n".join(lines) + "\n")
-    train(place, tmp_path / "looked-up", "--max-steps", "3")
+    train(data, tmp_path / "looked-up", "--max-steps", "3")
     assert equal(tmp_path / "direct", tmp_path / "looked-up")
     with pytest.raises(DrtkError, match='no passage has "queries"; set `corpus`'):
-        train_on((place / "corpus.jsonl").read_text(), "--force")
+        train_on((data / "corpus.jsonl").read_text(), "--force")
     with pytest.raises(DrtkError, match=r"enriched.jsonl:2: 'queries' must be a list of strings"):
         train_on('{"_id": "a", "text": "b"}\n{"_id": "c", "text": "d", "queries": "e"}\n', "--force")
 
 
-def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
+def test_a_bart_model_trains_too(data: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
-    tokenizer = AutoTokenizer.from_pretrained(place / "t5")
+    tokenizer = AutoTokenizer.from_pretrained(data / "t5")
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     shape = {"layers": 1, "ffn_dim": 64, "attention_heads": 4}
     sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in shape.items()}
@@ -124,39 +126,48 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
     save_pretrained_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
     more = "--max-steps 24 --set log_steps=4 --dev-share 0.3 --set dev_measure=loss --target-length 99"
-    manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
+    manifest = train(data, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.9 * losses[0]
     assert manifest["architecture"] == "bart"
     assert not entries(tmp_path / "m", "rougeL")
 
 
-def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
+def test_models_and_shares_that_cannot_be_used_are_rejected(data: Path, tmp_path: Path) -> None:
     for model, message in (
         (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
         (save_tiny_encoder(tmp_path / "encoder"), r"got an encoder \(bert\)"),
     ):
         with pytest.raises(MismatchError, match=message):
-            train(place, tmp_path / "m", "--model", str(model))
+            train(data, tmp_path / "m", "--model", str(model))
     with pytest.raises(UsageError, match=r"`prefix`: .* tokens leave none of `max_length` 24"):
-        train(place, tmp_path / "m", "--set", "prefix=" + "river," * 30)
+        train(data, tmp_path / "m", "--set", "prefix=" + "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; increase `dev_share`"):
-        train(place, tmp_path / "m", "--dev-share", "0")
+        train(data, tmp_path / "m", "--dev-share", "0")
 
 
 # GAR: generators of answers, sentences and titles
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> QuestionFiles:
+def gar_files(tmp_path: Path) -> QuestionFiles:
     return write_questions(tmp_path, 24)
 
 
 def train_gar(
-    asked: QuestionFiles, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
+    gar_files: QuestionFiles, data: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
 ) -> dict[str, Any]:
-    files = [] if task == "gar-answer" else ["--run", str(asked.run), "--corpus", str(asked.corpus)]
-    call = ["train-generator", str(asked.questions), "--task", task, "--model", f"{place}/{model}", "-o", str(output)]
+    files = [] if task == "gar-answer" else ["--run", str(gar_files.run), "--corpus", str(gar_files.corpus)]
+    call = [
+        "train-generator",
+        str(gar_files.questions),
+        "--task",
+        task,
+        "--model",
+        f"{data}/{model}",
+        "-o",
+        str(output),
+    ]
     quick = "--batch-size 4 --learning-rate 3e-3 --max-length 16 --target-length 8 --max-steps 6 --device cpu -q"
     app([*call, *files, *quick.split(), *more], standalone_mode=False)
     return read_json(output / "meta.json")
@@ -181,33 +192,33 @@ Targets = dict[str, dict[str, str]]
 
 
 def test_targets_are_answers_sentences_and_titles(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets
 ) -> None:
     for task in ("gar-answer", "gar-sentence", "gar-title"):
-        manifest = train_gar(asked, place, tmp_path / task, task=task)
-    for id, question in asked.texts.items():
-        assert targets["gar-answer"][question] == asked.answers[id]
-        assert targets["gar-sentence"][question] == asked.sentences[id]
-        assert targets["gar-title"][question] == asked.answers[id].capitalize()
+        manifest = train_gar(gar_files, data, tmp_path / task, task=task)
+    for id, question in gar_files.texts.items():
+        assert targets["gar-answer"][question] == gar_files.answers[id]
+        assert targets["gar-sentence"][question] == gar_files.sentences[id]
+        assert targets["gar-title"][question] == gar_files.answers[id].capitalize()
     assert (manifest["kind"], manifest["expands"], manifest["target_length"]) == ("model", "title", 8)
     assert manifest["counts"]["pairs"] == manifest["counts"]["trained with"] == 24
 
 
 def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets
 ) -> None:
     # q0's answer into its third hit, d2, too: the second and the third hit have it
-    edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
-    titles = [asked.answers[id].capitalize() for id in ("q0", "q2")]
+    edit_rows(gar_files.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {gar_files.answers['q0']}."))
+    titles = [gar_files.answers[id].capitalize() for id in ("q0", "q2")]
     for name, setting in (("all", "separator= | "), ("first", "title_mode=first"), ("two", "depth=2")):
-        train_gar(asked, place, tmp_path / name, "--set", setting, task="gar-title")
-    question = asked.texts["q0"]
+        train_gar(gar_files, data, tmp_path / name, "--set", setting, task="gar-title")
+    question = gar_files.texts["q0"]
     assert targets["all"][question] == " | ".join(titles)
     assert targets["first"][question] == targets["two"][question] == titles[0]
 
 
 def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_counted(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] = {"_id": "q0", "text": rows[0]["text"]}
@@ -215,39 +226,39 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
         rows[2] |= {"answers": ["nowhere to be found"]}
         rows.append({"_id": "q24", "text": "not in the run", "answers": ["river"]})
 
-    edit_rows(asked.questions, change)
-    counts = train_gar(asked, place, tmp_path / "m", task="gar-sentence")["counts"]
+    edit_rows(gar_files.questions, change)
+    counts = train_gar(gar_files, data, tmp_path / "m", task="gar-sentence")["counts"]
     # q0 and q1 have no answer; q2's is in no passage, and q24 has no hits
-    wanted = {"questions": 25, "without answers": 2, "without answer-bearing passage": 2, "pairs": 21}
-    assert {name: counts[name] for name in wanted} == wanted
-    assert set(targets["m"]) == {asked.texts[f"q{number}"] for number in range(3, 24)}
+    expected = {"questions": 25, "without answers": 2, "without answer-bearing passage": 2, "pairs": 21}
+    assert {name: counts[name] for name in expected} == expected
+    assert set(targets["m"]) == {gar_files.texts[f"q{number}"] for number in range(3, 24)}
 
 
 def test_passages_without_a_text_are_counted(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
-    train_gar(asked, place, tmp_path / "m", task="gar-sentence")
+    edit_rows(gar_files.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
+    train_gar(gar_files, data, tmp_path / "m", task="gar-sentence")
     # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
     assert "passages.jsonl: 2 of the 49 passages that were read have no text" in caplog.text
     caplog.clear()
-    train_gar(asked, place, tmp_path / "n", "--set", "match_title=true", task="gar-title")
+    train_gar(gar_files, data, tmp_path / "n", "--set", "match_title=true", task="gar-title")
     assert (len(targets["m"]), len(targets["n"])) == (23, 24)
     assert "have no text" not in caplog.text  # titles are searched too
 
 
 def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] |= {"answers": ["DAVID BECKHAM", "Beckham"]}
         del rows[1]["answers"]  # as TriviaQA has it: the value, not the first alias
         rows[1] |= {"answer": {"aliases": ["Becks", "DAVID BECKHAM"], "value": "DAVID BECKHAM"}}
 
-    edit_rows(asked.questions, change)
-    for preset, wanted in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
-        train_gar(asked, place, tmp_path / preset, "--preset", preset)
-        assert targets[preset][asked.texts["q0"]] == targets[preset][asked.texts["q1"]] == wanted
+    edit_rows(gar_files.questions, change)
+    for preset, expected in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
+        train_gar(gar_files, data, tmp_path / preset, "--preset", preset)
+        assert targets[preset][gar_files.texts["q0"]] == targets[preset][gar_files.texts["q1"]] == expected
 
 
 def test_presets_hold_the_published_figures() -> None:
@@ -263,24 +274,24 @@ def test_presets_hold_the_published_figures() -> None:
 
 
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
-    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, targets: Targets
 ) -> None:
-    whole = train_gar(asked, place, tmp_path / "m", "--set", "folds=3")
+    whole = train_gar(gar_files, data, tmp_path / "m", "--set", "folds=3")
     record = read_folds(tmp_path / "m")
-    assert record.keys() == asked.texts.keys()
+    assert record.keys() == gar_files.texts.keys()
     for fold in range(3):
         seen = set(targets[f"fold-{fold}"])
-        assert seen == {text for id, text in asked.texts.items() if record[id] != fold}
+        assert seen == {text for id, text in gar_files.texts.items() if record[id] != fold}
         manifest = read_json(tmp_path / "m" / f"fold-{fold}" / "meta.json")
         assert (manifest["kind"], manifest["fold"], manifest["counts"]["pairs"]) == ("model", fold, len(seen))
     assert (whole["kind"], whole["folds"], whole["expands"]) == ("generators", 3, "answer")
-    asked.questions.write_text("".join(asked.questions.read_text().splitlines(keepends=True)[::-1]))
-    train_gar(asked, place, tmp_path / "back", "--set", "folds=3")
+    gar_files.questions.write_text("".join(gar_files.questions.read_text().splitlines(keepends=True)[::-1]))
+    train_gar(gar_files, data, tmp_path / "back", "--set", "folds=3")
     assert read_folds(tmp_path / "back") == record
 
 
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
-    asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = "--set folds=2 --dev-share 0.3 --eval-steps 3 --set save_steps=2 --set log_steps=2".split()
     step = DrtkTrainer.training_step
@@ -293,61 +304,61 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     with monkeypatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", fail)
         with pytest.raises(RuntimeError, match="power failure"):
-            train_gar(asked, place, tmp_path / "m", *more, task="gar-sentence")
+            train_gar(gar_files, data, tmp_path / "m", *more, task="gar-sentence")
     first = (tmp_path / "m.part" / "fold-0" / "model.safetensors").stat().st_mtime_ns
-    lines = asked.questions.read_text()
-    asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
+    lines = gar_files.questions.read_text()
+    gar_files.questions.write_text(lines.replace(gar_files.texts["q3"], "another question?"))
     with pytest.raises(MismatchError, match="started with other questions; use `force` without `resume` to start over"):
-        train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
-    asked.questions.write_text(lines)
-    train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
-    train_gar(asked, place, tmp_path / "whole", *more, task="gar-sentence")
+        train_gar(gar_files, data, tmp_path / "m", *more, "--resume", task="gar-sentence")
+    gar_files.questions.write_text(lines)
+    train_gar(gar_files, data, tmp_path / "m", *more, "--resume", task="gar-sentence")
+    train_gar(gar_files, data, tmp_path / "whole", *more, task="gar-sentence")
     assert (tmp_path / "m" / "fold-0" / "model.safetensors").stat().st_mtime_ns == first  # finished before
     folds = read_folds(tmp_path / "m").values()
     for fold in range(2):
-        mine, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
-        assert equal(mine, whole)
-        assert (mine / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
-        counts = read_json(mine / "meta.json")["counts"]
+        actual, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
+        assert equal(actual, whole)
+        assert (actual / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+        counts = read_json(actual / "meta.json")["counts"]
         assert counts["pairs"] + counts["dev pairs"] == sum(each != fold for each in folds)
         assert counts["dev pairs"] > 0
-        assert entries(mine, "rouge1")
+        assert entries(actual, "rouge1")
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    asked: QuestionFiles, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gar_files: QuestionFiles, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
+    rows = [json.loads(line) for line in gar_files.questions.read_text().splitlines()]
     again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
     again[0]["answers"] = []  # cannot be evaluated
     dev = tmp_path / "dev.jsonl"
     dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
-    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--set", "dev_measure=loss")
-    assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
+    train_gar(gar_files, data, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--set", "dev_measure=loss")
+    assert f"{dev}: 4 of its 5 questions are in {gar_files.questions} too" in caplog.text
 
 
 def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
-    asked: QuestionFiles, place: Path, tmp_path: Path
+    gar_files: QuestionFiles, data: Path, tmp_path: Path
 ) -> None:
     def fail(kind: type[Exception], message: str, *more: str, task: str = "gar-title") -> None:
         with pytest.raises(kind, match=message):
-            train_gar(asked, place, tmp_path / "m", *more, task=task)
+            train_gar(gar_files, data, tmp_path / "m", *more, task=task)
 
-    plain = asked.questions.read_text()
-    run = asked.run.read_text().splitlines(keepends=True)
-    asked.run.write_text("".join(run[:4]) + "q1 Q0 lost 2 8.5 bm25\n" + "".join(run[4:]))
+    plain = gar_files.questions.read_text()
+    run = gar_files.run.read_text().splitlines(keepends=True)
+    gar_files.run.write_text("".join(run[:4]) + "q1 Q0 lost 2 8.5 bm25\n" + "".join(run[4:]))
     fail(RecordError, r"bm25.run:5: the corpus has no 'lost'$")
-    asked.run.write_text("".join(run) + "q99 Q0 d1 1 1.0 bm25\n")
+    gar_files.run.write_text("".join(run) + "q99 Q0 d1 1 1.0 bm25\n")
     fail(RecordError, r"bm25.run:73: the queries have no 'q99'$")
-    asked.run.write_text("".join(run))
-    edit_rows(asked.questions, lambda rows: [row.pop("answers") for row in rows])
+    gar_files.run.write_text("".join(run))
+    edit_rows(gar_files.questions, lambda rows: [row.pop("answers") for row in rows])
     fail(DrtkError, r"questions.jsonl: no question has an answer", task="gar-answer")
-    asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
+    gar_files.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
     fail(DrtkError, r"no question has an answer in its hits in .*bm25.run", task="gar-sentence")
-    asked.questions.write_text(plain)
+    gar_files.questions.write_text(plain)
     fail(DrtkError, "pairs do not fill one batch", "--set", "folds=2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs are left for evaluation; increase `dev_share`", "--dev-share", "0", task="gar-answer")
-    edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
+    edit_rows(gar_files.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(
         DrtkError, r"passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     )

@@ -18,17 +18,17 @@ from tests.run_commands import run_command
 from tests.tiny_models import make_collection, save_tiny_encoder
 
 
-def train(place: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
-    call = ["train-reranker", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
-    call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/crossencoder", "--device", "cpu"]
-    call += ["--batch-size", "8", "--learning-rate", "1e-3", "--max-length", "32", *more.format(place).split()]
+def train(data: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = ["train-reranker", str(data / examples), "--corpus", f"{data}/corpus.jsonl", "-o", str(output), "-q"]
+    call += ["--queries", f"{data}/queries.jsonl", "--model", f"{data}/crossencoder", "--device", "cpu"]
+    call += ["--batch-size", "8", "--learning-rate", "1e-3", "--max-length", "32", *more.format(data).split()]
     app(call if "bce" in more else [*call[:2], "--negatives", "3", *call[2:]], standalone_mode=False)
     return load_file(output / "model.safetensors")
 
 
-def rerank(place: Path, run: str, folder: Path) -> None:
+def rerank(data: Path, run: str, folder: Path) -> None:
     """Rerank a run with the model `folder`/m into the file `folder`/out."""
-    call = f"rerank {run} --model {folder}/m --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl -q"
+    call = f"rerank {run} --model {folder}/m --corpus {data}/corpus.jsonl --queries {data}/queries.jsonl -q"
     app([*call.split(), "-o", str(folder / "out")], standalone_mode=False)
 
 
@@ -38,41 +38,41 @@ def distance(mine: dict, theirs: dict) -> float:
 
 
 def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dev = " --dev {0}/dev --dev-run {0}/run --set dev_queries=60"
     encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --set eval_steps=50"
-    learned = train(place, tmp_path / "m", encoder + dev)
+    learned = train(data, tmp_path / "m", encoder + dev)
     log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses[0] == pytest.approx(1.386, abs=0.01)  # ln 4: nothing is known of four passages
     assert losses[-1] < 1.2
     best = read_json(tmp_path / "m" / "meta.json")["best"]
-    rerank(place, f"{place}/run", tmp_path)
-    shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
+    rerank(data, f"{data}/run", tmp_path)
+    shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", data / "qrels.tsv", "--measures", "RR@10")
     assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
     worse = f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --set eval_steps=1"
-    kept = train(place, tmp_path / "worse", worse + dev)
+    kept = train(data, tmp_path / "worse", worse + dev)
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
     assert distance(kept, learned) == 0
 
 
-def test_micro_batches_take_the_same_steps(place: Path, tmp_path: Path) -> None:
+def test_micro_batches_take_the_same_steps(data: Path, tmp_path: Path) -> None:
     # Without dropout the mean of two halves is the mean of the whole.
-    shutil.copytree(place / "crossencoder", tmp_path / "dry")
+    shutil.copytree(data / "crossencoder", tmp_path / "dry")
     config = read_json(tmp_path / "dry" / "config.json")
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (tmp_path / "dry" / "config.json").write_text(json.dumps(config))
     # Plain gradient descent: Adam would turn a difference by rounding into a full step.
     more = f"--max-steps 2 --learning-rate 0.01 --model {tmp_path}/dry --set warmup=0 --set trainer=optim=sgd"
-    whole = train(place, tmp_path / "whole", more)
-    assert distance(whole, train(place, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
+    whole = train(data, tmp_path / "whole", more)
+    assert distance(whole, train(data, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
     assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
 
 
-def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path, tmp_path: Path) -> None:
+def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    train(place, tmp_path / "m", "--max-steps 2")
+    train(data, tmp_path / "m", "--max-steps 2")
     meta = read_json(tmp_path / "m" / "meta.json")
     assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
     passages, queries, _ = make_collection(60)
@@ -81,23 +81,23 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path
     theirs = library.CrossEncoder(str(tmp_path / "m"), device="cpu").predict(pairs, batch_size=7)
     run = tmp_path / "run"
     run.write_text("".join(f"q{at} Q0 d{59 - at} 1 1.0 t\n" for at in range(60)))
-    rerank(place, str(run), tmp_path)
+    rerank(data, str(run), tmp_path)
     mine = [float(line.split()[4]) for line in (tmp_path / "out").read_text().splitlines()]
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "m", "--loss bce --batch-size 80 --epochs 1")
+def test_pairs_by_themselves_and_the_first_positive_only(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path / "m", "--loss bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
-    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]
     for row in rows:
         row["positives"] = [*row["positives"], "d999"]  # which the corpus lacks
     two = tmp_path / "two.jsonl"
     two.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
-        train(place, tmp_path / "n", "--max-steps 1", examples=two)
-    train(place, tmp_path / "n", "--max-steps 1 --set first_positive=true", examples=two)
+        train(data, tmp_path / "n", "--max-steps 1", examples=two)
+    train(data, tmp_path / "n", "--max-steps 1 --set first_positive=true", examples=two)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,7 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
         ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "passage 'd99' of `dev_run` is missing; 2 of 3 are mis"),
     ],
 )
-def test_a_dev_run_of_other_queries_or_passages_is_rejected(
-    place: Path, tmp_path: Path, run: str, message: str
-) -> None:
+def test_a_dev_run_of_other_queries_or_passages_is_rejected(data: Path, tmp_path: Path, run: str, message: str) -> None:
     (tmp_path / "other.run").write_text(run)
     with pytest.raises(DrtkError, match=message):
-        train(place, tmp_path / "m", f"--dev {place}/dev --dev-run {tmp_path}/other.run")
+        train(data, tmp_path / "m", f"--dev {data}/dev --dev-run {tmp_path}/other.run")

@@ -39,34 +39,34 @@ SIZE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 def examples(count: int, negatives: int) -> list[dict]:
     """Return examples with one or two positives."""
     draw = random.Random(negatives)
-    found = []
+    results = []
     for number in range(count):
         positives = [f"d{number}", f"d{number + 20}"][: number % 2 + 1]
         wrong = draw.sample([name for name in TEXTS if name not in positives], negatives)
-        found.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong})
-    return found
+        results.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong})
+    return results
 
 
 def first_stage() -> dict[str, list[str]]:
     """Return the ranked documents of seven queries, up to nine each; those of q6 are all irrelevant."""
     draw = random.Random(0)
-    found = {}
+    results = {}
     for number in range(7):
         names = draw.sample([name for name in TEXTS if name != f"d{number}"], 5 + number % 4)
-        found[f"q{number}"] = draw.sample([*names, f"d{number}"], len(names) + 1) if number < 6 else names
-    return found
+        results[f"q{number}"] = draw.sample([*names, f"d{number}"], len(names) + 1) if number < 6 else names
+    return results
 
 
 def labels(run: dict[str, list[str]]) -> dict[str, dict[str, float]]:
     """Return the relevant documents: one per query, two for q1 and q2."""
-    found = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
+    results = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
     for query in ("q1", "q2"):
-        found[query][next(name for name in run[query] if not found[query][name])] = 1.0
-    return found
+        results[query][next(name for name in run[query] if not results[query][name])] = 1.0
+    return results
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
     for name, rows in {"corpus": PASSAGES, "queries": QUERIES, "many": examples(3, 70), "few": examples(4, 5)}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -95,11 +95,11 @@ def drtk(*call: str | Path) -> None:
     app([*map(str, call), "--device", "cpu", "-q"], standalone_mode=False)
 
 
-def texts(place: Path) -> list[str]:
-    return ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+def texts(data: Path) -> list[str]:
+    return ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
 
 
-def logged(output: Path) -> list[dict]:
+def read_log(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
 
 
@@ -128,20 +128,20 @@ def close(expected: float) -> Any:
 
 
 @pytest.mark.parametrize("length", [192, 20])
-def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
+def test_simlms_re_ranker_as_released(data: Path, tmp_path: Path, length: int):
     # 64 logits of a query, of which the positive and the 15 best negatives count; without dropout both passes agree
-    call = ("train-reranker", place / "many.jsonl", *texts(place), "--model", place / "electra", "-o", tmp_path / "m")
+    call = ("train-reranker", data / "many.jsonl", *texts(data), "--model", data / "electra", "-o", tmp_path / "m")
     more = f"--max-length {length} --batch-size 3 --max-steps 2 --set log_steps=1 --learning-rate 1e-9"
     drtk(*call, "--preset", "simlm-reranker-official", *more.split())
     plain = Plain(tmp_path / "m", length=length, title=": ")
     whole = []
-    for epoch, line in enumerate(logged(tmp_path / "m")):
+    for epoch, line in enumerate(read_log(tmp_path / "m")):
         losses = []
         for row in examples(3, 70):
             positive = row["positives"][epoch % len(row["positives"])]
             names = [positive, *slow.window(row["negatives"], 63, epoch=epoch, seed=SEED)]
             scores = [plain.logit(row["query_id"], name) for name in names]
-            kept = [scores[place] for place in slow.keep_hardest(scores, 16)]
+            kept = [scores[data] for data in slow.keep_hardest(scores, 16)]
             losses.append(slow.r_drop(kept, kept))
             whole.append(slow.listwise(scores))
         assert line["loss"] == close(slow.mean(losses))
@@ -150,9 +150,9 @@ def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
     assert epoch == 1
 
 
-def test_the_passage_re_ranker_of_questions(place: Path, tmp_path: Path):
+def test_the_passage_re_ranker_of_questions(data: Path, tmp_path: Path):
     # 4 questions with 1, 2, 1 and 2 positives and 5 negatives each: 26 pairs, all of which are one batch
-    call = ("train-reranker", place / "few.jsonl", *texts(place), "--model", place / "bert", "-o", tmp_path / "m")
+    call = ("train-reranker", data / "few.jsonl", *texts(data), "--model", data / "bert", "-o", tmp_path / "m")
     more = ("--batch-size", "26", "--max-steps", "2", "--set", "log_steps=1", "--learning-rate", "1e-9")
     drtk(*call, "--preset", "bert-passage-reranker", *more)
     plain = Plain(tmp_path / "m", length=192, title=None)
@@ -163,21 +163,21 @@ def test_the_passage_re_ranker_of_questions(place: Path, tmp_path: Path):
         for name in row[side]
     ]
     assert len(losses) == 26
-    assert [line["loss"] for line in logged(tmp_path / "m")] == [close(slow.mean(losses))] * 2
+    assert [line["loss"] for line in read_log(tmp_path / "m")] == [close(slow.mean(losses))] * 2
 
 
-def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
+def test_lists_of_unequal_lengths(data: Path, tmp_path: Path):
     # six queries have something right among their first eight; the seventh is left out
     made = tmp_path / "vectors"
-    rerank = ("rerank", place / "run", *texts(place), "--model", place / "crossencoder", "-o", tmp_path / "reranked")
+    rerank = ("rerank", data / "run", *texts(data), "--model", data / "crossencoder", "-o", tmp_path / "reranked")
     drtk(*rerank, "--vectors", made, "--set", "vector_dtype=float32", "--set", "title=colon")
-    call = ("train-reranker", place / "run", "--vectors", made, "--qrels", place / "qrels", "-o", tmp_path / "m")
+    call = ("train-reranker", data / "run", "--vectors", made, "--qrels", data / "qrels", "-o", tmp_path / "m")
     right = labels(first_stage())
     lists = {query: names[:8] for query, names in first_stage().items()}
     learnt = [query for query, names in lists.items() if any(right[query][name] for name in names)]
     more = f"--set depth=8 --set dropout=0 --batch-size {len(learnt)} --max-steps 1 --learning-rate 1e-9"
     drtk(*call, "--preset", "hlatr", *more.split())
-    plain = Plain(place / "crossencoder", length=192, title=": ")
+    plain = Plain(data / "crossencoder", length=192, title=": ")
     model = load_list_reranker(tmp_path / "m")
     layers = of_transformer(model.layers.layers)
     assert len(layers) == 4
@@ -189,5 +189,5 @@ def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
             parts = {"project": model.project, "ranks": model.ranks, "norm": model.norm, "head": model.head}
             scores = [logit.item() for logit in logits(vectors, layers=layers, heads=2, **parts)]
             losses.append(slow.labeled_list(scores, [right[query][name] for name in lists[query]]))
-    assert [line["loss"] for line in logged(tmp_path / "m")] == [close(slow.mean(losses))]
+    assert [line["loss"] for line in read_log(tmp_path / "m")] == [close(slow.mean(losses))]
     assert {sum(right[query][name] for name in lists[query]) for query in learnt} == {1.0, 2.0}

@@ -23,9 +23,9 @@ from tests.tiny_models import save_tiny_encoder
 SHORT = ("--query-length", "16", "--passage-length", "40")
 
 
-def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
-    call = ["train-retriever", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
-    call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/encoder", "--device", "cpu"]
+def train(data: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = ["train-retriever", str(data / examples), "--corpus", f"{data}/corpus.jsonl", "-o", str(output), "-q"]
+    call += ["--queries", f"{data}/queries.jsonl", "--model", f"{data}/encoder", "--device", "cpu"]
     call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1"]
     app([*call, *shlex.split(" ".join(more))], standalone_mode=False)
     return read_json(output / "meta.json")
@@ -39,17 +39,17 @@ def entries(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def rewrite(place: Path, output: Path, change: Any) -> Path:
+def rewrite(data: Path, output: Path, change: Any) -> Path:
     """Write the examples after applying `change` to the list of rows."""
-    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]
     change(rows)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return output
 
 
-def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path: Path):
+def test_the_folder_says_how_to_encode_and_holds_no_pickle(data: Path, tmp_path: Path):
     more = "--max-steps 3 --query-length 12 --passage-length 30 --set title=none --set similarity=dot"
-    manifest = train(place, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
+    manifest = train(data, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
     encoding = manifest["encoding"]
     assert (manifest["kind"], manifest["counts"]["steps"], manifest["counts"]["examples"]) == ("model", 3, 12)
     assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
@@ -59,25 +59,25 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
 
 
-def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_examples_and_queries_may_be_data_sets_of_the_hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
-        return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
 
     monkeypatch.setattr("drtk.data.tables.require_library", lambda *_: SimpleNamespace(load_dataset=load_dataset))
-    named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
+    named = ["--corpus", f"{data}/corpus.jsonl", "--model", f"{data}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
     with pytest.raises(
         UsageError, match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv"
     ):
-        train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
+        train(data, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
-def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Path, tmp_path: Path):
+def test_two_encoders_load_in_sentence_transformers_alone_and_together(data: Path, tmp_path: Path):
     st = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "m"
     prompts = "--set 'query_prompt=castled ' --set 'passage_prompt=marketed '"
-    manifest = train(place, folder, "--max-steps 4 --set untied=true", prompts)
+    manifest = train(data, folder, "--max-steps 4 --set untied=true", prompts)
     assert manifest["towers"] == ["passage", "query"]
     texts = ["rivers engineer", "violins gardens", "copper sailor"]
     together = st.SentenceTransformer(str(folder), device="cpu")
@@ -90,12 +90,12 @@ def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Pa
     other = st.SentenceTransformer(str(folder / "query"), device="cpu").encode(texts, prompt_name="document")
     assert np.abs(vectors["passage"] - other).max() > 1e-4  # it is the other encoder
     assert together.similarity_fn_name == manifest["encoding"]["similarity"]
-    manifest = train(place, tmp_path / "n", "--max-steps", "1", "--negatives", "1", "--model", str(folder))
+    manifest = train(data, tmp_path / "n", "--max-steps", "1", "--negatives", "1", "--model", str(folder))
     assert manifest["towers"] == ["passage", "query"]  # training continues with both
 
 
-def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, tmp_path: Path):
-    assert train(place, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
+def test_a_separator_between_title_and_text_is_read_back_by_encode(data: Path, tmp_path: Path):
+    assert train(data, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
     ours = Embedder(str(tmp_path / "m"), role="passage")
     titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
     np.testing.assert_allclose(*ours([titled, joined]), atol=1e-5)
@@ -103,9 +103,9 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, 
         Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
 
 
-def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_path: Path):
-    dev = f"--dev {place}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
-    manifest = train(place, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
+def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_path: Path):
+    dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
+    manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
     log = entries(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -113,67 +113,67 @@ def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_
     assert manifest["best"]["dev_nDCG@10"] == max(figures.values()) > figures[0] + 0.02
     (tmp_path / "beir").mkdir()
     for name in ("corpus.jsonl", "queries.jsonl"):
-        (tmp_path / "beir" / name).symlink_to(place / name)
+        (tmp_path / "beir" / name).symlink_to(data / name)
     (tmp_path / "beir" / "qrels").mkdir()
-    (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(place / "dev" / "qrels" / "dev.tsv")
+    (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(data / "dev" / "qrels" / "dev.tsv")
     with pytest.raises(DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv .*only test"):
-        train(place, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
+        train(data, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 
-def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
+def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
     def add_scores(rows: list[dict]) -> None:
         for row in rows:
             wrong = [2.0 - number for number in range(len(row["negatives"]))]
             row["scores"] = {"positives": [4.0], "negatives": wrong}
 
     more = ("--preset", "simlm-distill", "--max-steps", "20", "--set", "warmup=0", "--set", "log_steps=5", *SHORT)
-    train(place, tmp_path / "m", *more, examples=rewrite(place, tmp_path / "scored.jsonl", add_scores))
+    train(data, tmp_path / "m", *more, examples=rewrite(data, tmp_path / "scored.jsonl", add_scores))
     log = entries(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
     with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; add teacher scores"):
-        train(place, tmp_path / "n", "--loss", "margin-mse")
+        train(data, tmp_path / "n", "--loss", "margin-mse")
     scores = '{"positives": [NaN], "negatives": [1]}'
     row = f'{{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {scores}}}'
     (tmp_path / "nan.jsonl").write_text(row + "\n")
     with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
-        train(place, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
+        train(data, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
 
 
 def test_few_negatives_and_positives_among_negatives_are_warned_of(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def change(rows: list[dict]) -> None:
         for row in rows[:7]:
             del row["negatives"][1:]
         rows[9]["negatives"].insert(0, rows[9]["positives"][0])
 
-    examples = rewrite(place, tmp_path / "few.jsonl", change)
-    train(place, tmp_path / "m", "--max-steps", "1", examples=examples)
+    examples = rewrite(data, tmp_path / "few.jsonl", change)
+    train(data, tmp_path / "m", "--max-steps", "1", examples=examples)
     assert "7 examples have fewer than 2 negatives; negatives are repeated" in caplog.text
     assert "few.jsonl: removed 1 negatives that are also positives of their example" in caplog.text
     caplog.clear()
-    train(place, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
+    train(data, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
     assert "fewer than" not in caplog.text
 
 
-def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path: Path):
+def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: Path):
     pytest.importorskip("peft")
-    train(place, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
-    mine, start = weights(tmp_path / "m"), weights(place / "encoder")
-    assert mine.keys() == start.keys()
-    changed = {name for name in mine if bool((mine[name] != start[name]).any())}
+    train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
+    actual, start = weights(tmp_path / "m"), weights(data / "encoder")
+    assert actual.keys() == start.keys()
+    changed = {name for name in actual if bool((actual[name] != start[name]).any())}
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 
-def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(place: Path, tmp_path: Path):
+def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data: Path, tmp_path: Path):
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)
     more = ("--preset", "dpr-nq-roberta-shared", "--set", "aux=diffcse", "--set", f"aux_generator={generator}")
-    train(place, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--set", "log_steps=1")
+    train(data, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--set", "log_steps=1")
     for entry in entries(tmp_path / "m"):
         parts = entry["diffcse_query"] + entry["diffcse_passage"]
         assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
-    assert weights(tmp_path / "m").keys() == weights(place / "encoder").keys()
+    assert weights(tmp_path / "m").keys() == weights(data / "encoder").keys()

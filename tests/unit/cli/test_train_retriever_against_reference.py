@@ -46,7 +46,7 @@ def plain_bert(folder: Path, *, seed: int) -> None:
 def examples(count: int, negatives: int) -> list[dict]:
     """Return scored examples with one to three positives; some are shared by examples."""
     draw = random.Random(count)
-    found = []
+    results = []
     for number in range(count):
         positives = [f"d{number}", f"d{number + 20}", f"d{number + 40}"][: number % 3 + 1]
         if number == 4:
@@ -57,12 +57,12 @@ def examples(count: int, negatives: int) -> list[dict]:
             wrong[0] = f"d{number - 1}" if f"d{number - 1}" not in positives else wrong[0]
         ids = {"positives": positives, "negatives": wrong}
         scores = {side: [round(draw.gauss(0, 2), 3) for _ in ids[side]] for side in ids}
-        found.append({"query_id": f"q{number}", **ids, "scores": scores})
-    return found
+        results.append({"query_id": f"q{number}", **ids, "scores": scores})
+    return results
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
     lists = {"many": examples(6, 50), "two": examples(4, 2), "31": examples(6, 31)}
     for name, rows in {"corpus": PASSAGES, "queries": QUERIES, **lists}.items():
@@ -73,10 +73,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def logged(place: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
+def train(files: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
     """Train for three steps, an epoch each, at a learning rate of 1e-9; return the log lines."""
-    call = f"train-retriever {place}/{data}.jsonl --model {place}/{model} -o {output} --device cpu -q"
-    call += f" --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl"
+    call = f"train-retriever {files}/{data}.jsonl --model {files}/{model} -o {output} --device cpu -q"
+    call += f" --corpus {files}/corpus.jsonl --queries {files}/queries.jsonl"
     call += f" --batch-size {count} --max-steps {EPOCHS} --set log_steps=1 --learning-rate 1e-9"
     app([*call.split(), *more], standalone_mode=False)
     lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
@@ -107,7 +107,7 @@ class Plain:
         return self._model(**inputs).last_hidden_state[0, 0].tolist()
 
 
-def asked(row: dict, names: list[str], scores: list[float], query: Plain, passage: Plain) -> BatchQuery:
+def make_query(row: dict, names: list[str], scores: list[float], query: Plain, passage: Plain) -> BatchQuery:
     vectors = [passage.passage(name) for name in names]
     return BatchQuery(query.query(row["query_id"]), vectors, names, frozenset(row["positives"]), tuple(scores))
 
@@ -116,7 +116,7 @@ def batches(
     query: Plain, passage: Plain, *, negatives: int, rotate: bool = True, listed: int = 50
 ) -> list[list[BatchQuery]]:
     """Return the batch of each epoch: positives in turn (or the first), a window of negatives, and teacher scores."""
-    found = []
+    results = []
     for epoch in range(EPOCHS):
         batch = []
         for row in examples(6, listed):
@@ -125,9 +125,9 @@ def batches(
             window = [int(number) for number in slow.window(places, negatives, epoch=epoch, seed=SEED)]
             names = [row["positives"][at], *(row["negatives"][number] for number in window)]
             scores = [row["scores"]["positives"][at], *(row["scores"]["negatives"][number] for number in window)]
-            batch.append(asked(row, names, scores, query, passage))
-        found.append(batch)
-    return found
+            batch.append(make_query(row, names, scores, query, passage))
+        results.append(batch)
+    return results
 
 
 def close(expected: float) -> Any:
@@ -153,18 +153,18 @@ def dot(batch: list[BatchQuery]) -> float:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_simlms_first_retriever(place: Path, tmp_path: Path, options: tuple[str, ...], loss: Callable):
-    plain = Plain(place / "one", length=144, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-r1", *options)
+def test_simlms_first_retriever(files: Path, tmp_path: Path, options: tuple[str, ...], loss: Callable):
+    plain = Plain(files / "one", length=144, title="segment")
+    lines = train(files, tmp_path / "m", "--preset", "simlm-r1", *options)
     expected = [loss(batch) for batch in batches(plain, plain, negatives=15)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
     assert len({round(value, 2) for value in expected}) == EPOCHS  # every epoch sees something else
 
 
-def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(place: Path, tmp_path: Path):
+def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(files: Path, tmp_path: Path):
     # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
-    plain = Plain(place / "one", length=192, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")
+    plain = Plain(files / "one", length=192, title="segment")
+    lines = train(files, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")
     for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
         warm = slow.warmed_temperature(step, temperature=0.02, warmup=4)
         assert lines[step]["loss"] == close(slow.mean(slow.simlm_full(batch, temperature=warm)))
@@ -174,10 +174,10 @@ def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_
     ("preset", "length", "negatives", "alpha"),
     [("simlm-distill", 144, 23, 0.2), ("simlm-nq-distill-official", 192, 15, 1.0)],
 )
-def test_simlms_distillation(place: Path, tmp_path: Path, preset: str, length: int, negatives: int, alpha: float):
+def test_simlms_distillation(files: Path, tmp_path: Path, preset: str, length: int, negatives: int, alpha: float):
     is_nq = preset != "simlm-distill"  # which warms the temperature up and keeps to the gold passage
-    plain = Plain(place / "one", length=length, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", preset, "--set", "warmup=4")
+    plain = Plain(files / "one", length=length, title="segment")
+    lines = train(files, tmp_path / "m", "--preset", preset, "--set", "warmup=4")
     for step, batch in enumerate(batches(plain, plain, negatives=negatives, rotate=not is_nq)):
         temperature = slow.warmed_temperature(step, temperature=0.02, warmup=4) if is_nq else 0.02
         divergence = slow.mean(slow.distillation(batch, similarity="cosine", temperature=temperature))
@@ -186,45 +186,47 @@ def test_simlms_distillation(place: Path, tmp_path: Path, preset: str, length: i
         assert lines[step]["loss"] == close(divergence + alpha * contrast)
 
 
-def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
-    plain = Plain(place / "one", length=144, title="sep")
-    lines = logged(place, tmp_path / "m", "--preset", "qac-r1")
+def test_query_as_contexts_first_retriever(files: Path, tmp_path: Path):
+    plain = Plain(files / "one", length=144, title="sep")
+    lines = train(files, tmp_path / "m", "--preset", "qac-r1")
     expected = [dot(batch) for batch in batches(plain, plain, negatives=15)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
-def test_masters_first_retriever_has_two_encoders(place: Path, tmp_path: Path):
+def test_masters_first_retriever_has_two_encoders(files: Path, tmp_path: Path):
     # of lists of 31 the shuffle takes all, in some order
-    query = Plain(place / "both" / "query", length=32, title="sep")
-    passage = Plain(place / "both" / "passage", length=128, title="sep")
-    lines = logged(place, tmp_path / "m", "--preset", "master-official-r1", model="both", data="31")
+    query = Plain(files / "both" / "query", length=32, title="sep")
+    passage = Plain(files / "both" / "passage", length=128, title="sep")
+    lines = train(files, tmp_path / "m", "--preset", "master-official-r1", model="both", data="31")
     expected = [dot(batch) for batch in batches(query, passage, negatives=31, listed=31)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
-def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(place: Path, tmp_path: Path):
+def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files: Path, tmp_path: Path):
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
-    query = Plain(place / "both" / "query", length=256, title="sep")  # all token types are zero there
-    passage = Plain(place / "both" / "passage", length=256, title="sep")
+    query = Plain(files / "both" / "query", length=256, title="sep")  # all token types are zero there
+    passage = Plain(files / "both" / "passage", length=256, title="sep")
     rows = examples(4, 2)
     possible = []
     for choice in itertools.product((0, 1), repeat=4):
         picked = [[row["positives"][0], row["negatives"][at]] for row, at in zip(rows, choice, strict=True)]
-        possible.append(dot([asked(row, names, [], query, passage) for row, names in zip(rows, picked, strict=True)]))
+        possible.append(
+            dot([make_query(row, names, [], query, passage) for row, names in zip(rows, picked, strict=True)])
+        )
     assert min(second - first for first, second in itertools.pairwise(sorted(possible))) > 1e-4
-    lines = logged(place, tmp_path / "m", "--preset", "dpr-nq", model="both", data="two", count=4)
+    lines = train(files, tmp_path / "m", "--preset", "dpr-nq", model="both", data="two", count=4)
     for line in lines:
         assert min(abs(line["loss"] - each) for each in possible) < 2e-5
     assert len({round(line["loss"], 4) for line in lines}) > 1  # drawn anew by epoch
 
 
 @pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
-def test_texts_that_are_too_long_are_cut(place: Path, tmp_path: Path, preset: str):
+def test_texts_that_are_too_long_are_cut(files: Path, tmp_path: Path, preset: str):
     """Of a pair the longer side is cut, a token at a time, of one text its end; a query to its own length."""
     title = "sep" if preset == "qac-r1" else "segment"
-    query, passage = (Plain(place / "one", length=length, title=title) for length in (6, 12))
+    query, passage = (Plain(files / "one", length=length, title=title) for length in (6, 12))
     more = ("--preset", preset, "--query-length", "6", "--passage-length", "12")
-    lines = logged(place, tmp_path / "m", *more)
+    lines = train(files, tmp_path / "m", *more)
     loss = simlm if preset == "simlm-r1" else dot
     for line, batch in zip(lines, batches(query, passage, negatives=15), strict=True):
         assert line["loss"] == close(loss(batch))

@@ -43,16 +43,18 @@ STEPS = "--batch-size 8 --max-steps 6 --set log_steps=1 --set save_steps=2 --lea
 
 
 @pytest.fixture(scope="session")
-def made(place: Path) -> Path:
+def vector_data(data: Path) -> Path:
     """Add vectors of the run's pairs to the training files."""
-    files = f"--model {place}/crossencoder --depth 10 --vectors {place}/vectors -o {place}/reranked -q {TEXTS.format(place)}"
-    app(["rerank", f"{place}/run", *files.split()], standalone_mode=False)
-    return place
+    files = (
+        f"--model {data}/crossencoder --depth 10 --vectors {data}/vectors -o {data}/reranked -q {TEXTS.format(data)}"
+    )
+    app(["rerank", f"{data}/run", *files.split()], standalone_mode=False)
+    return data
 
 
-def arguments(place: Path, name: str, output: Path, *more: str) -> list[str]:
-    call = [*f"{CALLS[name]} {STEPS}".format(place).split(), "-o", str(output)]
-    given = " ".join(more).format(place).split()
+def arguments(data: Path, name: str, output: Path, *more: str) -> list[str]:
+    call = [*f"{CALLS[name]} {STEPS}".format(data).split(), "-o", str(output)]
+    given = " ".join(more).format(data).split()
     return [
         item
         for at, item in enumerate(call)
@@ -60,8 +62,8 @@ def arguments(place: Path, name: str, output: Path, *more: str) -> list[str]:
     ] + given
 
 
-def train(place: Path, name: str, output: Path, *more: str) -> dict[str, torch.Tensor]:
-    app(arguments(place, name, output, *more), standalone_mode=False)
+def train(data: Path, name: str, output: Path, *more: str) -> dict[str, torch.Tensor]:
+    app(arguments(data, name, output, *more), standalone_mode=False)
     return load_file(output / "model.safetensors")
 
 
@@ -74,7 +76,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
+def fail_at_step(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
     """Make training raise `error` at a step; only: only if the micro-batch is larger than this."""
 
     def patched(usual: Any) -> Any:
@@ -92,7 +94,7 @@ def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]
 
 
 @contextmanager
-def pressing_ctrl_c_at(step: int) -> Iterator[None]:
+def interrupt_at_step(step: int) -> Iterator[None]:
     usual = DrtkTrainer.training_step
 
     def interrupt(self: Any, *given: Any, **named: Any) -> Any:
@@ -116,19 +118,19 @@ RESUMED = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    made: Path, tmp_path: Path, name: str
+    vector_data: Path, tmp_path: Path, name: str
 ) -> None:
     more = ("--max-steps 4", DEV[name], "--set eval_steps=2", RESUMED[name])
-    whole = train(made, name, tmp_path / "whole", *more)
+    whole = train(vector_data, name, tmp_path / "whole", *more)
     if name == "lists":  # Ctrl-C saves a checkpoint after the step
         more = (*more, "--set save_steps=500")
-        with pressing_ctrl_c_at(3):
-            assert app(arguments(made, name, tmp_path / "m", *more), standalone_mode=False) == 130
+        with interrupt_at_step(3):
+            assert app(arguments(vector_data, name, tmp_path / "m", *more), standalone_mode=False) == 130
         assert (tmp_path / "m.part" / "checkpoints" / "checkpoint-3" / "complete").exists()
     else:
-        with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
-            train(made, name, tmp_path / "m", *more)
-    assert equal(train(made, name, tmp_path / "m", *more, "--resume"), whole)
+        with fail_at_step(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
+            train(vector_data, name, tmp_path / "m", *more)
+    assert equal(train(vector_data, name, tmp_path / "m", *more, "--resume"), whole)
     assert entries(tmp_path / "m") == entries(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
     figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
@@ -138,31 +140,31 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
 
 
-def test_a_killed_training_resumes(place: Path, tmp_path: Path) -> None:
+def test_a_killed_training_resumes(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "m"
     part = Path(f"{output}.part")
-    kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
+    kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(data, "retriever", output))
     assert not output.exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
-        train(place, "retriever", output, "--resume --set temperature=0.2 --learning-rate 2e-3")
+        train(data, "retriever", output, "--resume --set temperature=0.2 --learning-rate 2e-3")
     with open(part / "log.jsonl", "a") as log:
         log.write('{"step": 11')  # as a crash while writing leaves it
-    resumed = train(place, "retriever", output, "--resume")
-    assert equal(resumed, train(place, "retriever", tmp_path / "whole"))
+    resumed = train(data, "retriever", output, "--resume")
+    assert equal(resumed, train(data, "retriever", tmp_path / "whole"))
     assert entries(output) == entries(tmp_path / "whole")
 
 
 def test_examples_from_a_pipe_must_be_the_same_when_resuming(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = (place / "examples.jsonl").read_bytes().splitlines(keepends=True)
+    lines = (data / "examples.jsonl").read_bytes().splitlines(keepends=True)
 
     def train_on(content: list[bytes], *more: str) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join(content))))
-        call = arguments(place, "retriever", tmp_path / "m", *more)
+        call = arguments(data, "retriever", tmp_path / "m", *more)
         app([call[0], "-", *call[2:]], standalone_mode=False)
 
-    with failing_at(4, RuntimeError("cut off")), pytest.raises(RuntimeError, match="cut off"):
+    with fail_at_step(4, RuntimeError("cut off")), pytest.raises(RuntimeError, match="cut off"):
         train_on(lines)
     with pytest.raises(MismatchError, match=r"m\.part: started with other records from <stdin>"):
         train_on(lines[1:], "--resume")
@@ -171,10 +173,10 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(
 
 @pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
 def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(
-    place: Path, tmp_path: Path, share: float, file: str
+    data: Path, tmp_path: Path, share: float, file: str
 ) -> None:
     # A limit on the size of files fails as a full disk does: safetensors and torch raise errors of their own.
-    size = (place / "encoder" / "model.safetensors").stat().st_size
+    size = (data / "encoder" / "model.safetensors").stat().st_size
     save = DrtkTrainer._save_checkpoint
 
     def limited(self: DrtkTrainer, *given: Any, **named: Any) -> None:
@@ -189,64 +191,70 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DrtkTrainer, "_save_checkpoint", limited)
         with pytest.raises(DrtkError, match=r"m\.part/checkpoints.*: .*(too large|may be full)") as fault:
-            train(place, "retriever", tmp_path / "m")
+            train(data, "retriever", tmp_path / "m")
     assert "\n" not in str(fault.value)
     assert [path.name for path in (tmp_path / "m.part" / "checkpoints").glob("*/complete")] == ["complete"]
-    train(place, "retriever", tmp_path / "m", "--resume")
+    train(data, "retriever", tmp_path / "m", "--resume")
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
-def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
+def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data: Path, tmp_path: Path, name: str) -> None:
     diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; try a lower `learning_rate`"):
-        train(place, name, tmp_path / "m", diverging)
+        train(data, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
     other = {"retriever": "--loss simlm-full", "reranker": "--set r_drop=true"}[name]
     with pytest.raises(MismatchError, match=r"started with other settings or files \("):
-        train(place, name, tmp_path / "m", "--resume", other)
+        train(data, name, tmp_path / "m", "--resume", other)
 
 
 @pytest.mark.parametrize(
     ("name", "fits", "field"), [("retriever", "20", "`grad_cache` 16"), ("reranker", "3", "`micro_batch_size` 2")]
 )
 def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
 ) -> None:
     # 8 queries with 3 passages each are 32 texts: 16 fit. 8 lists: 2 fit, 4 do not.
-    with failing_at(3, FULL, only=fits):
-        train(place, name, tmp_path / "m", "--set trainer=optim=sgd")
+    with fail_at_step(3, FULL, only=fits):
+        train(data, name, tmp_path / "m", "--set trainer=optim=sgd")
     assert f"cpu: out of memory at step 3; continuing with {field}" in caplog.text.replace(" (", "; (")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("name", "more"), [("generator", ""), ("reranker", "--micro-batch-size 1")])
 def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
-    place: Path, tmp_path: Path, name: str, more: str
+    data: Path, tmp_path: Path, name: str, more: str
 ) -> None:
     advice = "`gradient_checkpointing` or a smaller `batch_size` may help"
-    with failing_at(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
-        train(place, name, tmp_path / "m", more)
-    train(place, name, tmp_path / "m", more, "--resume --set gradient_checkpointing=true")
+    with fail_at_step(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
+        train(data, name, tmp_path / "m", more)
+    train(data, name, tmp_path / "m", more, "--resume --set gradient_checkpointing=true")
     changes = read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"]
     assert changes == {"gradient_checkpointing": [False, True]}
 
 
 @pytest.mark.parametrize("method", ["evaluate", "create_optimizer"])
 def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    vector_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fail(*given: Any, **named: Any) -> Any:
         raise FULL
 
     monkeypatch.setattr(DrtkTrainer, method, fail)
     with pytest.raises(DrtkError, match="cpu: out of memory at step"):
-        train(made, "reranker", tmp_path / "m", "--micro-batch-size 4 --set eval_steps=2", DEV["reranker"])
+        train(vector_data, "reranker", tmp_path / "m", "--micro-batch-size 4 --set eval_steps=2", DEV["reranker"])
     assert not list(tmp_path.glob("m.part/checkpoints/micro_batch"))
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
-    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --set eval_steps=1 --set patience=2", DEV[name])
+def test_training_ends_without_improvement(vector_data: Path, tmp_path: Path, name: str) -> None:
+    train(
+        vector_data,
+        name,
+        tmp_path / "m",
+        "--max-steps 40 --learning-rate 0 --set eval_steps=1 --set patience=2",
+        DEV[name],
+    )
     manifest = read_json(tmp_path / "m" / "meta.json")
     first = int(name == "generator")  # which is not evaluated before its first step
     assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (first + 2, first)
@@ -261,20 +269,20 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
         ("generator", "--set label_smoothing=0.1"),
     ],
 )
-def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
+def test_the_precision_is_that_of_every_forward_pass(data: Path, tmp_path: Path, name: str, more: str) -> None:
     with record_linear_dtypes() as precisions:
         app(
-            arguments(place, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more),
+            arguments(data, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more),
             standalone_mode=False,
         )
     assert precisions == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_gradient_checkpointing_changes_no_weight(place: Path, tmp_path: Path, name: str) -> None:
+def test_gradient_checkpointing_changes_no_weight(data: Path, tmp_path: Path, name: str) -> None:
     more = "--max-steps 2 --set trainer=optim=sgd"
-    plain = train(place, name, tmp_path / "a", more)
-    saving = train(place, name, tmp_path / "b", more, "--set gradient_checkpointing=true")
+    plain = train(data, name, tmp_path / "a", more)
+    saving = train(data, name, tmp_path / "b", more, "--set gradient_checkpointing=true")
     assert max(float((plain[each] - saving[each]).abs().max()) for each in plain) < 1e-5
     if name == "generator":
         assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
@@ -290,14 +298,14 @@ BAD = [
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])
 def test_faulty_examples_are_named_and_skipped_if_allowed(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    good = (place / "examples.jsonl").read_text().splitlines()[:8]
+    good = (data / "examples.jsonl").read_text().splitlines()[:8]
     file = tmp_path / "bad.jsonl"
 
     def fault(rows: list[str], *more: str) -> str:
         file.write_text("\n".join(rows) + "\n" * bool(rows))
-        call = arguments(place, name, tmp_path / "m", *more)
+        call = arguments(data, name, tmp_path / "m", *more)
         with pytest.raises(DrtkError) as error:
             app([call[0], str(file), *call[2:]], standalone_mode=False)
         assert not (tmp_path / "m").exists()
@@ -320,32 +328,34 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(
     if needs_negatives:
         rows = [*good[:4], *map(json.dumps, BAD), *good[4:]]
         assert fault(rows, "--skip-bad 3") == "8: the corpus has no 'd99'"
-        call = arguments(place, name, tmp_path / "m", "--max-steps 1 --skip-bad 4")
+        call = arguments(data, name, tmp_path / "m", "--max-steps 1 --skip-bad 4")
         app([call[0], str(file), *call[2:]], standalone_mode=False)
         assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "lists", "generator"])
 def test_evaluating_with_what_is_trained_on_is_warned_of(
-    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+    vector_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    files = {file: made / f"{file}.jsonl" for file in ("queries", "examples")}
+    files = {file: vector_data / f"{file}.jsonl" for file in ("queries", "examples")}
     rows = [json.loads(line) for line in files["queries"].read_text().splitlines()]
     for number, row in enumerate(rows):
         row["text"] = f"{row['text']} {number}"  # some are equal otherwise
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     dev = tmp_path / "dev"
-    shutil.copytree(made / "dev", dev)
+    shutil.copytree(vector_data / "dev", dev)
     for row in rows[:50]:
         row["text"] = f"another {row['text']}"  # the same id, but another question
     (dev / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = files["examples"].read_text().splitlines(keepends=True)
     (tmp_path / "dev.jsonl").write_text("".join(lines[40:]))
     (tmp_path / "first.jsonl").write_text("".join(lines[:50]))
-    call = arguments(made, name, tmp_path / "m", "--max-steps 1 --set eval_steps=1")
+    call = arguments(vector_data, name, tmp_path / "m", "--max-steps 1 --set eval_steps=1")
     if name != "lists":
         call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
-    options = {"retriever": [], "generator": ["--set", "dev_measure=loss"]}.get(name, ["--dev-run", f"{made}/run"])
+    options = {"retriever": [], "generator": ["--set", "dev_measure=loss"]}.get(
+        name, ["--dev-run", f"{vector_data}/run"]
+    )
     options += ["--set", "dev_queries=60"] * (name != "generator")
     if name == "generator":
         call[1] = str(tmp_path / "first.jsonl")

@@ -144,14 +144,14 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of the outputs, which the test may change."""
     shutil.copytree(outputs, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
     return tmp_path / "world"
 
 
-def test_origins_are_read_from_manifests(world: Path) -> None:
+def test_origins_are_read_from_manifests(cwd: Path) -> None:
     old, new = (CorpusOrigin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
     of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
     for name in of_one.split():
@@ -163,9 +163,9 @@ def test_origins_are_read_from_manifests(world: Path) -> None:
         assert find_origins(name) == [], name
 
 
-def test_damaged_and_changed_files_have_no_origins(world: Path) -> None:
+def test_damaged_and_changed_files_have_no_origins(cwd: Path) -> None:
     old = CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl"))
-    write_text(world / "dense" / "meta.json", "torn")
+    write_text(cwd / "dense" / "meta.json", "torn")
     assert find_origins("dense.run") == []
     with open("scored.jsonl", "a") as file:
         file.write("\n")
@@ -177,11 +177,11 @@ def test_damaged_and_changed_files_have_no_origins(world: Path) -> None:
     assert find_origins("from-pipe.jsonl") == []
     drtk("index new.jsonl --type bm25s -o index --force")
     assert find_origins("a.run") == []
-    write_text(world / "a.run.meta.json", "torn")
+    write_text(cwd / "a.run.meta.json", "torn")
     assert find_origins("a.run") == []
 
 
-def test_check_origin_rejects_another_corpus(world: Path) -> None:
+def test_check_origin_rejects_another_corpus(cwd: Path) -> None:
     check_origin("index", CorpusOrigin("moved.jsonl", digest_file("corpus.jsonl")))
     problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
     with pytest.raises(MismatchError, match=problem):
@@ -197,7 +197,7 @@ def test_check_origin_rejects_another_corpus(world: Path) -> None:
         ("train-reranker", "examples.jsonl"),
     ],
 )
-def test_texts_of_another_corpus_are_rejected(command: str, source: str, world: Path) -> None:
+def test_texts_of_another_corpus_are_rejected(command: str, source: str, cwd: Path) -> None:
     line = f"{command} {source} --corpus new.jsonl --queries queries.jsonl --model empty -o out"
     with pytest.raises(MismatchError, match=rf"{source}: was made from another corpus \(corpus.* than new\.jsonl "):
         drtk(line)

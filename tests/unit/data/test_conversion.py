@@ -37,7 +37,7 @@ def lines(path: Path, rows: list[Any]) -> str:
 
 
 @pytest.fixture
-def split(tmp_path: Path) -> Path:
+def data(tmp_path: Path) -> Path:
     """Return a folder with examples that contain ids, their corpus and their queries."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
     files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
@@ -49,43 +49,43 @@ def rows(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_examples_with_texts_are_split_into_corpus_queries_and_examples(split: Path) -> None:
-    corpus = {row["_id"]: row["text"] for row in rows(split / "corpus.jsonl")}
-    queries = {row["_id"]: row["text"] for row in rows(split / "queries.jsonl")}
+def test_examples_with_texts_are_split_into_corpus_queries_and_examples(data: Path) -> None:
+    corpus = {row["_id"]: row["text"] for row in rows(data / "corpus.jsonl")}
+    queries = {row["_id"]: row["text"] for row in rows(data / "queries.jsonl")}
     assert sorted(corpus.values()) == ["maybe", "no", "yes"]
-    examples = rows(split / "train.jsonl")
+    examples = rows(data / "train.jsonl")
     assert [queries[row["query_id"]] for row in examples] == ["who?", "what?"]
     assert [[corpus[id] for id in row["negatives"]] for row in examples] == [["no", "maybe"], ["no"]]
     assert examples[0]["scores"] == {"positives": [3.5], "negatives": [1.5, 2.5]}
     for name in ("train", "corpus", "queries"):
-        assert (split / f"{name}.jsonl.meta.json").exists()
+        assert (data / f"{name}.jsonl.meta.json").exists()
 
 
 @pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
-def test_texts_are_looked_up_for_formats_with_texts(split: Path, to: str) -> None:
-    with_texts = ["--corpus", str(split / "corpus.jsonl"), "--queries", str(split / "queries.jsonl")]
-    out = split / "out"
-    run(str(split / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
+def test_texts_are_looked_up_for_formats_with_texts(data: Path, to: str) -> None:
+    with_texts = ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
+    out = data / "out"
+    run(str(data / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
     assert b"who?" in out.read_bytes()
     assert (b'"maybe"' in out.read_bytes()) == (to != "simlm")
     back = [orjson.loads(line) for line in run(str(out), "--as", "examples").splitlines()]
-    for example, converted in zip(rows(split / "train.jsonl"), back, strict=True):
+    for example, converted in zip(rows(data / "train.jsonl"), back, strict=True):
         for key in ("query_id", "positives", "negatives"):
             assert converted[key] == example[key]
         assert converted.get("scores") == (example.get("scores") if to in ("simlm", "flag") else None)
 
 
-def test_missing_texts_are_an_error(split: Path) -> None:
-    train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
+def test_missing_texts_are_an_error(data: Path) -> None:
+    train, corpus = str(data / "train.jsonl"), str(data / "corpus.jsonl")
     with pytest.raises(UsageError, match="output format contains; give `queries`"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
     with pytest.raises(UsageError, match="output format contains; give `corpus`"):
-        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(split / "queries.jsonl"))
-    few = lines(split / "few.jsonl", rows(split / "corpus.jsonl")[:1])
+        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(data / "queries.jsonl"))
+    few = lines(data / "few.jsonl", rows(data / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):
-        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(split / "queries.jsonl"))
+        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(data / "queries.jsonl"))
     with pytest.raises(MismatchError, match="has no query"):
-        run(train, "--as", "examples", "--to", "simlm", "--queries", lines(split / "none", [{"_id": "z", "text": "z"}]))
+        run(train, "--as", "examples", "--to", "simlm", "--queries", lines(data / "none", [{"_id": "z", "text": "z"}]))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ TRIPLES = b"7\t70\t1500\r\n7\t70\t1600\r\n7\t71\t1500\r\n8\t80\t15\r\n7\t70\t170
 
 def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> None:
     (tmp_path / "qidpidtriples.tsv.gz").write_bytes(gzip.compress(TRIPLES))
-    found = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
-    assert [orjson.loads(line) for line in found] == [
+    actual = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
+    assert [orjson.loads(line) for line in actual] == [
         {"query_id": "7", "positives": ["70", "71"], "negatives": ["1500", "1600"]},
         {"query_id": "8", "positives": ["80"], "negatives": ["15"]},
         {"query_id": "7", "positives": ["70"], "negatives": ["1700"]},
     ]
-    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == found
+    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == actual
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_judgments_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, cont
 def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) -> None:
     path = tmp_path / "top1000.dev.tsv"
     path.write_text("7\t15\twhat is it\tIt is this.\n8\t15\tand that\tIt is this.\n7\t70\twhat is it\t5 6 7 8\n")
-    found = run(str(path), "--as", "run").decode().splitlines()
-    assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
+    actual = run(str(path), "--as", "run").decode().splitlines()
+    assert actual == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
     with path.open("a") as more:
         more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
     with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, got 'D7'"):
@@ -193,9 +193,9 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
     first = lines(tmp_path / "a", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
     other = [{"query_id": id, "positives": ["d1"], "negatives": ["d3"]} for id in ("q1", "q2")]
     second = lines(tmp_path / "b", other)
-    found = run(first, second, "--as", "examples")
-    assert found == Path(first).read_bytes() + Path(second).read_bytes()
-    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == found
+    actual = run(first, second, "--as", "examples")
+    assert actual == Path(first).read_bytes() + Path(second).read_bytes()
+    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == actual
     converted = run(first, second, "--as", "examples", "--to", "sbert")
     assert [orjson.loads(line)["qid"] for line in converted.splitlines()] == ["q1", "q1", "q2"]
     lines(tmp_path / "b", [*other, {"query_id": "q3"}])

@@ -117,15 +117,15 @@ def pair_folder(folder: Path, pairs: dict[str, list[str]], *, shard: int = 2, ro
 
 def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     pairs = {"q1": ["a", "b"], "q2": ["b"], "q3": ["a", "c"], "q4": ["a"]}
-    found = PairVectors(str(pair_folder(tmp_path / "v", pairs)))
-    assert found.find_rows("q1", ["b", "a"]).tolist() == [1, 0]
-    assert found.find_rows("q2", ["b"]).tolist() == [2]
-    assert found.find_rows("q3", ["c", "x", "a"]).tolist() == [4, -1, 3]
-    assert found.find_rows("q9", ["a", "b"]).tolist() == [-1, -1]
-    vectors = found.load_vectors([5, 0, 2, 3])
+    actual = PairVectors(str(pair_folder(tmp_path / "v", pairs)))
+    assert actual.find_rows("q1", ["b", "a"]).tolist() == [1, 0]
+    assert actual.find_rows("q2", ["b"]).tolist() == [2]
+    assert actual.find_rows("q3", ["c", "x", "a"]).tolist() == [4, -1, 3]
+    assert actual.find_rows("q9", ["a", "b"]).tolist() == [-1, -1]
+    vectors = actual.load_vectors([5, 0, 2, 3])
     assert vectors.dtype == np.float32
     assert vectors[:, 0].tolist() == [5.0, 0.0, 2.0, 3.0]
-    assert found.scorer == {"model": "m"}
+    assert actual.scorer == {"model": "m"}
 
 
 def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
 
 def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
     pairs = {f"q{number}": [f"d{number}", f"e{number}"] for number in range(20)}
-    found = PairVectors(str(pair_folder(tmp_path / "v", pairs, shard=1)))
+    actual = PairVectors(str(pair_folder(tmp_path / "v", pairs, shard=1)))
     for number in (19, 0, 7, 12, 3, 19, 1):
-        assert found.find_rows(f"q{number}", [f"e{number}"]).tolist() == [2 * number + 1]
+        assert actual.find_rows(f"q{number}", [f"e{number}"]).tolist() == [2 * number + 1]
 
 
 def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) 
 def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -> None:
     own = b'{"Question":"Which band?","QuestionId":"tc_1","Answer":{"Aliases":["Fab 4","THE BEATLES"],"Value":"THE BEATLES"}}\n'
     hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'
-    wanted = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
-    assert queries(tmp_path, own) == wanted == queries(tmp_path, hub)
+    expected = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
+    assert queries(tmp_path, own) == expected == queries(tmp_path, hub)
     alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
     with pytest.raises(RecordError, match=r":1: 'answer' must be a string, a list, or an object"):
         queries(tmp_path, alone)
@@ -140,6 +140,6 @@ def test_bad_records_are_reported_with_their_line_and_can_be_skipped(
 def test_an_unclosed_quote_invalidates_only_its_line(tmp_path: Path) -> None:
     lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
-    found = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
-    assert [passage.id for passage in found] == [str(number) for number in range(50)]
-    assert found[3].text == 'text "3" here'
+    actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
+    assert [passage.id for passage in actual] == [str(number) for number in range(50)]
+    assert actual[3].text == 'text "3" here'

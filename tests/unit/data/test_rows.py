@@ -18,14 +18,14 @@ FULL = BARE | {"_id": "q7#answer#04", "score": -1.5, "rank": 4, "depth": 20, "fo
 FULL |= {"top1": {"title": "Nile", "text": "A river."}}
 
 
-def written(folder: Path, *rows: dict) -> str:
+def write_rows(folder: Path, *rows: dict) -> str:
     path = folder / "expansions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
 
 
 def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
-    expansions = list(read_expansions(written(tmp_path, BARE, FULL)))
+    expansions = list(read_expansions(write_rows(tmp_path, BARE, FULL)))
     top1 = {"title": "Nile", "text": "A river."}
     assert expansions == [
         Expansion("q7#answer#03", "q7", "answer", "the Nile"),
@@ -50,7 +50,7 @@ def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_bad_expansions_are_reported_with_their_line(tmp_path: Path, change: dict, told: str) -> None:
-    source = written(tmp_path, BARE, FULL | change)
+    source = write_rows(tmp_path, BARE, FULL | change)
     with pytest.raises(RecordError) as fault:
         list(read_expansions(source))
     assert str(fault.value) == f"{source}:2: {told}"

@@ -27,7 +27,7 @@ ROWS = [
 ]
 
 
-def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
+def convert(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
     (folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     job = FilterJob("convert", kind, str(folder / to), {"source": str(folder / "in.jsonl"), "skip_bad": 0})
     convert_records([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
@@ -36,28 +36,28 @@ def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "pass
 
 @pytest.mark.parametrize("to", ["parquet", "datasets"])
 def test_passages_keep_all_fields_in_a_table(tmp_path: Path, to: str) -> None:
-    path = made(tmp_path, to, ROWS)
+    path = convert(tmp_path, to, ROWS)
     assert list(read_passages(path)) == list(read_passages(str(tmp_path / "in.jsonl")))
     assert not list(tmp_path.glob("*.part"))
     manifest = Path(path) / "meta.json" if to == "datasets" else Path(path + ".meta.json")
-    found = orjson.loads(manifest.read_bytes())
-    assert (found["kind"], found["counts"], len(found["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
+    actual = orjson.loads(manifest.read_bytes())
+    assert (actual["kind"], actual["counts"], len(actual["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
 
 
 def test_a_written_data_set_is_loaded_by_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    found = datasets.load_from_disk(made(tmp_path, "datasets", ROWS))
-    assert found["text"][:] == ["one", "two", "three"]
-    assert found.column_names[:3] == ["_id", "title", "text"]
+    actual = datasets.load_from_disk(convert(tmp_path, "datasets", ROWS))
+    assert actual["text"][:] == ["one", "two", "three"]
+    assert actual.column_names[:3] == ["_id", "title", "text"]
 
 
 def test_queries_and_examples_are_read_back_from_parquet(tmp_path: Path) -> None:
     row = {"query_id": "1", "positives": ["a"], "negatives": ["b"], "scores": {"positives": [2.0], "negatives": [1.0]}}
-    assert list(read_examples(made(tmp_path, "parquet", [row], "examples"))) == [
+    assert list(read_examples(convert(tmp_path, "parquet", [row], "examples"))) == [
         Example("1", ("a",), ("b",), {"positives": [2.0], "negatives": [1.0]})
     ]
     (tmp_path / "parquet").unlink()
-    (query,) = read_queries(made(tmp_path, "parquet", [{"_id": "1", "text": "who?", "answers": []}], "queries"))
+    (query,) = read_queries(convert(tmp_path, "parquet", [{"_id": "1", "text": "who?", "answers": []}], "queries"))
     assert (query.text, query.answers) == ("who?", ())
 
 
@@ -88,7 +88,7 @@ def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
 
 def test_a_field_with_two_types_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match="records 1 to 2: a field has another type"):
-        made(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
+        convert(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
     assert not (tmp_path / "parquet").exists()
 
 

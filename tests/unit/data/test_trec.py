@@ -76,9 +76,9 @@ def test_equal_scores_are_ordered_by_descending_id_and_the_rank_column_only_on_r
 def test_scores_equal_in_single_precision_are_ties(tmp_path: Path) -> None:
     # trec_eval keeps scores as floats: 1.00000001 and 1 are the same number there, 1.0000002 is not
     run = write_text(tmp_path / "a.run", "q Q0 a 1 1.00000001 t\nq Q0 b 2 1 t\n\nz Q0 a 1 1.0000002 t\nz Q0 b 2 1 t\n")
-    found = load_run(str(run))
-    assert [id for id, _ in found["q"]] == ["b", "a"]
-    assert [id for id, _ in found["z"]] == ["a", "b"]
+    actual = load_run(str(run))
+    assert [id for id, _ in actual["q"]] == ["b", "a"]
+    assert [id for id, _ in actual["z"]] == ["a", "b"]
 
 
 def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path: Path) -> None:

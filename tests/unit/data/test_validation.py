@@ -29,7 +29,7 @@ def findings(source: str, kind: str, **options: Any) -> Findings:
     return validate_file(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
 
 
-def places(found: Findings) -> dict[str, list[int]]:
+def find_lines(found: Findings) -> dict[str, list[int]]:
     """Return {check: lines} of the findings; the line of a finding about the whole file is 0."""
     return {
         check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.list_problems(check)]
@@ -108,10 +108,10 @@ def add_depths(*depths: int | None) -> list[Any]:
 def test_a_check_finds_its_problem_and_its_line(
     tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
 ) -> None:
-    found = findings(file(tmp_path, content), kind)
-    assert places(found) == expected
-    assert found.errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
-    assert found.warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
+    actual = findings(file(tmp_path, content), kind)
+    assert find_lines(actual) == expected
+    assert actual.errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
+    assert actual.warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_ids_are_compared_with_corpus_and_queries(
 ) -> None:
     corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
     others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
-    assert places(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
+    assert find_lines(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
 
 
 def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
@@ -142,17 +142,17 @@ def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
         {"query_id": "1", "positives": ["c"], "negatives": ["d"]},  # c is not
         {"query_id": "2", "positives": ["a"], "negatives": ["d"]},
     ]
-    found = findings(file(tmp_path, rows), "examples", qrels=qrels)
-    assert places(found) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
+    actual = findings(file(tmp_path, rows), "examples", qrels=qrels)
+    assert find_lines(actual) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
 
 
 def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> None:
     train = file(tmp_path, [{"_id": "1", "text": "Who  WROTE it?"}, {"_id": "2", "text": "who wrote it!"}], "train")
     test = file(tmp_path, [{"_id": "9", "text": " who wrote\tit? "}], "test")
-    found = findings(train, "queries", leak=test)
-    assert found.counts == {"leak": 1}
-    assert found.list_problems("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
-    assert test in found.compared
+    actual = findings(train, "queries", leak=test)
+    assert actual.counts == {"leak": 1}
+    assert actual.list_problems("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
+    assert test in actual.compared
 
 
 def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> None:
@@ -227,17 +227,17 @@ def test_the_kind_of_a_pipe_is_detected_without_losing_records(tmp_path: Path) -
 
 def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     source = file(tmp_path, [{"_id": f"d{number}", "text": ""} for number in range(100)])
-    found = findings(source, "passages", show=3)
-    assert found.counts == {"empty-text": 100}
-    assert places(found) == {"empty-text": [1, 2, 3]}
+    actual = findings(source, "passages", show=3)
+    assert actual.counts == {"empty-text": 100}
+    assert find_lines(actual) == {"empty-text": [1, 2, 3]}
     assert findings(source, "passages", show=0).counts == {"empty-text": 100}
 
 
 def test_damaged_compressed_data_is_a_finding(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
-    found = findings(file(tmp_path, data[: len(data) // 2]), "passages")
-    assert found.counts["unreadable"] == 1
-    assert "compressed data ends early; the rest of the file was not read" in found.list_problems("unreadable")[0][1]
+    actual = findings(file(tmp_path, data[: len(data) // 2]), "passages")
+    assert actual.counts["unreadable"] == 1
+    assert "compressed data ends early; the rest of the file was not read" in actual.list_problems("unreadable")[0][1]
 
 
 def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_known_defects_of_public_collections_are_found(
     name: str, kind: str, records: int | None, counts: dict[str, int]
 ) -> None:
     folder, _, rest = name.partition("/")
-    found = findings(str(find_shared_data(folder) / rest), kind)
-    assert found.counts == counts
-    assert found.records == records or records is None
+    actual = findings(str(find_shared_data(folder) / rest), kind)
+    assert actual.counts == counts
+    assert actual.records == records or records is None
 
 
 def test_every_check_is_described_in_the_manual() -> None:

@@ -13,18 +13,18 @@ JUDGMENTS = {"q1": {"d1": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d0": 1}, "q4": {
 RANKINGS = {"q1": ["d3", "d1", "d7"], "q2": ["d9", "d8", "d2"], "q3": ["d4", "d5", "d6"]}
 
 
-def overall(measures: str, **options: bool) -> dict[str, object]:
+def compute_means(measures: str, **options: bool) -> dict[str, object]:
     return dict(Evaluator(JUDGMENTS, parse_measures(measures))("run", RANKINGS, **options).overall)
 
 
 def test_measures_keep_their_order() -> None:
-    assert list(overall("RR@10 P@1 Compat AP RR")) == ["RR@10", "P@1", "Compat", "AP", "RR"]
+    assert list(compute_means("RR@10 P@1 Compat AP RR")) == ["RR@10", "P@1", "Compat", "AP", "RR"]
 
 
 def test_geometric_mean_replaces_0_by_a_small_value() -> None:
     # AP: q1 (1/2 + 2/3)/2, q2 1/3, q3 and q4 nothing, counted as 0.00001
     expected = exp((log((1 / 2 + 2 / 3) / 2) + log(1 / 3) + 2 * log(1e-5)) / 4)
-    assert overall("gm_map")["gm_map"] == pytest.approx(expected)
+    assert compute_means("gm_map")["gm_map"] == pytest.approx(expected)
 
 
 def test_relevance_level_does_not_change_ndcg() -> None:
@@ -38,7 +38,7 @@ def test_relevance_level_does_not_change_ndcg() -> None:
 
 def test_judged_only_removes_unjudged_documents() -> None:
     # only d1 and d7 of q1's ranking are judged, d2 of q2's
-    result = overall("RR(judged_only=True)@10 P(judged_only=True)@1")
+    result = compute_means("RR(judged_only=True)@10 P(judged_only=True)@1")
     assert list(result.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
     evaluator = Evaluator({"q": {"a": -1, "b": 1}}, parse_measures("RR(judged_only=True)@10"))  # -1: not judged
     assert evaluator("run", {"q": ["a", "b"]}).overall["RR(judged_only=True)@10"] == 1.0
@@ -60,7 +60,7 @@ def test_empty_run_scores_0_and_evaluator_is_reusable() -> None:
     assert set(empty.overall.values()) == {0}
     assert empty.num_queries == 4
     assert evaluator("a", RANKINGS | {"not judged": ["d1"]}) == first
-    assert overall("num_q num_rel num_ret num_rel_ret NumRel(rel=2)") == {
+    assert compute_means("num_q num_rel num_ret num_rel_ret NumRel(rel=2)") == {
         "num_q": 4, "num_rel": 5, "num_ret": 9, "num_rel_ret": 3, "NumRel(rel=2)": 0
     }  # fmt: skip
 

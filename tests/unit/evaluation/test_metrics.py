@@ -28,20 +28,20 @@ from drtk.evaluation.metrics import (
 POOL = [3, 2, 2, 1, 1, 0]  # all grades of the query
 
 
-def judged(*grades: int | None) -> JudgedRanks:
+def make_ranking(*grades: int | None) -> JudgedRanks:
     """Return a ranking with these grades, None for unjudged documents."""
     ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None]
     return JudgedRanks(ranks, [grade for grade in grades if grade is not None], len(grades))
 
 
-RANKED = judged(3, 0, 2, None, 1)
+RANKED = make_ranking(3, 0, 2, None, 1)
 
 
 def test_reciprocal_rank_respects_cutoff_and_relevance_level() -> None:
-    assert reciprocal_rank(judged(0, 1, 2), []) == 1 / 2
-    assert reciprocal_rank(judged(0, 1, 2), [], rel=2) == 1 / 3
-    assert reciprocal_rank(judged(0, 1, 2), [], rel=2, cutoff=2) == 0
-    assert reciprocal_rank(judged(None, None), []) == 0
+    assert reciprocal_rank(make_ranking(0, 1, 2), []) == 1 / 2
+    assert reciprocal_rank(make_ranking(0, 1, 2), [], rel=2) == 1 / 3
+    assert reciprocal_rank(make_ranking(0, 1, 2), [], rel=2, cutoff=2) == 0
+    assert reciprocal_rank(make_ranking(None, None), []) == 0
 
 
 def test_precision_recall_success_and_average_precision() -> None:
@@ -50,13 +50,13 @@ def test_precision_recall_success_and_average_precision() -> None:
     assert [recall(RANKED, POOL, cutoff=depth) for depth in (1, 2, 3)] == [1 / 5, 1 / 5, 2 / 5]
     assert recall(RANKED, POOL, rel=2, cutoff=2) == 1 / 3
     assert [precision(RANKED, POOL, cutoff=depth) for depth in (1, 2, 10)] == [1, 1 / 2, 3 / 10]
-    assert [success(judged(0, 1), POOL, cutoff=depth) for depth in (1, 2)] == [0, 1]
+    assert [success(make_ranking(0, 1), POOL, cutoff=depth) for depth in (1, 2)] == [0, 1]
     assert average_precision(RANKED, POOL) == pytest.approx((1 + 2 / 3 + 3 / 5) / 5)
     assert average_precision(RANKED, POOL, cutoff=3) == pytest.approx((1 + 2 / 3) / 5)
     assert r_precision(RANKED, POOL) == 3 / 5
     assert r_precision(RANKED, POOL, rel=2) == 2 / 3
     for measure in (recall, average_precision, r_precision):
-        assert measure(judged(0), [0]) == 0
+        assert measure(make_ranking(0), [0]) == 0
 
 
 def test_ndcg_with_linear_exponential_and_given_gains() -> None:
@@ -69,9 +69,9 @@ def test_ndcg_with_linear_exponential_and_given_gains() -> None:
 
 
 def test_ndcg_of_the_ideal_ranking_is_one_and_negative_grades_gain_nothing() -> None:
-    assert ndcg(judged(*sorted(POOL, reverse=True)), POOL) == pytest.approx(1)
-    assert ndcg(judged(-1, 1), [1, -1]) == pytest.approx(1 / log2(3))
-    assert ndcg(judged(0, None), [0, -1]) == 0
+    assert ndcg(make_ranking(*sorted(POOL, reverse=True)), POOL) == pytest.approx(1)
+    assert ndcg(make_ranking(-1, 1), [1, -1]) == pytest.approx(1 / log2(3))
+    assert ndcg(make_ranking(0, None), [0, -1]) == 0
 
 
 def test_ndcg_is_cut_in_both_rankings() -> None:

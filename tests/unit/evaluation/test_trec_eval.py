@@ -89,12 +89,12 @@ def test_the_command_prints_what_trec_eval_prints(
     folder = find_shared_data("trec_eval")
     monkeypatch.chdir(folder)
     printed = run_command(capfd, "eval", "-q", "--per-query", "--format", "trec", "--measures", "all_trec", *arguments)
-    mine, theirs = (
+    actual, theirs = (
         sorted(line.rpartition("\t")[::2] for line in text.splitlines())
         for text in (printed, (folder / output).read_text())
     )
-    assert [place for place, _ in mine] == [place for place, _ in theirs]
-    for (place, value), (_, expected) in zip(mine, theirs, strict=True):
+    assert [place for place, _ in actual] == [place for place, _ in theirs]
+    for (place, value), (_, expected) in zip(actual, theirs, strict=True):
         assert value == expected or float(value) == pytest.approx(float(expected), abs=2e-4), place
 
 

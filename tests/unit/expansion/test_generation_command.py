@@ -30,28 +30,28 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "c.jsonl", [json.loads(dump(passage)) | {"color": "red"} for passage in make_passages(30)])
     return tmp_path
 
 
-def test_passages_come_back_with_queries_added(here: Path, models: Path, capfd: Capture) -> None:
+def test_passages_come_back_with_queries_added(cwd: Path, models: Path, capfd: Capture) -> None:
     call = f"doc2query c.jsonl --model {models}/t5 {SHORT}"
     rows = run_rows(capfd, call)
-    before = read_rows(here / "c.jsonl")
+    before = read_rows(cwd / "c.jsonl")
     assert [{key: value for key, value in row.items() if key != "queries"} for row in rows] == before
     assert all(len(row["queries"]) == 2 for row in rows)
     assert len({query for row in rows for query in row["queries"]}) > 20
     assert run_rows(capfd, f"{call} --bare") == [{"_id": row["_id"], "queries": row["queries"]} for row in rows]
 
 
-def test_queries_do_not_depend_on_batches_order_or_neighbors(here: Path, models: Path, capfd: Capture) -> None:
+def test_queries_do_not_depend_on_batches_order_or_neighbors(cwd: Path, models: Path, capfd: Capture) -> None:
     call = f"--model {models}/t5 {SHORT} --bare"
     whole = {row["_id"]: row["queries"] for row in run_rows(capfd, f"doc2query c.jsonl {call}")}
-    rows = read_rows(here / "c.jsonl")
-    write_rows(here / "reversed", rows[::-1])
-    write_rows(here / "part", rows[7:12])
+    rows = read_rows(cwd / "c.jsonl")
+    write_rows(cwd / "reversed", rows[::-1])
+    write_rows(cwd / "part", rows[7:12])
     for source in ("reversed --set batch_tokens=60", "part"):
         for row in run_rows(capfd, f"doc2query {source} {call}"):
             assert row["queries"] == whole[row["_id"]]
@@ -59,14 +59,14 @@ def test_queries_do_not_depend_on_batches_order_or_neighbors(here: Path, models:
     assert all(row["queries"] != whole[row["_id"]] for row in others)
 
 
-def test_greedy_gives_one_query_and_beams_the_best(here: Path, models: Path, capfd: Capture) -> None:
+def test_greedy_gives_one_query_and_beams_the_best(cwd: Path, models: Path, capfd: Capture) -> None:
     call = f"doc2query c.jsonl --model {models}/t5 --max-new-tokens 6 -q"
     for decode, number in (("greedy", 1), ("beam --n 3", 3)):
         assert {len(row["queries"]) for row in run_rows(capfd, f"{call} --decode {decode}")} == {number}
 
 
 def test_the_passage_is_truncated_and_never_the_prefix(
-    here: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoTokenizer
 
@@ -87,9 +87,9 @@ def test_the_passage_is_truncated_and_never_the_prefix(
         run_rows(capfd, f"{call} --set max_length=3", "--prefix", "text query:")
 
 
-def test_titles_are_read_by_default(here: Path, models: Path, capfd: Capture) -> None:
+def test_titles_are_read_by_default(cwd: Path, models: Path, capfd: Capture) -> None:
     for name, title in (("titled", "wing"), ("untitled", "")):
-        write_rows(here / name, [{"_id": "d", "title": title, "text": "lift and drag"}])
+        write_rows(cwd / name, [{"_id": "d", "title": title, "text": "lift and drag"}])
     call = f"--model {models}/t5 {SHORT} --bare"
     untitled = run_rows(capfd, f"doc2query untitled {call}")
     assert run_rows(capfd, f"doc2query titled {call} --set title=none") == untitled
@@ -97,7 +97,7 @@ def test_titles_are_read_by_default(here: Path, models: Path, capfd: Capture) ->
 
 
 def test_empty_continuations_are_replaced_by_the_passage(
-    here: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 6 -q"
     rows = run_rows(capfd, call)
@@ -123,8 +123,8 @@ def test_options_without_effect_on_the_decoding_are_rejected(
         run_rows(capfd, f"{name} c.jsonl --model m {options}")
 
 
-def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(here: Path, models: Path, capfd: Capture) -> None:
-    file = save_tiny_generator(here / "other", "t5") / "generation_config.json"
+def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(cwd: Path, models: Path, capfd: Capture) -> None:
+    file = save_tiny_generator(cwd / "other", "t5") / "generation_config.json"
     write_text(file, json.dumps(read_json(file) | {"no_repeat_ngram_size": 3, "early_stopping": True}))
     names = {"greedy": "no_repeat_ngram_size 3", "beam": "no_repeat_ngram_size 3, early_stopping True"}
     for decode, settings in names.items():
@@ -133,11 +133,11 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(here: Path
         log = capfd.readouterr().err
         assert log.count("generation_config.json") == 1
         assert f"ignoring {settings} in its generation_config.json" in log
-        assert run_rows(capfd, f"{call} --model {models}/t5") == read_rows(here / decode)
+        assert run_rows(capfd, f"{call} --model {models}/t5") == read_rows(cwd / decode)
 
 
-def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: Capture) -> None:
-    encoder = save_tiny_encoder(here / "encoder")
+def test_models_of_another_kind_are_rejected(cwd: Path, models: Path, capfd: Capture) -> None:
+    encoder = save_tiny_encoder(cwd / "encoder")
     for name, model, message in (
         ("doc2query", encoder, r"encoder: expected a generation model.*, got an encoder \(bert\)"),
         ("doc2query", models / "gpt2", "is a decoder-only model; use an encoder-decoder"),
@@ -149,6 +149,6 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: Ca
         run_rows(capfd, f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 64")
 
 
-def test_an_empty_shard_is_logged(here: Path, models: Path, capfd: Capture) -> None:
+def test_an_empty_shard_is_logged(cwd: Path, models: Path, capfd: Capture) -> None:
     app(f"doc2query c.jsonl --model {models}/t5 --n 1 --shard 2/2 -o part".split(), standalone_mode=False)
     assert "shard 2 of 2 is empty: the input has fewer than 2 batches of 256 records" in capfd.readouterr().err

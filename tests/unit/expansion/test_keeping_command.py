@@ -65,7 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c.jsonl", b"".join(map(dump, make_passages(30))).decode())
     write_rows(tmp_path / "scored.jsonl", SCORED)
@@ -87,41 +87,41 @@ def without_scores(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name != "query_scores"} for row in rows]
 
 
-def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(here: Path, capfd: Capture) -> None:
+def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(cwd: Path, capfd: Capture) -> None:
     # 6 queries, half of them: 3. The best is .9; three have .5, of which the first two of the input stay.
     app("keep-queries scored.jsonl --keep 0.5 -o kept.jsonl".split(), standalone_mode=False)
     assert "drtk: keeping 3 of 6 queries, with scores of at least 0.5\n" in capfd.readouterr().err
-    rows = read_rows(here / "kept.jsonl")
+    rows = read_rows(cwd / "kept.jsonl")
     assert [row["queries"] for row in rows] == [["a1"], ["b1", "b2"], []]
     assert [list(row) for row in rows] == [["_id", "title", "text", "queries", "color"]] * 3
-    counts = read_json(here / "kept.jsonl.meta.json")["counts"]
+    counts = read_json(cwd / "kept.jsonl.meta.json")["counts"]
     assert counts == {"in": 3, "out": 3, "queries": 6, "kept": 3, "min_score": 0.5}
-    assert sorted(item.name for item in here.glob("kept*")) == ["kept.jsonl", "kept.jsonl.meta.json"]
+    assert sorted(item.name for item in cwd.glob("kept*")) == ["kept.jsonl", "kept.jsonl.meta.json"]
 
 
-def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: Capture) -> None:
+def test_the_share_is_rounded_up_to_whole_queries(cwd: Path, capfd: Capture) -> None:
     # .7 of 10 queries are 7, though .7 in binary is a little more than .7
-    write_rows(here / "ten", [{"_id": "d", "text": "t", "queries": [*"abcdefghij"], "query_scores": [*range(10)]}])
+    write_rows(cwd / "ten", [{"_id": "d", "text": "t", "queries": [*"abcdefghij"], "query_scores": [*range(10)]}])
     for share, number in ((0.1, 1), (0.7, 7), (0.71, 8), (1, 10), (0.0001, 1)):
         [row] = run_rows(capfd, f"keep-queries ten --keep {share} -q")
         assert row["queries"] == [*"abcdefghij"][10 - number :]
-    write_rows(here / "none", [{"_id": "d", "text": "t", "queries": [], "query_scores": []}])
+    write_rows(cwd / "none", [{"_id": "d", "text": "t", "queries": [], "query_scores": []}])
     assert run_rows(capfd, "keep-queries none --keep 0.5 -q")[0]["queries"] == []
 
 
-def test_a_share_equals_that_of_sorting(here: Path, capfd: Capture) -> None:
+def test_a_share_equals_that_of_sorting(cwd: Path, capfd: Capture) -> None:
     draw = random.Random(0)  # three values: nearly all are ties, across the batches of both passes
     rows = []
     for number in range(1300):
         scores = [draw.randrange(3) / 8 for _ in range(draw.randrange(4))]
         queries = [f"q{number}-{place}" for place in range(len(scores))]
         rows.append({"_id": f"d{number}", "title": "", "text": "t", "queries": queries, "query_scores": scores})
-    write_rows(here / "many.jsonl", rows)
+    write_rows(cwd / "many.jsonl", rows)
     total = sum(len(row["queries"]) for row in rows)
     assert run_rows(capfd, "keep-queries many.jsonl --keep 0.375 --scores -q") == keep_best(rows, -(-total * 3 // 8))
 
 
-def test_a_threshold_keeps_scores_equal_to_it(here: Path, capfd: Capture) -> None:
+def test_a_threshold_keeps_scores_equal_to_it(cwd: Path, capfd: Capture) -> None:
     rows = run_rows(capfd, "keep-queries scored.jsonl --min-score 0.5 --scores -q")
     assert [row["queries"] for row in rows] == [["a1"], ["b1", "b2"], ["c1"]]
     assert [row["query_scores"] for row in rows] == [[0.9], [0.5, 0.5], [0.5]]
@@ -130,10 +130,10 @@ def test_a_threshold_keeps_scores_equal_to_it(here: Path, capfd: Capture) -> Non
 
 
 def test_queries_are_generated_scored_and_kept_in_one_call(
-    here: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", PlantedScorer)
-    (here / "planted").mkdir()
+    (cwd / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 8)
     call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)}"
     rows = run_rows(capfd, call)
@@ -150,16 +150,16 @@ def test_queries_are_generated_scored_and_kept_in_one_call(
     above = run_rows(capfd, f"{call} {scorer} --min-score 0.1")
     assert [len(row["queries"]) for row in above] == [sum(x >= 0.1 for x in row["query_scores"]) for row in rows]
     # Scores can be computed later, and filtered without the scorer.
-    write_rows(here / "unscored.jsonl", without_scores(rows))
+    write_rows(cwd / "unscored.jsonl", without_scores(rows))
     run_rows(capfd, f"keep-queries unscored.jsonl {scorer} --scores -q -o all.jsonl")
-    assert read_rows(here / "all.jsonl") == rows
+    assert read_rows(cwd / "all.jsonl") == rows
     assert run_rows(capfd, "keep-queries all.jsonl --keep 0.7 --scores -q") == expected
 
 
-def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(here: Path, models: Path, capfd: Capture) -> None:
+def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd: Path, models: Path, capfd: Capture) -> None:
     queries = ["rivers", "engines engineed", "rivers"]
     rows = [json.loads(dump(passage)) | {"queries": queries} for passage in make_passages(12)]
-    write_rows(here / "queried", [*rows, rows[0] | {"_id": "none", "queries": []}])
+    write_rows(cwd / "queried", [*rows, rows[0] | {"_id": "none", "queries": []}])
     scorer = CrossEncoderScorer(str(models / "scorer"))
     call = f"keep-queries queried --scorer {models}/scorer --scores -q"
     for title in TEXTS:
@@ -177,8 +177,8 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(here: Path,
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
 
-def test_passages_are_read_as_the_re_ranker_was_trained(here: Path, models: Path, capfd: Capture) -> None:
-    write_rows(here / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
+def test_passages_are_read_as_the_re_ranker_was_trained(cwd: Path, models: Path, capfd: Capture) -> None:
+    write_rows(cwd / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
     calls = ("keep-queries queried -q", f"doc2query c.jsonl --model {models}/t5 --n 2 --max-new-tokens 4 -q")
     for title, text_of in TEXTS.items():
         scorer = CrossEncoderScorer(str(models / title), device="cpu", logits=True)
@@ -189,11 +189,11 @@ def test_passages_are_read_as_the_re_ranker_was_trained(here: Path, models: Path
     for call in calls:
         with pytest.raises(MismatchError, match="colon: was trained with `title` colon, not join"):
             run_rows(capfd, f"{call} --scorer {models}/colon --set scorer_title=join --scores -o x.jsonl")
-    assert not list(here.glob("x.jsonl*"))
+    assert not list(cwd.glob("x.jsonl*"))
 
 
-def test_another_re_ranker_in_the_same_folder_makes_scores_stale(here: Path, models: Path, capfd: Capture) -> None:
-    model = save_tiny_cross_encoder(here / "scorer")
+def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd: Path, models: Path, capfd: Capture) -> None:
+    model = save_tiny_cross_encoder(cwd / "scorer")
     generating = f"doc2query scored.jsonl --model {models}/t5 --n 1 --max-new-tokens 2"
     for call in ("keep-queries scored.jsonl", generating):
         inodes = []
@@ -204,7 +204,7 @@ def test_another_re_ranker_in_the_same_folder_makes_scores_stale(here: Path, mod
         assert inodes[0] == inodes[1] != inodes[2]
 
 
-def test_old_scores_are_removed_with_their_queries(here: Path, models: Path, capfd: Capture) -> None:
+def test_old_scores_are_removed_with_their_queries(cwd: Path, models: Path, capfd: Capture) -> None:
     rows = run_rows(capfd, f"doc2query scored.jsonl --model {models}/t5 {' '.join(SHORT)}")
     assert [list(row) for row in rows] == [["_id", "title", "text", "queries", "color"]] * 3
     rows = run_rows(capfd, f"keep-queries scored.jsonl --scorer {models}/scorer --min-score 0 -q")
@@ -213,40 +213,40 @@ def test_old_scores_are_removed_with_their_queries(here: Path, models: Path, cap
 
 @pytest.mark.parametrize("last", [1, 35])
 def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(
-    here: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, last: int
+    cwd: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
-    write_rows(here / "many.jsonl", rows)
+    write_rows(cwd / "many.jsonl", rows)
     monkeypatch.setattr(keep_queries, "_LINES_PER_BATCH", 10)
     call = "keep-queries many.jsonl --keep 0.4 -q"
     run_rows(capfd, f"{call} -o whole")
-    assert 0 < (here / "whole").read_bytes().count(b'"b1"') < 12  # the threshold is among equal scores
+    assert 0 < (cwd / "whole").read_bytes().count(b'"b1"') < 12  # the threshold is among equal scores
     run_rows(capfd, "keep-queries many.jsonl --keep 1 -q -o out")
-    before = (here / "out").read_bytes()
+    before = (cwd / "out").read_bytes()
     with fail_at_call(35 + last, keep_queries, "dump"):  # the first pass writes 35 lines, too
         run_rows(capfd, f"{call} -o out --force")
-    assert (here / "out").read_bytes() == before
+    assert (cwd / "out").read_bytes() == before
     run_rows(capfd, f"{call} -o out --force --resume")
-    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
-    counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("out", "whole")]
+    assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
+    counts = [read_json(cwd / f"{name}.meta.json")["counts"] for name in ("out", "whole")]
     assert counts[0] == counts[1]
-    assert sorted(item.name for item in here.glob("out*")) == ["out", "out.meta.json"]
+    assert sorted(item.name for item in cwd.glob("out*")) == ["out", "out.meta.json"]
 
 
 def test_generation_resumes_after_a_fault_between_batches(
-    here: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
     call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)} --scorer {models}/scorer --keep 0.5"
     run_rows(capfd, f"{call} -o whole.jsonl")
     with fail_at_call(5, generate, "drop_queries"):
         run_rows(capfd, f"{call} -o x.jsonl")
-    assert read_json(here / "x.jsonl.part.json")["records"] == 16
+    assert read_json(cwd / "x.jsonl.part.json")["records"] == 16
     run_rows(capfd, f"{call} -o x.jsonl --resume")
-    assert (here / "x.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
-    counts = read_json(here / "x.jsonl.meta.json")["counts"]
+    assert (cwd / "x.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
+    counts = read_json(cwd / "x.jsonl.meta.json")["counts"]
     assert (counts["texts"], counts["kept"]) == (120, 60)
-    assert sum(len(row["queries"]) for row in read_rows(here / "x.jsonl")) == 60
+    assert sum(len(row["queries"]) for row in read_rows(cwd / "x.jsonl")) == 60
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,15 @@ def test_generation_resumes_after_a_fault_between_batches(
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],
 )
-def test_bad_queries_and_scores_are_named(here: Path, capfd: Capture, change: dict[str, Any], message: str) -> None:
-    write_rows(here / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
+def test_bad_queries_and_scores_are_named(cwd: Path, capfd: Capture, change: dict[str, Any], message: str) -> None:
+    write_rows(cwd / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
     with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {message}"):
         run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q")
     assert [row["_id"] for row in run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q --skip-bad 1")] == ["a", "c"]
 
 
-def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: Capture) -> None:
-    write_rows(here / "unscored.jsonl", without_scores(SCORED))
+def test_missing_fields_are_named_with_what_makes_them(cwd: Path, capfd: Capture) -> None:
+    write_rows(cwd / "unscored.jsonl", without_scores(SCORED))
     for file, message in (
         ("c.jsonl", "'queries' is missing; run `drtk doc2query` first"),
         ("unscored.jsonl", "'query_scores' is missing; give `scorer` to compute it"),
@@ -296,8 +296,8 @@ def test_contradictory_options_are_rejected(capfd: Capture, call: str, message: 
         run_rows(capfd, f"{call} scored.jsonl {model} -q")
 
 
-def test_a_folder_that_is_no_cross_encoder_is_rejected(here: Path, models: Path, capfd: Capture) -> None:
-    save_tiny_encoder(here / "encoder")
+def test_a_folder_that_is_no_cross_encoder_is_rejected(cwd: Path, models: Path, capfd: Capture) -> None:
+    save_tiny_encoder(cwd / "encoder")
     for call in (f"doc2query c.jsonl --model {models}/t5 -q", "keep-queries scored.jsonl -q"):
         with pytest.raises(MismatchError, match="encoder: expected a CrossEncoder, got a SentenceTransformer"):
             run_rows(capfd, f"{call} --scorer encoder --keep 0.5")

@@ -25,19 +25,19 @@ def passage(**changes: Any) -> Passage:
 
 
 def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
-    found = next(iter_weighted_passages([passage()], top=3))
-    assert "".join(text for text, _ in found.text) == TEXT
+    actual = next(iter_weighted_passages([passage()], top=3))
+    assert "".join(text for text, _ in actual.text) == TEXT
     weights = [("The", 0.1), ("perveance", 0.8), ("beam", 0.4), ("the", 0.1), ("beam", 0.2)]
-    assert [word for word in found.text if word[1]] == weights
-    assert found.top == [("perveance", 0.8), ("beam", 0.4), ("the", 0.1)]
-    assert found.title == [("On beams", 0.0)]
-    assert found.largest == 0.8
+    assert [word for word in actual.text if word[1]] == weights
+    assert actual.top == [("perveance", 0.8), ("beam", 0.4), ("the", 0.1)]
+    assert actual.title == [("On beams", 0.0)]
+    assert actual.largest == 0.8
 
 
 def test_titles_with_weights_have_words_too() -> None:
-    found = next(iter_weighted_passages([passage(title_weights=[0.0, 0.9])], top=1))
-    assert found.title == [("On", 0.0), (" ", 0.0), ("beams", 0.9)]
-    assert found.top == [("beams", 0.9)]
+    actual = next(iter_weighted_passages([passage(title_weights=[0.0, 0.9])], top=1))
+    assert actual.title == [("On", 0.0), (" ", 0.0), ("beams", 0.9)]
+    assert actual.top == [("beams", 0.9)]
 
 
 def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:

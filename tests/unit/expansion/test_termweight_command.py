@@ -33,13 +33,13 @@ def weigh(capfd: Capture, command: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
 
 
@@ -102,30 +102,30 @@ def options(method: str, model: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["bprop", "tfidf"])
-def test_there_is_a_weight_for_each_word_piece_of_text_and_title(tiny: Path, capfd: Capture, method: str) -> None:
+def test_there_is_a_weight_for_each_word_piece_of_text_and_title(encoder: Path, capfd: Capture, method: str) -> None:
     passages = [{"_id": p.id, "title": p.title, "text": p.text, "color": "red"} for p in make_passages(20)]
     odd = {"_id": "odd", "text": "— ’ \u200b\U0001f600"}
     write_rows(Path("c"), [*passages, {"_id": "empty", "text": ""}, odd])
-    rows = weigh(capfd, f"c {options(method, tiny)}")
+    rows = weigh(capfd, f"c {options(method, encoder)}")
     assert len(rows) == 22
     for row in rows:
-        text, title = WordPieceTokenizer(str(tiny))([row["text"], row.get("title", "")])
+        text, title = WordPieceTokenizer(str(encoder))([row["text"], row.get("title", "")])
         assert len(row["weights"]) == len(text.ids)
         assert len(row.get("title_weights", [])) == len(title.ids)
         assert all(weight >= 0 for weight in row["weights"])
-        assert row["metadata"]["weights_tokenizer"] == str(tiny)
+        assert row["metadata"]["weights_tokenizer"] == str(encoder)
     assert rows[0]["color"] == "red"
     assert sum(sum(row["weights"]) for row in rows) > 0
-    without = weigh(capfd, f"c {options(method, tiny)} --set title=none")
+    without = weigh(capfd, f"c {options(method, encoder)} --set title=none")
     assert not any("title_weights" in row for row in without)
 
 
-def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(tiny: Path, capfd: Capture) -> None:
+def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(encoder: Path, capfd: Capture) -> None:
     text = "riverward castleous castleous planets and gardeners"
     write_corpus([text, "other words"])
-    call = f"c {options('bprop', tiny)} --set words=plain --set spread"
+    call = f"c {options('bprop', encoder)} --set words=plain --set spread"
     copied, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("copy", "first"))
-    pieces = WordPieceTokenizer(str(tiny))([text])[0]
+    pieces = WordPieceTokenizer(str(encoder))([text])[0]
     assert len(set(pieces.words)) < len(pieces.words)
     word_weights: dict[int, float] = {}
     for word, copied_weight, first_weight in zip(pieces.words, copied, first, strict=True):
@@ -135,9 +135,9 @@ def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(tiny
 
 
 @pytest.mark.parametrize("method", ["bprop", "bm25"])
-def test_statistics_in_parts_give_what_the_whole_gives(tiny: Path, capfd: Capture, method: str) -> None:
+def test_statistics_in_parts_give_what_the_whole_gives(encoder: Path, capfd: Capture, method: str) -> None:
     rows = read_rows(write_corpus([passage.text for passage in make_passages(40)]))
-    call = options(method, tiny)
+    call = options(method, encoder)
     expected = weigh(capfd, f"c {call}")
     for name, part in (("1", rows[:13]), ("2", rows[13:])):
         write_rows(Path(name), part)
@@ -148,9 +148,9 @@ def test_statistics_in_parts_give_what_the_whole_gives(tiny: Path, capfd: Captur
     assert weigh(capfd, f"1 {call} --collection merged") == expected[:13]
 
 
-def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: Capture) -> None:
+def test_statistics_of_the_input_are_collected_and_reused(encoder: Path, capfd: Capture) -> None:
     write_corpus(CATS)
-    call, file = f"c {options('tfidf', tiny)}", Path("out.collection.jsonl")
+    call, file = f"c {options('tfidf', encoder)}", Path("out.collection.jsonl")
     piped = weigh(capfd, call)
     weigh(capfd, f"{call} -o out")
     assert read_rows(Path("out")) == piped
@@ -162,10 +162,10 @@ def test_statistics_of_the_input_are_collected_and_reused(tiny: Path, capfd: Cap
     assert file.stat().st_mtime_ns != written
 
 
-def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: Capture) -> None:
+def test_pipes_are_read_twice_and_side_files_too(encoder: Path, capfd: Capture) -> None:
     source = write_corpus(CATS)
     side = write_rows(Path("s"), [{"_id": f"d{number}", "color": "red"} for number in range(3)])
-    call = options("tfidf", tiny)
+    call = options("tfidf", encoder)
     expected = weigh(capfd, f"c {call} --with s")
     assert {row["color"] for row in expected} == {"red"}
     with open_pipe(source.read_bytes()) as one, open_pipe(side.read_bytes()) as other:
@@ -179,19 +179,19 @@ def test_pipes_are_read_twice_and_side_files_too(tiny: Path, capfd: Capture) -> 
     assert shown.startswith("d0\nthe cat sat\n")
 
 
-def test_statistics_with_other_settings_are_rejected(tiny: Path, capfd: Capture) -> None:
+def test_statistics_with_other_settings_are_rejected(encoder: Path, capfd: Capture) -> None:
     write_corpus(CATS)
-    call = options("idf", tiny)
+    call = options("idf", encoder)
     weigh(capfd, f"c {call} --collect --set stemmer=porter -o s")
     with pytest.raises(MismatchError, match="s:1: collected with stemmer porter, not none"):
         weigh(capfd, f"c {call} --collection s")
 
 
-def test_stems_and_stop_words(tiny: Path, capfd: Capture) -> None:
+def test_stems_and_stop_words(encoder: Path, capfd: Capture) -> None:
     write_corpus(["the river and rivers", "castles"])
     write_text(Path("stop"), "river\n")
     plain, stemmed, lucene, own = (
-        weigh(capfd, f"c {options('idf', tiny)} {more}")[0]["weights"]
+        weigh(capfd, f"c {options('idf', encoder)} {more}")[0]["weights"]
         for more in ("", "--set stemmer=porter", "--set stopwords=lucene", "--set stopwords=stop")
     )
     assert plain[0] == pytest.approx(0.693147, abs=2e-6)  # the: in one of two
@@ -202,9 +202,9 @@ def test_stems_and_stop_words(tiny: Path, capfd: Capture) -> None:
     assert own[0] == plain[0]
 
 
-def test_plain_attention_needs_no_collection(tiny: Path, capfd: Capture) -> None:
+def test_plain_attention_needs_no_collection(encoder: Path, capfd: Capture) -> None:
     write_corpus(CATS)
-    call = f"c {options('bprop', tiny)} --set emit=attention"
+    call = f"c {options('bprop', encoder)} --set emit=attention"
     assert weigh(capfd, call)[0]["weights"]
     assert "collecting statistics" not in capfd.readouterr().err
     for more, name in (("--collect", "collect"), ("--collection c", "collection")):
@@ -212,18 +212,18 @@ def test_plain_attention_needs_no_collection(tiny: Path, capfd: Capture) -> None
             weigh(capfd, f"{call} {more}")
 
 
-def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(tiny: Path, capfd: Capture) -> None:
+def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(encoder: Path, capfd: Capture) -> None:
     write_corpus(["riverward castleous planets and gardeners winterish violinal market"])
-    call = f"c {options('bprop', tiny)} --set emit=attention --set words=plain --set sub2word"
+    call = f"c {options('bprop', encoder)} --set emit=attention --set words=plain --set sub2word"
     summed, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("sum", "first"))
     assert summed != first
     assert len(summed) == len(first)
     assert 0 not in first
 
 
-def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: Capture) -> None:
+def test_words_beyond_the_maximum_input_length_have_weight_0(encoder: Path, capfd: Capture) -> None:
     write_corpus(["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"])
-    call = f"c {options('bprop', tiny)} --set max_length=5"
+    call = f"c {options('bprop', encoder)} --set max_length=5"
     weigh(capfd, f"{call} --collect -o s")
     scores = "--collection s --set"
     for more in (
@@ -237,9 +237,9 @@ def test_words_beyond_the_maximum_input_length_have_weight_0(tiny: Path, capfd: 
         assert weights[-1] == 0
 
 
-def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: Capture) -> None:
+def test_a_report_counts_stop_words_among_masked_pieces(encoder: Path, capfd: Capture) -> None:
     write_corpus([f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "x")])
-    weigh(capfd, f"c {options('idf', tiny)} --stopword-share -o out")
+    weigh(capfd, f"c {options('idf', encoder)} --stopword-share -o out")
     counts = read_json(Path("out.meta.json"))["counts"]["report"]
     assert counts["passages"] == 4
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
@@ -247,10 +247,10 @@ def test_a_report_counts_stop_words_among_masked_pieces(tiny: Path, capfd: Captu
 
 
 def test_a_report_is_not_mixed_with_passages_on_a_terminal(
-    tiny: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_corpus(CATS)
-    call = f"c {options('idf', tiny)} --stopword-share"
+    call = f"c {options('idf', encoder)} --stopword-share"
     assert len(weigh(capfd, call)) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", terminal := io.StringIO())
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -282,23 +282,23 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
         ("idf {model} --collect --collection c", "`collection` is only valid for computing weights; --collect"),
     ],
 )
-def test_contradictory_options_are_rejected(tiny: Path, capfd: Capture, call: str, message: str) -> None:
+def test_contradictory_options_are_rejected(encoder: Path, capfd: Capture, call: str, message: str) -> None:
     write_corpus(CATS)
     with pytest.raises(UsageError, match=message):
-        weigh(capfd, f"c --method {call.format(model=f'--model {tiny}')}")
+        weigh(capfd, f"c --method {call.format(model=f'--model {encoder}')}")
 
 
-def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(tiny: Path, capfd: Capture) -> None:
+def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(encoder: Path, capfd: Capture) -> None:
     write_corpus(CATS)
-    call = f"{options('bprop', tiny)} --set saturation=sqrt --set stemmer=porter"
+    call = f"{options('bprop', encoder)} --set saturation=sqrt --set stemmer=porter"
     weigh(capfd, f"c {call} --collect -o s")
     weigh(capfd, f"{call} --merge --collection s -o m")
     assert len(weigh(capfd, f"c {call} --collection m --set emit=softmax")) == 3
     with pytest.raises(UsageError, match="`merge` requires the files to merge as `collection`"):
-        weigh(capfd, f"{options('idf', tiny)} --merge")
+        weigh(capfd, f"{options('idf', encoder)} --merge")
 
 
-def test_a_tokenizer_other_than_the_models_is_rejected(tiny: Path, capfd: Capture) -> None:
+def test_a_tokenizer_other_than_the_models_is_rejected(encoder: Path, capfd: Capture) -> None:
     write_corpus(CATS)
     with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
-        weigh(capfd, f"c --method bprop --model {tiny} --tokenizer {find_minilm()}")
+        weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")

@@ -15,13 +15,13 @@ from drtk.records import Passage
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages
 
 
-def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
+def build(folder: Path, texts: dict[str, str], **settings: object) -> Path:
     folder.mkdir(exist_ok=True)
     assert Bm25sIndex.build(make_passages(texts), folder, BM25IndexSettings(**settings)) == len(texts)
     return folder
 
 
-def opened(folder: Path, **settings: object) -> Bm25sIndex:
+def open_index(folder: Path, **settings: object) -> Bm25sIndex:
     return Bm25sIndex.open(folder, BM25SearchSettings(**settings))
 
 
@@ -29,19 +29,21 @@ def test_scores_of_the_known_collection(tmp_path: Path) -> None:
     # idf of b and d (2 of 4): ln(1 + 2.5/2.5) = .693147; d1 at k1 .9, b .4: .693147 * 2 / (2 + .9 (.6 + .4 * 4/3.5))
     # = .469703; d3 has both words, d2 none and so is not found
     queries = ["", " \n", "?!", "zzz", "\ud800"]
-    ranking, once, twice, *nothing = opened(built(tmp_path, EXAMPLE_TEXTS)).search(["b d", "b", "b b", *queries], 10)
+    ranking, once, twice, *nothing = open_index(build(tmp_path, EXAMPLE_TEXTS)).search(
+        ["b d", "b", "b b", *queries], 10
+    )
     assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
     assert dict(twice) == pytest.approx({id: 2 * score for id, score in once})  # a repeated word counts twice
     assert nothing == [[]] * 5
-    (other,) = opened(tmp_path, k1=0.82, b=0.68).search(["b d"], 10)
+    (other,) = open_index(tmp_path, k1=0.82, b=0.68).search(["b d"], 10)
     assert dict(other) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
-    assert opened(tmp_path).search(["b d"], 10) == [ranking]  # the index itself is unchanged
+    assert open_index(tmp_path).search(["b d"], 10) == [ranking]  # the index itself is unchanged
 
 
 def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> None:
     texts = {f"p{number:02}": "same words" for number in range(30)} | {"z": "other"}
-    index = opened(built(tmp_path, texts))
+    index = open_index(build(tmp_path, texts))
     (ranking,) = index.search(["same"], 3)
     assert [id for id, _ in ranking] == ["p29", "p28", "p27"]
     assert len({score for _, score in ranking}) == 1
@@ -52,7 +54,7 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> N
 def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
     # N = 2, df = 1: idf = ln(1 + 1.5/1.5) = .693147; avgdl = .5, so d = 1 / .5 = 2 average lengths:
     # .693147 * 1 / (1 + .9 (.6 + .4 * 2)) = .306702
-    index = opened(built(tmp_path, {"full": "word", "empty": ""}))
+    index = open_index(build(tmp_path, {"full": "word", "empty": ""}))
     assert len(index) == 2
     assert dict(index.search(["word"], 10)[0]) == pytest.approx({"full": 0.306702}, abs=2e-6)
 
@@ -72,7 +74,7 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
 def test_words_are_split_stemmed_and_stopped(
     tmp_path: Path, texts: dict[str, str], settings: dict[str, object], expected: dict[str, list[str]]
 ) -> None:
-    rankings = opened(built(tmp_path, texts, **settings)).search(list(expected), 10)
+    rankings = open_index(build(tmp_path, texts, **settings)).search(list(expected), 10)
     assert [[id for id, _ in ranking] for ranking in rankings] == list(expected.values())
 
 
@@ -82,21 +84,21 @@ def test_titles_are_indexed_and_stop_words_of_a_file_are_stored(tmp_path: Path) 
     folder.mkdir()
     Bm25sIndex.build([Passage("p", "alpha beta gamma", "Über Title")], folder, BM25IndexSettings(stopwords=str(words)))
     words.unlink()
-    rankings = opened(folder).search(["alpha", "beta", "gamma", "TITLE"], 10)
+    rankings = open_index(folder).search(["alpha", "beta", "gamma", "TITLE"], 10)
     assert [len(ranking) for ranking in rankings] == [0, 0, 1, 1]
 
 
 def test_an_index_with_a_missing_or_other_file_is_rejected(tmp_path: Path) -> None:
-    folder, other = built(tmp_path / "a", EXAMPLE_TEXTS), built(tmp_path / "b", {"p": "b d"})
+    folder, other = build(tmp_path / "a", EXAMPLE_TEXTS), build(tmp_path / "b", {"p": "b d"})
     for name in ("words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"):
         (folder / name).rename(tmp_path / "moved")
         with pytest.raises(DrtkError, match=re.escape(str(folder))):
-            opened(folder)
+            open_index(folder)
         (tmp_path / "moved").rename(folder / name)
     for name in ("ids.txt", "ranks.npy"):
         shutil.copy(other / name, folder / name)
     with pytest.raises(MismatchError, match="damaged"):
-        opened(folder)
+        open_index(folder)
 
 
 def test_porter_is_that_of_lucene() -> None:
@@ -127,4 +129,4 @@ def test_duplicate_ids_and_rm3_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match="'p'"):
         Bm25sIndex.build([Passage(id="p", text="one"), Passage(id="p", text="two")], tmp_path, BM25IndexSettings())
     with pytest.raises(UsageError, match="rm3"):
-        opened(built(tmp_path, EXAMPLE_TEXTS), rm3=True)
+        open_index(build(tmp_path, EXAMPLE_TEXTS), rm3=True)

@@ -35,8 +35,8 @@ def test_equal_vectors_get_equal_scores_in_every_row(tmp_path, rows):
     vector = np.random.default_rng(0).standard_normal(384)
     index, _ = build(tmp_path, np.tile(vector, (rows, 1)), block=64)
     for queries in (1, 5, 40):
-        found = index.search(np.random.default_rng(1).standard_normal((queries, 384)).astype(np.float32), rows)
-        assert all(len({score for _, score in ranking}) == 1 for ranking in found)
+        actual = index.search(np.random.default_rng(1).standard_normal((queries, 384)).astype(np.float32), rows)
+        assert all(len({score for _, score in ranking}) == 1 for ranking in actual)
 
 
 def test_a_query_scores_the_same_alone_and_among_others(tmp_path):

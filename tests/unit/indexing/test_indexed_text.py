@@ -35,7 +35,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
-def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
+def make_passage(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
     """Return a passage with these weights of words (separated by spaces), copied to all word pieces."""
     extra = {"weights": spread(tokenizer, text, weighs)} | fields
     return Passage(id, text, metadata={"weights_tokenizer": tokenizer}, extra=extra)
@@ -46,7 +46,7 @@ def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
     return [weighs[text[:begin].count(" ")] for begin, _ in pieces.offsets]
 
 
-def made(*passages: Passage) -> tuple[list[Passage], list[str]]:
+def repeat(*passages: Passage) -> tuple[list[Passage], list[str]]:
     """Return the passages with repeated words, and the errors of others."""
     problems: list[str] = []
     tracker = SimpleNamespace(line=0, skip_or_raise=lambda error: problems.append(str(error)))
@@ -60,32 +60,32 @@ def made(*passages: Passage) -> tuple[list[Passage], list[str]]:
 
 
 def test_the_text_repeats_each_word_by_its_frequency(tokenizer: str) -> None:
-    found, problems = made(weighted(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
-    assert [(passage.text, passage.title) for passage in found] == [("rivers rivers rivers riveral", "")]
+    actual, problems = repeat(make_passage(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
+    assert [(passage.text, passage.title) for passage in actual] == [("rivers rivers rivers riveral", "")]
     assert problems == []
 
 
 def test_a_word_of_title_and_text_has_the_larger_weight(tokenizer: str) -> None:
-    passage = weighted(
+    passage = make_passage(
         tokenizer, "rivers engines", [0.02, 0.01], title_weights=spread(tokenizer, "engines violins", [0.03, 0.01])
     )
     passage = Passage(passage.id, passage.text, "engines violins", passage.metadata, passage.extra)
-    ((one,), _) = made(passage)
+    ((one,), _) = repeat(passage)
     assert sorted(one.text.split()) == ["engines"] * 3 + ["rivers"] * 2 + ["violins"]
 
 
 def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> None:
-    good = weighted(tokenizer, "rivers", [0.01])
+    good = make_passage(tokenizer, "rivers", [0.01])
     pieces = len(good.extra["weights"])
     faulty = [
-        weighted(tokenizer, "rivers", [0.01], "short", weights=[0.1] * (pieces + 1)),
+        make_passage(tokenizer, "rivers", [0.01], "short", weights=[0.1] * (pieces + 1)),
         Passage("none", "rivers", metadata={"weights_tokenizer": tokenizer}),
         Passage("unnamed", "rivers", extra={"weights": []}),
-        weighted(tokenizer, "rivers", [0.01], "words", weights=["a"]),
-        weighted(tokenizer, "rivers", [0.01], "huge", weights=[1e6] * pieces),
+        make_passage(tokenizer, "rivers", [0.01], "words", weights=["a"]),
+        make_passage(tokenizer, "rivers", [0.01], "huge", weights=[1e6] * pieces),
     ]
-    found, problems = made(*faulty, good)
-    assert [passage.text for passage in found] == ["rivers"]
+    actual, problems = repeat(*faulty, good)
+    assert [passage.text for passage in actual] == ["rivers"]
     assert problems[:2] == [
         "c.jsonl:2: passage 'none': has no 'weights'; run `drtk termweight` first",
         "c.jsonl:3: passage 'unnamed': has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`",
@@ -101,7 +101,7 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
 def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
     passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
     with pytest.raises(DrtkError, match="nowhere: no such folder; if it was moved, set `tokenizer`"):
-        made(passage)
+        repeat(passage)
 
 
 def test_impacts_below_one_and_long_words_are_left_out() -> None:

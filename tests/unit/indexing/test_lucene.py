@@ -23,18 +23,18 @@ def _lucene() -> None:
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def known_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an index of KNOWN."""
-    return built(tmp_path_factory.mktemp("known") / "i", EXAMPLE_TEXTS)
+    return build(tmp_path_factory.mktemp("known") / "i", EXAMPLE_TEXTS)
 
 
-def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
+def build(folder: Path, texts: dict[str, str], **settings: object) -> Path:
     folder.mkdir(exist_ok=True)
     LuceneIndex.build(make_passages(texts), folder, BM25IndexSettings(threads=2, **settings))
     return folder
 
 
-def opened(folder: Path, **settings: object) -> LuceneIndex:
+def open_index(folder: Path, **settings: object) -> LuceneIndex:
     return LuceneIndex.open(folder, BM25SearchSettings(**settings))
 
 
@@ -42,16 +42,16 @@ def ids_of(ranking: list[tuple[str, float]]) -> list[str]:
     return [id for id, _ in ranking]
 
 
-def test_scores_of_the_known_collection(known: Path) -> None:
+def test_scores_of_the_known_collection(known_index: Path) -> None:
     # docs/commands/index.md, as in test_bm25s: Lucene stores the lengths of short passages exactly
     queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
-    ranking, once, twice, *nothing = opened(known).search(["b d", "b", "b b", *queries], 10)
+    ranking, once, twice, *nothing = open_index(known_index).search(["b d", "b", "b b", *queries], 10)
     assert ids_of(ranking) == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
     assert dict(twice) == pytest.approx({id: 2 * score for id, score in once})  # a repeated word counts twice
     assert nothing == [[]] * 7
-    assert (opened(known).search([], 10), opened(known).search(["b"], 0)) == ([], [[]])
-    (ranking,) = opened(known, k1=0.82, b=0.68).search(["b d"], 10)
+    assert (open_index(known_index).search([], 10), open_index(known_index).search(["b"], 0)) == ([], [[]])
+    (ranking,) = open_index(known_index, k1=0.82, b=0.68).search(["b d"], 10)
     assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
 
 
@@ -59,7 +59,7 @@ def test_scores_of_the_known_collection(known: Path) -> None:
 def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, threads: int) -> None:
     numbers = list(range(300))
     random.Random(3).shuffle(numbers)
-    index = opened(built(tmp_path, {f"p{number:03}": "same words" for number in numbers}), threads=threads)
+    index = open_index(build(tmp_path, {f"p{number:03}": "same words" for number in numbers}), threads=threads)
     (ranking,) = index.search(["same"], 3)
     assert ids_of(ranking) == ["p299", "p298", "p297"]
     assert len({score for _, score in ranking}) == 1
@@ -69,16 +69,16 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, thre
 def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
     # docs/methods/ear.md: Lucene stops at 1,024 distinct words unless told otherwise
     texts = {f"p{number}": f"word{number}" for number in range(3000)}
-    (ranking,) = opened(built(tmp_path, texts)).search([" ".join(texts.values())], 5000)
+    (ranking,) = open_index(build(tmp_path, texts)).search([" ".join(texts.values())], 5000)
     assert sorted(ids_of(ranking)) == sorted(texts)
 
 
 def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
     texts = {"p/1?#": "plain", "é-ß": "café naïve", "日本": "東京タワー", '"quoted\\': "emoji 😀 face"}
     texts |= {"x" * 300: "long", "\ufeffbom": "mark"}
-    index = opened(built(tmp_path / "größe 索引", texts))
-    found = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
-    assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
+    index = open_index(build(tmp_path / "größe 索引", texts))
+    actual = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
+    assert [ids_of(ranking) for ranking in actual] == [[id] for id in texts]
 
 
 def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
@@ -87,19 +87,19 @@ def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
     given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *make_passages({"a": "", "b": " \n\t"})]
     assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
     assert "2 empty passages" in caplog.text
-    assert len(opened(tmp_path)) == 2
-    assert [ids_of(ranking) for ranking in opened(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
+    assert len(open_index(tmp_path)) == 2
+    assert [ids_of(ranking) for ranking in open_index(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
 
 
 def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None:
     listed = tmp_path / "stop.txt"
     listed.write_text("ponies\n")
-    plain = opened(built(tmp_path / "plain", {"p": "the ponies"}, **PLAIN))
+    plain = open_index(build(tmp_path / "plain", {"p": "the ponies"}, **PLAIN))
     assert [len(ranking) for ranking in plain.search(["pony", "ponies", "the"], 10)] == [0, 1, 1]
-    own = built(tmp_path / "own", {"p": "the ponies"}, stemmer="krovetz", stopwords=str(listed))
+    own = build(tmp_path / "own", {"p": "the ponies"}, stemmer="krovetz", stopwords=str(listed))
     listed.unlink()  # the index keeps its own copy
-    assert [len(ranking) for ranking in opened(own).search(["the", "ponies", "pony"], 10)] == [1, 0, 0]
-    krovetz = opened(built(tmp_path / "krovetz", {"p": "the ponies"}, stemmer="krovetz"))
+    assert [len(ranking) for ranking in open_index(own).search(["the", "ponies", "pony"], 10)] == [1, 0, 0]
+    krovetz = open_index(build(tmp_path / "krovetz", {"p": "the ponies"}, stemmer="krovetz"))
     assert [len(ranking) for ranking in krovetz.search(["pony", "the"], 10)] == [1, 0]
 
 
@@ -107,13 +107,13 @@ def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path: Path) -> Non
     # Anserini's feedback words occur in at most 10 % of the passages.
     filler = {f"f{number}": f"filler number{number}" for number in range(30)}
     texts = {"hit": "zebra savanna grass", "kin": "savanna grass plain", **filler}
-    folder = built(tmp_path, texts, term_vectors=True)
-    assert ids_of(opened(folder).search(["zebra"], 10)[0]) == ["hit"]
-    widened = opened(folder, rm3=True, fb_docs=1).search(["zebra", "", "zzz"], 10)
+    folder = build(tmp_path, texts, term_vectors=True)
+    assert ids_of(open_index(folder).search(["zebra"], 10)[0]) == ["hit"]
+    widened = open_index(folder, rm3=True, fb_docs=1).search(["zebra", "", "zzz"], 10)
     assert [ids_of(ranking) for ranking in widened] == [["hit", "kin"], [], []]
     # weight 1 for the query itself: the words added weigh nothing, so `zebra` alone decides
-    (ranking,) = opened(folder, rm3=True, fb_weight=1.0).search(["zebra"], 10)
-    assert dict(ranking)["hit"] == pytest.approx(dict(opened(folder).search(["zebra"], 10)[0])["hit"])
+    (ranking,) = open_index(folder, rm3=True, fb_weight=1.0).search(["zebra"], 10)
+    assert dict(ranking)["hit"] == pytest.approx(dict(open_index(folder).search(["zebra"], 10)[0])["hit"])
 
 
 def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
     draw = random.Random(2)
     vocabulary = [f"{first}{second}" for first in "bcdfglmnprst" for second in ("ab", "eg", "oth", "uck")]
     texts = {f"p{n:03}": " ".join(draw.choices(vocabulary, k=draw.randint(3, 20))) for n in range(400)}
-    folder = built(tmp_path, texts, term_vectors=True)
+    folder = build(tmp_path, texts, term_vectors=True)
     searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
     searcher.set_bm25(0.9, 0.4)
     searcher.set_rm3(7, 5, 0.3)
-    index = opened(folder, rm3=True, fb_terms=7, fb_docs=5, fb_weight=0.3)
+    index = open_index(folder, rm3=True, fb_terms=7, fb_docs=5, fb_weight=0.3)
     for query in ("bab ceg", "duck foth moth"):
         (ranking,) = index.search([query], 10)
         theirs = [hit.score for hit in searcher.search(query, 10)]  # rounded to four places, ties spread by 1e-6
@@ -134,18 +134,18 @@ def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
 
 
 def test_a_deleted_index_closes_only_its_own_reader(tmp_path: Path) -> None:
-    one = opened(built(tmp_path / "1", {"p": "alpha"}))
-    two = opened(built(tmp_path / "2", {"q": "alpha beta"}))
+    one = open_index(build(tmp_path / "1", {"p": "alpha"}))
+    two = open_index(build(tmp_path / "2", {"q": "alpha beta"}))
     del one  # closes its reader, and no other
     assert ids_of(two.search(["alpha"], 5)[0]) == ["q"]
 
 
 def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
-    german = opened(built(tmp_path / "de", {"p": "Die schönen Häuser", "q": "Der Baum"}, language="de"))
+    german = open_index(build(tmp_path / "de", {"p": "Die schönen Häuser", "q": "Der Baum"}, language="de"))
     assert [ids_of(ranking) for ranking in german.search(["schönes haus", "die"], 10)] == [["p"], []]
-    chinese = opened(built(tmp_path / "zh", {"p": "中华人民共和国", "q": "日本国"}, language="zh"))
+    chinese = open_index(build(tmp_path / "zh", {"p": "中华人民共和国", "q": "日本国"}, language="zh"))
     assert ids_of(chinese.search(["人民"], 10)[0]) == ["p"]
-    words = opened(built(tmp_path / "any", {"p": "the ponies Дома"}, language="any"))
+    words = open_index(build(tmp_path / "any", {"p": "the ponies Дома"}, language="any"))
     assert [len(ranking) for ranking in words.search(["pony", "the", "дома", "дом"], 10)] == [0, 1, 1, 0]
 
 
@@ -170,18 +170,18 @@ def test_rejected_inputs(tmp_path: Path, given: list[Passage], settings: dict[st
     assert not (tmp_path / "passages.part").exists()
 
 
-def test_damaged_folders_are_rejected(known: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(known, tmp_path / "i")
+def test_damaged_folders_are_rejected(known_index: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(known_index, tmp_path / "i")
     with pytest.raises(MismatchError, match="term_vectors"):
-        opened(folder, rm3=True)
+        open_index(folder, rm3=True)
     for part in ("analysis.json", "ids.txt", "lucene"):
         (folder / part).rename(tmp_path / "moved")
         with pytest.raises(DrtkError, match=str(tmp_path)):
-            opened(folder)
+            open_index(folder)
         (tmp_path / "moved").rename(folder / part)
     (folder / "ids.txt").write_text("p1\np2\n")
     with pytest.raises(MismatchError, match="different numbers of passages"):
-        opened(folder)
+        open_index(folder)
 
 
 def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: object) -> ImpactIndex:
@@ -204,14 +204,14 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     }
     index = impact_index(tmp_path, impacts)
     assert (len(index), "2 empty passages" in caplog.text) == (5, True)
-    found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
-    assert found[:4] == [
+    actual = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
+    assert actual[:4] == [
         [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` is a stop word
         [("d1", 255.0), ("d2", 40.0)],  # a repeated word counts once; `crafts` is another word than `craft`
         [("d3", 8.0)],  # 1 + 7
         [("d5", 5000.0), ("d4", 5000.0)],
     ]
-    assert found[4:] == [[], [], []]
+    assert actual[4:] == [[], [], []]
 
 
 def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
     for _ in range(20):
         asked = draw.sample(words, 5)
         sums = {id: float(sum(found.get(word, 0) for word in asked)) for id, found in impacts.items()}
-        wanted = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
-        assert index.search([" ".join(asked)], 25) == [wanted[:25]]
+        expected = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
+        assert index.search([" ".join(asked)], 25) == [expected[:25]]
 
 
 def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None:

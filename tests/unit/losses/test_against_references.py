@@ -85,10 +85,10 @@ def test_contrastive_losses(name: str, similarity: Similarity, temperature: floa
     for seed in SEEDS:
         batch = Batch(seed)
         given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
-        found = fast(batch.queries, batch.passages, mask=batch.mask(masking), **given)
-        assert found.dtype == torch.float64
+        actual = fast(batch.queries, batch.passages, mask=batch.mask(masking), **given)
+        assert actual.dtype == torch.float64
         expected = reference(batch.asked, masking=masking, **given)
-        assert found.item() == assert_close(slow.mean(expected))
+        assert actual.item() == assert_close(slow.mean(expected))
         masked += expected != reference(batch.asked, **given)
     assert masked == 0 if masking == "none" else masked > 2  # the masks bite in most of the batches
 
@@ -99,13 +99,13 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
         batch = Batch(seed)
         given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
         theirs: dict[str, Any] = {"teacher": batch.teacher, **given}
-        found = RETRIEVER_LOSSES.load("kl")(batch.queries, batch.passages, teacher_temperature=softer, **theirs)
-        assert found.item() == assert_close(
+        actual = RETRIEVER_LOSSES.load("kl")(batch.queries, batch.passages, teacher_temperature=softer, **theirs)
+        assert actual.item() == assert_close(
             slow.mean(slow.distillation(batch.asked, teacher_temperature=softer, **given))
         )
-        found = RETRIEVER_LOSSES.load("margin-mse")(batch.queries, batch.passages, **theirs)
+        actual = RETRIEVER_LOSSES.load("margin-mse")(batch.queries, batch.passages, **theirs)
         losses = slow.margin_mse(batch.asked, **given)
-        assert found.item() == assert_close(slow.mean(losses) if losses else 0.0)
+        assert actual.item() == assert_close(slow.mean(losses) if losses else 0.0)
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
@@ -130,8 +130,8 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
 
     for seed in SEEDS:
         batch = Batch(seed)
-        found = compute_terms(settings, batch.queries, batch.passages, **batch.facts())
-        assert found["loss"] == assert_close(slow.matryoshka(batch.asked, (2, 1), loss))
+        actual = compute_terms(settings, batch.queries, batch.passages, **batch.facts())
+        assert actual["loss"] == assert_close(slow.matryoshka(batch.asked, (2, 1), loss))
 
 
 def test_the_list_transformer_item_by_item():
@@ -143,10 +143,10 @@ def test_the_list_transformer_item_by_item():
     sizes = [9, 1, 4]
     vectors = torch.randn(3, 9, 10, dtype=torch.float64)
     present = torch.arange(9) < torch.tensor(sizes).unsqueeze(1)
-    found = model(vectors, torch.arange(9).expand(3, -1), present)
+    actual = model(vectors, torch.arange(9).expand(3, -1), present)
     for row, size in enumerate(sizes):
         parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
         expected = slow_logits(
             list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
         )
-        assert found[row, :size].tolist() == assert_close([logit.item() for logit in expected])
+        assert actual[row, :size].tolist() == assert_close([logit.item() for logit in expected])

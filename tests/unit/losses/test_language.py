@@ -34,11 +34,11 @@ def compute_gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("chunk", [1, 4, 37, 1000, None])
 def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
     *leaves, labels = make_inputs()
-    mine, wanted = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
-    assert mine.item() == pytest.approx(wanted.item(), rel=1e-5)
+    loss, plain = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
     # a factor, as the division by the number of labeled tokens is one
     for found, expected in zip(
-        compute_gradients(mine / 29, leaves), compute_gradients(wanted / 29, leaves), strict=True
+        compute_gradients(loss / 29, leaves), compute_gradients(plain / 29, leaves), strict=True
     ):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -61,8 +61,8 @@ def test_two_uses_of_one_table_add_their_gradients() -> None:
 
 def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
     # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4
-    wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    scores = torch.stack([-wanted, torch.log1p(-torch.exp(-wanted))], dim=1)  # softmax: exp(-loss) and the rest
+    losses = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    scores = torch.stack([-losses, torch.log1p(-torch.exp(-losses))], dim=1)  # softmax: exp(-loss) and the rest
     labels = torch.tensor([0, 0, -100, 0, 0])
     rows = torch.cat([scores[:2], torch.full((1, 2), 50.0), scores[2:]])
     loss = linear_cross_entropy(rows, torch.eye(2), None, labels)
@@ -83,16 +83,16 @@ def test_half_precision_is_summed_in_float32(how: str) -> None:
     if how == "autocast":
         *leaves, labels = make_inputs(400)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            mine = linear_cross_entropy(*leaves, labels, chunk=64)
-            wanted = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
+            loss = linear_cross_entropy(*leaves, labels, chunk=64)
+            plain = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
     else:
         *leaves, labels = make_inputs(400, dtype=torch.bfloat16)
-        mine, wanted = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
-    assert mine.dtype == torch.float32
-    assert mine.item() == pytest.approx(wanted.item(), rel=2e-3)
-    for found, expected in zip(compute_gradients(mine, leaves), compute_gradients(wanted, leaves), strict=True):
-        assert found.dtype == expected.dtype
-        assert (found - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
+        loss, plain = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(plain.item(), rel=2e-3)
+    for actual, expected in zip(compute_gradients(loss, leaves), compute_gradients(plain, leaves), strict=True):
+        assert actual.dtype == expected.dtype
+        assert (actual - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
 
 
 class LargestTensor(TorchDispatchMode):

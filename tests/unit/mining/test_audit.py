@@ -20,7 +20,7 @@ QUERIES, DEPTH = 120, 10  # two batches
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write a run in which query i retrieves d{i+1}, d{i+2}, d{i}, d{i+3}, …, with scores from 10 down to 1."""
     lines = []
     for q in range(QUERIES):
@@ -39,19 +39,19 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 CALL = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv", "--policy", "tevatron"]
 
 
-def unpacked(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     with open_input(str(path))[0] as stream:
         return stream.read()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in unpacked(path).splitlines()]
+    return [json.loads(line) for line in read_bytes(path).splitlines()]
 
 
-def test_every_candidate_is_kept_dropped_or_not_sampled(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_candidate_is_kept_dropped_or_not_sampled(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
     run_command(capfd, *CALL, "--margin", "2", "--negatives", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
-    rows, examples = read(world / "audit.jsonl.gz"), read(world / "out.jsonl")
+    rows, examples = read(cwd / "audit.jsonl.gz"), read(cwd / "out.jsonl")
     assert [row["query_id"] for row in rows] == [row["query_id"] for row in examples]
     for row, example in zip(rows, examples, strict=True):
         assert [one["id"] for one in row["kept"]] == example["negatives"]
@@ -60,63 +60,63 @@ def test_every_candidate_is_kept_dropped_or_not_sampled(world: Path, capfd: pyte
         assert row["not_drawn"] == 2
         assert row["positives"][0]["found"] == {"bm25": [3, 8.0]}
         assert all(one["gap"] == 8 - one["score"] for one in row["kept"])
-    counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
+    counts = json.loads((cwd / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"margin": 3 * QUERIES}
     options = ["--margin", "2", "--negatives", "4", "--seed", "1"]
-    assert run_command(capfd, *CALL, *options) != (world / "out.jsonl").read_text()  # --seed selects the sample
+    assert run_command(capfd, *CALL, *options) != (cwd / "out.jsonl").read_text()  # --seed selects the sample
     fates = {"candidates": 9, "kept": 4, "dropped": 3, "not_drawn": 2, "became_positives": 0, "random": 0}
     assert counts["passages"] == {name: number * QUERIES for name, number in fates.items()}
 
 
-def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(world / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
-    write_text(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
-    write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
+def test_queries_that_make_no_example_are_in_the_audit_too(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(cwd / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
+    write_text(cwd / "bm25.run", (cwd / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
+    write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text() + "zz\td0\t1\n")
     run_command(capfd, *CALL, "--set", "max_score=0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
     reasons = ["without_positives", "without_negatives", "without_negatives", None]
-    assert [row.get("left_out") for row in read(world / "audit.jsonl")] == reasons
-    counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
+    assert [row.get("left_out") for row in read(cwd / "audit.jsonl")] == reasons
+    counts = json.loads((cwd / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries
     assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)
 
 
-def test_no_examples_at_all_is_an_error_with_reasons(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_examples_at_all_is_an_error_with_reasons(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # one query without a positive; the others find 9 candidates each, all above .5
-    write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
+    write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
     why = r"^no training examples were mined: 1 without positives, 119 without negatives \(of 1,071 candidates "
     with pytest.raises(DrtkError, match=why + r"1,071 dropped by max-score\)$") as fault:
         run_command(capfd, *call, "--set", "max_score=0.5")
     assert fault.value.status == 1
-    assert sorted(path.name for path in world.glob("*out*")) == []  # no empty file, and nothing to resume
+    assert sorted(path.name for path in cwd.glob("*out*")) == []  # no empty file, and nothing to resume
     for side in ("audit.jsonl", "report.txt"):
-        assert (world / side).read_text().count("\n") > 5  # which query lost what
-    assert sorted(path.name for path in world.glob("*part*")) == []
+        assert (cwd / side).read_text().count("\n") > 5  # which query lost what
+    assert sorted(path.name for path in cwd.glob("*part*")) == []
     run_command(capfd, *call, "--force")
     with pytest.raises(DrtkError, match=why + r"1,071 not sampled\)$"):
         run_command(capfd, *call, "--negatives", "0", "--force")
-    assert (world / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
+    assert (cwd / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 
-def test_the_report_counts_negatives_ranks_and_suspicions(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_counts_negatives_ranks_and_suspicions(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     printed = run_command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
-    found = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
-    assert ("queries", "120") in found
-    assert ("negatives", "1,080") in found
-    assert ("bm25", "1,080", "100.0%", "100.0%") in found
-    assert ("1 to 10", "1,080", "100.0%") in found
+    actual = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
+    assert ("queries", "120") in actual
+    assert ("negatives", "1,080") in actual
+    assert ("bm25", "1,080", "100.0%", "100.0%") in actual
+    assert ("1 to 10", "1,080", "100.0%") in actual
     # ranks 1 and 2 are above the positive: 240. The answer is the next number: d(i+1), but q119's, 120, is nowhere: 119,
     # all of them rank 1 and counted above already
-    assert ("score in its source at least the positive's", "240", "22.2%") in found
-    assert ("contains an answer of the query", "119", "11.0%") in found
-    assert ("any of these", "240", "22.2%") in found
+    assert ("score in its source at least the positive's", "240", "22.2%") in actual
+    assert ("contains an answer of the query", "119", "11.0%") in actual
+    assert ("any of these", "240", "22.2%") in actual
 
 
-def test_the_page_is_self_contained_and_shows_texts(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_self_contained_and_shows_texts(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     run_command(capfd, *CALL, *texts, "--margin", "2", "--report", "report.html", "-o", "out.jsonl")
-    page = (world / "report.html").read_text()
+    page = (cwd / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert not re.search(r"(src|href)=|<script|https?:", page)
     assert "which &lt;number&gt; has" in page
@@ -127,18 +127,18 @@ def test_the_page_is_self_contained_and_shows_texts(world: Path, capfd: pytest.C
     assert re.search(r"negative, rank \d+ of bm25, score ", page)
     assert page.count("<details>") == 20
     assert page.count("<details>") == page.count("</details>")
-    assert sorted(path.name for path in world.glob("*part*")) == []
+    assert sorted(path.name for path in cwd.glob("*part*")) == []
 
 
-def test_side_files_are_not_overwritten_and_need_a_folder(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(world / "there", "mine")
+def test_side_files_are_not_overwritten_and_need_a_folder(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(cwd / "there", "mine")
     for option in ("--audit", "--report"):
         for path, problem in (("there", "exists already; `force` replaces it"), ("no/x", "folder no does not exist")):
             with pytest.raises(DrtkError, match=f"{path}: {problem}"):
                 run_command(capfd, *CALL, option, path, "-o", "out.jsonl")
     with pytest.raises(UsageError, match="`output` and `report`: both write -;"):
         run_command(capfd, *CALL, "--report", "-")
-    assert (world / "there").read_text() == "mine"
+    assert (cwd / "there").read_text() == "mine"
 
 
 class Killed(BaseException):
@@ -147,7 +147,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_an_interrupted_run_resumes_with_its_audit_and_report(
-    batches: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    batches: int, cwd: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
@@ -165,18 +165,18 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(
         patch.setattr(Miner, "mine", until_killed)
         with pytest.raises(Killed):
             run_command(capfd, *CALL, *more, *parts)
-    assert (world / "audit.zst.part").exists() == (batches > 1)
+    assert (cwd / "audit.zst.part").exists() == (batches > 1)
     run_command(capfd, *CALL, *more, *parts, "--resume")
-    assert (world / "out.jsonl").read_bytes() == (world / "whole.jsonl").read_bytes()
-    assert (world / "report.html").read_bytes() == (world / "whole.html").read_bytes()
-    assert unpacked(world / "audit.zst") == unpacked(world / "whole.audit.zst")
-    counts = [json.loads((world / f"{name}.jsonl.meta.json").read_text())["counts"] for name in ("out", "whole")]
+    assert (cwd / "out.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
+    assert (cwd / "report.html").read_bytes() == (cwd / "whole.html").read_bytes()
+    assert read_bytes(cwd / "audit.zst") == read_bytes(cwd / "whole.audit.zst")
+    counts = [json.loads((cwd / f"{name}.jsonl.meta.json").read_text())["counts"] for name in ("out", "whole")]
     assert counts[0] == counts[1]
-    assert sorted(path.name for path in world.glob("*part*")) == []
+    assert sorted(path.name for path in cwd.glob("*part*")) == []
 
 
 def test_a_run_killed_between_audit_and_examples_resumes(
-    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cwd: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Audit.commit
 
@@ -188,8 +188,8 @@ def test_a_run_killed_between_audit_and_examples_resumes(
         patch.setattr(Audit, "commit", then_killed)
         with pytest.raises(Killed):
             run_command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl")
-    assert (world / "audit.jsonl").exists()
-    before = (world / "audit.jsonl").read_bytes()
+    assert (cwd / "audit.jsonl").exists()
+    before = (cwd / "audit.jsonl").read_bytes()
     run_command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl", "--resume")
-    assert (world / "audit.jsonl").read_bytes() == before
-    assert len(read(world / "out.jsonl")) == QUERIES
+    assert (cwd / "audit.jsonl").read_bytes() == before
+    assert len(read(cwd / "out.jsonl")) == QUERIES

@@ -45,7 +45,7 @@ def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def filtered(
+def apply_filters(
     rankings: Mapping[str, Scored], *positives: str, **options: Any
 ) -> tuple[dict[str, list[str]], CandidatePool]:
     """Apply the score filters; return the remaining candidates of each source, and the pool."""
@@ -80,7 +80,7 @@ ALL = ["a", "p", "b", "c", "d"]
     ],
 )
 def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, left: dict[str, list[str]]) -> None:
-    assert filtered(rankings, *positives, **options)[0] == left
+    assert apply_filters(rankings, *positives, **options)[0] == left
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, lef
     ],
 )
 def test_rejections_record_value_and_limit(rankings: Any, options: Any, left: Any, rejected: dict[str, Any]) -> None:
-    assert filtered(rankings, "p", **options)[0] == left
-    pool = filtered(rankings, "p", **options)[1]
+    assert apply_filters(rankings, "p", **options)[0] == left
+    pool = apply_filters(rankings, "p", **options)[1]
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
 
 
 def test_a_margin_is_taken_from_the_positives_score() -> None:
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
-    left, pool = filtered(RUN, "p", margin=("1",))
+    left, pool = apply_filters(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == {
         "a": ("margin", 9.0, 7.0),
         "b": ("margin", 7.5, 7.0),
     }
-    left, pool = filtered(RUN, "elsewhere", margin=("1",))
+    left, pool = apply_filters(RUN, "elsewhere", margin=("1",))
     assert left == {"bm25": []}
     assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
 
@@ -152,17 +152,17 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
 
 
 def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
-    found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
-    assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+    actual = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
+    assert actual.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
-        found.take(["a", "x", "y"])
+        actual.take(["a", "x", "y"])
     with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
-    found = VectorsById(str(tmp_path / "v"))
+    actual = VectorsById(str(tmp_path / "v"))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
-    assert found.take(["c"]).shape == (1, 2)
+    assert actual.take(["c"]).shape == (1, 2)
     with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
-        found.take(["c", "b", "a"])
+        actual.take(["c", "b", "a"])
 
 
 class Judge:

@@ -59,33 +59,33 @@ def mine(
     return pool.example, miner
 
 
-def mined(*args: Any, **options: Any) -> Example:
+def mine_example(*args: Any, **options: Any) -> Example:
     example, _ = mine(*args, **options)
     assert example is not None
     return example
 
 
 def test_no_positive_is_a_negative() -> None:
-    example = mined(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
+    example = mine_example(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
     assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgments
     assert set(example.negatives) == {"d1", "d3"}
     assert example.sources == {"negatives": ["run", "run"]}
-    assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
-    example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
+    assert mine_example(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
+    example = mine_example({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
     assert example.sources is not None
     sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
     assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
     for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
-        found, miner = mine(["d1"], {"d1": grade})
-        assert (found, miner.counts[reason]) == (None, 1)
+        actual, miner = mine(["d1"], {"d1": grade})
+        assert (actual, miner.counts[reason]) == (None, 1)
 
 
 def test_samples_depend_on_seed_and_query_only() -> None:
     ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
-    first = mined(ranking, {"p": 1}, policy)
-    assert mined(ranking, {"p": 1}, policy) == first
-    assert mined(ranking, {"p": 1}, policy, seed=2).negatives != first.negatives
-    assert mined(ranking, {"p": 1}, policy, query="other").negatives != first.negatives
+    first = mine_example(ranking, {"p": 1}, policy)
+    assert mine_example(ranking, {"p": 1}, policy) == first
+    assert mine_example(ranking, {"p": 1}, policy, seed=2).negatives != first.negatives
+    assert mine_example(ranking, {"p": 1}, policy, query="other").negatives != first.negatives
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_samples_depend_on_seed_and_query_only() -> None:
 )
 def test_policies_keep_and_fill_as_published(policy: Policy, retrieved: int, from_run: int, random: int) -> None:
     corpus = [*(f"d{at}" for at in range(2000)), "p"]
-    example = mined([f"d{at}" for at in range(retrieved)], {"p": 1}, policy, depth=300, corpus=corpus)
+    example = mine_example([f"d{at}" for at in range(retrieved)], {"p": 1}, policy, depth=300, corpus=corpus)
     assert example.sources is not None
     sources = example.sources["negatives"]
     assert (sources.count("run"), sources.count(RANDOM)) == (from_run, random)
@@ -106,7 +106,7 @@ def test_policies_keep_and_fill_as_published(policy: Policy, retrieved: int, fro
 def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size: int) -> None:
     # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
     ranking, corpus = [f"d{at}" for at in range(20)], ["p", *(f"d{at}" for at in range(size))]
-    example = mined(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)
+    example = mine_example(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)
     assert example.sources is not None
     by_source = zip(example.negatives, example.sources["negatives"], strict=True)
     random = {id for id, source in by_source if source == RANDOM}
@@ -115,15 +115,15 @@ def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size:
 
 
 def test_judgments_of_documents() -> None:
-    example = mined(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
+    example = mine_example(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
     assert example.positives == ("a#7", "c#1")  # positives are found at any depth
     assert example.negatives == ("b#0",)  # a#2 is of a positive document, c#1 too
-    found, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
-    assert found is not None
-    assert found.positives == ("b#0",)  # not retrieved, but the only passage of its document
+    actual, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
+    assert actual is not None
+    assert actual.positives == ("b#0",)  # not retrieved, but the only passage of its document
     assert miner.counts["positives_not_found"] == 1
     corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
-    example = mined(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
+    example = mine_example(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
     assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
 
 
@@ -131,7 +131,7 @@ def test_judgments_of_documents() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def data(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
     passages = make_collection(40)[0]
@@ -151,9 +151,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 @pytest.fixture
-def world(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    monkeypatch.chdir(made.folder)
-    return made
+def cwd(data: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.chdir(data.folder)
+    return data
 
 
 CALL = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv", "--policy", "tevatron"]
@@ -175,10 +175,10 @@ DROPPED: dict[str, tuple[str, dict[str, int]]] = {
 
 @pytest.mark.parametrize("name", DROPPED)
 def test_drops_are_counted_in_manifest_summary_and_audit(
-    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
+    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     options, expected = DROPPED[name]
-    write_text(world.folder / "other.tsv", (world.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
+    write_text(cwd.folder / "other.tsv", (cwd.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
     capfd.readouterr()
     out, audit_file = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
     app([*CALL, *options.split(), "--audit", str(audit_file), "-o", str(out)], standalone_mode=False)
@@ -199,7 +199,7 @@ def test_drops_are_counted_in_manifest_summary_and_audit(
 
 
 def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_counted(
-    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
     more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--set", "max_cosine=0.95", "--set", "min_negatives=38"]
@@ -215,7 +215,7 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
 
 
 def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
-    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model = save_tiny_cross_encoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
     manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
@@ -281,7 +281,7 @@ REJECTED = {  # options added to a call with a run and judgments, and the error
 
 
 def test_options_without_an_effect_are_rejected_and_others_accepted(
-    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for options, problem in REJECTED.items():
         with pytest.raises(UsageError, match=f"^{problem}"):
@@ -290,7 +290,7 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
     assert run_command(capfd, *CALL, *TEXTS, "-q", *options, tmp_path / "r.txt", "-o", tmp_path / "out.jsonl") == ""
 
 
-def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_judgments_are_checked(cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
     with pytest.raises(UsageError, match="`qrels` is required"):
         run_command(capfd, *call[:2])

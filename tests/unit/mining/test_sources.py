@@ -22,7 +22,7 @@ QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a collection of 40 queries with a BM25 index, vectors, and two dense indexes."""
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
@@ -44,27 +44,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(made)
-    return made
+def cwd(data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(data)
+    return data
 
 
 COMMON = ["--qrels", "qrels.tsv", "--policy", "tevatron", "--depth", "12"]
 
 
-def mined(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+def mine(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return run_command(capfd, "mine-negatives", "-q", *arguments, *COMMON)
 
 
-def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_index_gives_what_its_run_gives(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts, vectors = ["--queries", "queries.jsonl"], ["--query-vectors", "asked"]
-    assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
-    exact = mined(capfd, "x=exact.run")
-    assert mined(capfd, "x=exact", *texts) == exact
-    assert mined(capfd, "x=exact", *vectors, "--set", "batch_size=7") == exact
-    assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
-    both = mined(capfd, "bm25", "exact", *texts, *vectors)
-    assert both == mined(capfd, "bm25", "exact", *texts, "--set", "batch_size=7")
+    assert mine(capfd, "x=bm25", *texts) == mine(capfd, "x=bm25.run")
+    exact = mine(capfd, "x=exact.run")
+    assert mine(capfd, "x=exact", *texts) == exact
+    assert mine(capfd, "x=exact", *vectors, "--set", "batch_size=7") == exact
+    assert mine(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
+    both = mine(capfd, "bm25", "exact", *texts, *vectors)
+    assert both == mine(capfd, "bm25", "exact", *texts, "--set", "batch_size=7")
 
 
 REJECTED = [
@@ -84,20 +84,20 @@ REJECTED = [
 ]
 
 
-def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(world / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
-    write_text(world / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
-    write_text(world / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
+def test_rejected_sources(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(cwd / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
+    write_text(cwd / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
+    write_text(cwd / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
     for arguments, problem in REJECTED:
         with pytest.raises(DrtkError, match=problem):
-            mined(capfd, *arguments.split())
+            mine(capfd, *arguments.split())
 
 
 def test_only_judged_queries_are_searched_and_others_counted(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     write_text(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
-    lines = (world / "queries.jsonl").read_text().splitlines(keepends=True)
+    lines = (cwd / "queries.jsonl").read_text().splitlines(keepends=True)
     some, out = write_text(tmp_path / "some.jsonl", "".join(lines[:30])), tmp_path / "out.jsonl"
     run_command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
     assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
@@ -109,17 +109,17 @@ def test_only_judged_queries_are_searched_and_others_counted(
 
 
 def test_an_index_and_a_run_are_mixed_in_any_order_of_their_lines(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    by_index = mined(capfd, "b=bm25.run", "e=exact", "--queries", "queries.jsonl")
-    assert by_index == mined(capfd, "b=bm25.run", "e=exact.run")
-    assert by_index != mined(capfd, "e=exact.run", "b=bm25.run")
+    by_index = mine(capfd, "b=bm25.run", "e=exact", "--queries", "queries.jsonl")
+    assert by_index == mine(capfd, "b=bm25.run", "e=exact.run")
+    assert by_index != mine(capfd, "e=exact.run", "b=bm25.run")
     sources = {source for line in by_index.splitlines() for source in json.loads(line)["sources"]["negatives"]}
     assert sources == {"b", "e"}
-    lines = (world / "exact.run").read_text().splitlines(keepends=True)
+    lines = (cwd / "exact.run").read_text().splitlines(keepends=True)
     reversed_blocks = [line for start in range(39 * 12, -1, -12) for line in lines[start : start + 12]]
     other = write_text(tmp_path / "exact.run", "".join(reversed_blocks))
-    assert mined(capfd, "b=bm25.run", f"e={other}") == by_index
+    assert mine(capfd, "b=bm25.run", f"e={other}") == by_index
 
 
 def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -> None:
@@ -134,18 +134,18 @@ def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -
     assert sorted(QueryBuffer(items(), allowed={"a"}).read_remaining()) == ["a"]
 
 
-def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    text = (world / "exact.run").read_text().replace(" d7 ", " zz ").replace(" d9 ", " yy ")
+def test_all_unknown_ids_of_a_file_are_counted(cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = (cwd / "exact.run").read_text().replace(" d7 ", " zz ").replace(" d9 ", " yy ")
     run, lines = write_text(tmp_path / "x.run", text), text.splitlines()
     places = [number for number, line in enumerate(lines, 1) if " zz " in line or " yy " in line]
     problem = rf"x\.run:{places[0]}: passage '(zz|yy)' is not in the corpus \({len(places) - 1} more ids are unknown\)$"
     with pytest.raises(RecordError, match=problem):
-        mined(capfd, str(run), "--corpus", "corpus.jsonl")
-    assert mined(capfd, str(run), "--corpus", "corpus.jsonl", "--skip-bad", str(len(places))).count("\n") == 40
+        mine(capfd, str(run), "--corpus", "corpus.jsonl")
+    assert mine(capfd, str(run), "--corpus", "corpus.jsonl", "--skip-bad", str(len(places))).count("\n") == 40
 
 
-def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    lines = (world / "corpus.jsonl").read_text().splitlines(keepends=True)
+def test_an_index_of_another_corpus_is_noticed(cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = (cwd / "corpus.jsonl").read_text().splitlines(keepends=True)
     other = write_text(tmp_path / "other.jsonl", "".join(lines[:39]))
     judged = write_text(tmp_path / "few.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "exact", "--queries", "queries.jsonl", "--qrels", judged, "--corpus", other]
@@ -198,7 +198,7 @@ SOURCES = {"negatives": ["a", "b"]}
 EXAMPLE = {"query_id": "q1", "positives": ["d1"], "negatives": ["d2", "d3"], "sources": SOURCES, "x": 1}
 
 
-def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_examples_and_a_run_are_mixed(cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
     run = write_text(tmp_path / "new.run", "q1 Q0 d2 1 2 t\nq1 Q0 d5 2 1 t\nq1 Q0 d1 3 0 t\n")
     row = json.loads(run_command(capfd, "mine-negatives", "-q", old, f"new={run}", "--policy", "tevatron"))
@@ -211,7 +211,7 @@ def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[
 
 
 def test_with_a_run_score_limits_apply_to_the_run_only(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    cwd: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
     old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
@@ -250,7 +250,7 @@ def rows_of(printed: str) -> dict[str, dict[str, Any]]:
     return {row["query_id"]: row for row in rows}
 
 
-def sides(row: dict[str, Any]) -> tuple[list[str], list[str]]:
+def get_labels(row: dict[str, Any]) -> tuple[list[str], list[str]]:
     return row["positives"], sorted(row["negatives"])
 
 
@@ -269,23 +269,23 @@ def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negative(
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
-    assert list(found) == ["q1", "q2"]  # in the order of their first lines
-    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
-    assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
+    assert list(actual) == ["q1", "q2"]  # in the order of their first lines
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
     write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
-        found = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
-        assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
-        assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+        actual = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
+        assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
+        assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
     assert "not_in_queries" not in capfd.readouterr().err
     assert "not_in_queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
-    found = rows_of((union / "out.jsonl").read_text())
-    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
-    assert sides(found["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
+    actual = rows_of((union / "out.jsonl").read_text())
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
+    assert get_labels(actual["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
 
 
 def test_a_file_is_one_input_and_a_stream_is_read_alike(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -323,11 +323,11 @@ def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(
     write_text(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     write_text(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     write_text(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: passage 'zz' is not in the corpus$"):
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
@@ -342,6 +342,6 @@ def test_a_positive_keeps_its_score_if_a_system_has_another(union: Path, capfd: 
     negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
     row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}
     write_text(union / "hard.jsonl", json.dumps(row) + "\n")
-    found = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
-    assert sides(found) == (["p"], ["a"])
-    assert found["scores"] == {"positives": [8.0], "negatives": [4.5]}
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    assert get_labels(actual) == (["p"], ["a"])
+    assert actual["scores"] == {"positives": [8.0], "negatives": [4.5]}

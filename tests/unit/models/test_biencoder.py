@@ -63,11 +63,11 @@ def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).add_(1)
     save_towers(towers, tmp_path / "pair")
-    found = load_towers(str(tmp_path / "pair"), overrides={}, untied=False)
-    assert sorted(found) == ["passage", "query"]
-    for role in found:
-        mine, theirs = (next(side[role].encoder.parameters()) for side in (towers, found))
-        assert bool((mine == theirs).all())
+    actual = load_towers(str(tmp_path / "pair"), overrides={}, untied=False)
+    assert sorted(actual) == ["passage", "query"]
+    for role in actual:
+        saved, loaded = (next(side[role].encoder.parameters()) for side in (towers, actual))
+        assert bool((saved == loaded).all())
 
 
 def test_towers_of_different_widths_are_refused(tmp_path: Path):

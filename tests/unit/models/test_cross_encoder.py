@@ -82,9 +82,9 @@ def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
     configs = ({"sbert_ce_default_activation_function": IDENTITY}, {"sentence_transformers": {"activation_fn": TANH}})
     for number, config in enumerate(configs):
         other = save_tiny_cross_encoder(tmp_path / str(number), **config)
-        found = CrossEncoderScorer(str(other))(make_pairs())
-        assert found.min() < 0
-        assert np.allclose(found, reference(other), atol=3e-5)
+        actual = CrossEncoderScorer(str(other))(make_pairs())
+        assert actual.min() < 0
+        assert np.allclose(actual, reference(other), atol=3e-5)
 
 
 def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
@@ -95,9 +95,9 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
     library.CrossEncoder(str(folder), device="cpu", max_length=24, activation_fn=nn.Identity()).save_pretrained(
         str(new)
     )
-    found = CrossEncoderScorer(str(new))(make_pairs())
-    assert np.allclose(found, reference(new), atol=3e-5)
-    assert not np.allclose(found, scores, atol=1e-2)  # another activation and length
+    actual = CrossEncoderScorer(str(new))(make_pairs())
+    assert np.allclose(actual, reference(new), atol=3e-5)
+    assert not np.allclose(actual, scores, atol=1e-2)  # another activation and length
     shared, settings = new / "config_sentence_transformers.json", new / "sentence_bert_config.json"
     for file, entries in (
         (shared, {"activation_fn": TANH}),
@@ -105,11 +105,11 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
         (settings, {"max_seq_length": 12}),
         (settings, {"processing_kwargs": {"text": {"max_length": 10}}}),
     ):
-        before = found
+        before = actual
         change_config(file, **entries)
-        found = CrossEncoderScorer(str(new))(make_pairs())
-        assert np.allclose(found, reference(new), atol=3e-5), entries
-        assert not np.allclose(found, before, atol=1e-4), entries
+        actual = CrossEncoderScorer(str(new))(make_pairs())
+        assert np.allclose(actual, reference(new), atol=3e-5), entries
+        assert not np.allclose(actual, before, atol=1e-4), entries
 
 
 def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +123,8 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
     # equal pairs are scored once
     tokenized = scorer.tokenize([*make_pairs(5), *make_pairs(5)[::-1]])
     assert len(tokenized.tokens) == len(set(make_pairs(5)))
-    found = scorer.scores(tokenized)
-    assert (found[: len(found) // 2] == found[len(found) // 2 :][::-1]).all()
+    actual = scorer.scores(tokenized)
+    assert (actual[: len(actual) // 2] == actual[len(actual) // 2 :][::-1]).all()
 
 
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
@@ -202,13 +202,13 @@ def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
     changed = {name for name in first if bool((first[name] != other[name]).any())}
     assert "classifier.weight" in changed
     assert all(name.startswith("classifier.") or ".pooler." in name for name in changed)
-    mine, theirs = start_training(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
-    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    actual, theirs = start_training(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
+    assert all(bool((actual[name] == theirs[name]).all()) for name in theirs)
     for role in ("query", "passage"):  # of untied encoders, that of passages
         save_tiny_encoder(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
     paths = (tmp_path / "pair", tmp_path / "pair" / "passage")
-    mine, theirs = (start_training(path).model.state_dict() for path in paths)
-    assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
+    actual, theirs = (start_training(path).model.state_dict() for path in paths)
+    assert all(bool((actual[name] == theirs[name]).all()) for name in actual)
 
 
 def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Path) -> None:
@@ -251,9 +251,9 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
 def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
     mine = CrossEncoderScorer(str(folder))
     tokenized = mine.tokenize([*make_pairs(), make_pairs()[0]])
-    found, vectors = mine.scores_and_vectors(tokenized)
+    actual, vectors = mine.scores_and_vectors(tokenized)
     assert vectors.shape == (len(make_pairs()) + 1, 32)
-    np.testing.assert_allclose(found, mine.scores(tokenized), atol=1e-5)
+    np.testing.assert_allclose(actual, mine.scores(tokenized), atol=1e-5)
     assert (vectors[0] == vectors[-1]).all()
     loaded = load_cross_encoder(folder)
     encoded = loaded.tokenizer(*make_pairs()[3], return_tensors="pt", truncation=True, max_length=64)
@@ -261,7 +261,7 @@ def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None
         hidden = loaded.model.bert(**encoded).last_hidden_state
         logit = loaded.model.classifier(loaded.model.bert.pooler(hidden))
     np.testing.assert_allclose(vectors[3], hidden[0, 0].numpy(), atol=5e-5)
-    assert found[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
+    assert actual[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
 
 
 def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path: Path) -> None:

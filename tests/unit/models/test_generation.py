@@ -89,8 +89,8 @@ def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
     writer, keys = create_tiny_writer(kind), list("abcde")
     settings = GenerationSettings(n=4, max_new_tokens=16)
     together = generate_tokens(writer, *make_inputs(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
-    assert [len(found) for found in together] == [4] * 5
-    assert len({tuple(text) for found in together for text in found}) > 5
+    assert [len(actual) for actual in together] == [4] * 5
+    assert len({tuple(text) for actual in together for text in actual}) > 5
     for row in range(5):
         alone = generate_tokens(writer, *make_inputs(writer, [row]), [keys[row]], settings, seed=7)
         assert alone == [together[row]]

@@ -40,8 +40,8 @@ def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_
     merge_adapters(model.encoder)
     assert set(model.encoder.backbone.state_dict()) == names
     save_encoder(model, tmp_path / "merged")
-    found = embed_texts(load_encoder(tmp_path / "merged", strict=False), make_passages(6), role="passage")
-    assert abs(found - changed).max() < 1e-5
+    actual = embed_texts(load_encoder(tmp_path / "merged", strict=False), make_passages(6), role="passage")
+    assert abs(actual - changed).max() < 1e-5
 
 
 def test_layers_can_be_chosen_and_dense_modules_are_frozen(model: Any) -> None:

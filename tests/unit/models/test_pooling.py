@@ -57,6 +57,6 @@ def test_several_modes_lie_side_by_side():
 
 def test_half_precision_is_summed_in_float32():
     hidden = torch.full((1, 4096, 1), 1.0, dtype=torch.bfloat16)  # bfloat16 cannot count beyond 256
-    found = pool(hidden, torch.ones(1, 4096, dtype=torch.long), ("mean_sqrt_len_tokens",))
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(64.0)  # 4096 / sqrt(4096)
+    actual = pool(hidden, torch.ones(1, 4096, dtype=torch.long), ("mean_sqrt_len_tokens",))
+    assert actual.dtype == torch.float32
+    assert actual.item() == pytest.approx(64.0)  # 4096 / sqrt(4096)

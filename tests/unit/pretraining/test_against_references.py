@@ -53,9 +53,9 @@ class Scene:
 
     def _delete(self, text: Any, removed: Any) -> Any:
         """Delete tokens, and record the positions."""
-        found = delete_tokens_at(text, removed)
-        self.removed[tuple(text.ids.tolist()), tuple(found.text.ids.tolist())].append(removed.nonzero()[0].tolist())
-        return found
+        results = delete_tokens_at(text, removed)
+        self.removed[tuple(text.ids.tolist()), tuple(results.text.ids.tolist())].append(removed.nonzero()[0].tolist())
+        return results
 
     def edits(self, name: str, row: int, inputs: list[int]) -> list[int]:
         """Return the labels of an edited slot, computed from the original and the edited passage."""
@@ -79,11 +79,11 @@ class Scene:
     def texts(self, name: str, rows: list[int] | None = None) -> list[Text]:
         """Return the texts of a slot as lists without padding. rows: examples; None: all with the slot"""
         slot, ids = self.batch[name], self.views.get_ids(name)
-        found = []
+        results = []
         for row in self.rows(name) if rows is None else rows:
             size = int(slot.attention[row].sum())
             places = range(size)
-            found.append(
+            results.append(
                 Text(
                     slot.original_ids[row, :size].tolist(),
                     ids[row, :size].tolist(),
@@ -92,7 +92,7 @@ class Scene:
                     [] if slot.types is None else slot.types[row, :size].tolist(),
                 )
             )
-        return found
+        return results
 
     def pairs(self, first: str, second: str) -> list[tuple[Text, Text]]:
         """Return the texts of two slots for the examples that have both."""
@@ -110,12 +110,12 @@ class Scene:
 
 def compute_cocondenser(scene: Scene) -> Terms:
     head = scene.layers("head") if "head" in scene.network.recoveries else None
-    found = cocondenser(scene.model, head, scene.pairs("a", "b"), skip=2)
+    results = cocondenser(scene.model, head, scene.pairs("a", "b"), skip=2)
     if scene.rows("a") == scene.rows("b"):
-        return found
+        return results
     texts = [*scene.texts("a"), *scene.texts("b")]
     terms = mlm(scene.model, texts) if head is None else condenser(scene.model, head, texts, skip=2)
-    return add_terms(terms, {"contrast": found["contrast"]})
+    return add_terms(terms, {"contrast": results["contrast"]})
 
 
 def compute_cotmae(scene: Scene) -> Terms:
@@ -381,9 +381,9 @@ def assert_terms_agree(found: Terms, expected: Terms) -> None:
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in VARIANTS)])
-def test_losses_of_presets_equal_reference_implementations(case: str, world: PretrainingFiles):
+def test_losses_of_presets_equal_reference_implementations(case: str, files: PretrainingFiles):
     preset, changes, reference = (CASES | VARIANTS)[case]
-    scene = Scene(world.prepare(preset, *changes).randomize_weights())
+    scene = Scene(files.prepare(preset, *changes).randomize_weights())
     gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
     assert gap is None or 0 < len(scene.rows(gap)) < ROWS  # some examples lack it, and not all
     assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
@@ -391,10 +391,10 @@ def test_losses_of_presets_equal_reference_implementations(case: str, world: Pre
         assert_terms_agree(scene.stage.terms(scene.batch), reference(scene))
 
 
-def test_batch_norm_in_training_uses_statistics_of_both_views(world: PretrainingFiles):
+def test_batch_norm_in_training_uses_statistics_of_both_views(files: PretrainingFiles):
     """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
-    scene = Scene(world.prepare("simcse", *changes).randomize_weights().disable_dropout())
+    scene = Scene(files.prepare("simcse", *changes).randomize_weights().disable_dropout())
     scene.network.train()
     assert_terms_agree(
         scene.stage.terms(scene.batch), simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
@@ -402,12 +402,12 @@ def test_batch_norm_in_training_uses_statistics_of_both_views(world: Pretraining
 
 
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])
-def test_gradients_equal_those_of_the_reference(case: str, world: PretrainingFiles):
+def test_gradients_equal_those_of_the_reference(case: str, files: PretrainingFiles):
     preset, changes, reference = CASES[case]
-    scene = Scene(world.prepare(preset, *changes).randomize_weights())
-    found = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
+    scene = Scene(files.prepare(preset, *changes).randomize_weights())
+    actual = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
     expected = compute_gradients(scene.stage, reference(scene)["total"])
     assert sum(float(slope.abs().sum()) > 0 for slope in expected.values()) > 60
     for name, slope in expected.items():
         scale = max(1.0, float(slope.abs().max()))
-        assert float((found[name] - slope).abs().max()) < 1e-4 * scale, name
+        assert float((actual[name] - slope).abs().max()) < 1e-4 * scale, name

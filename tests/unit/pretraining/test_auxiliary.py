@@ -28,7 +28,7 @@ PRESET = "dpr-nq-roberta-shared"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("aux")
     save_tiny_encoder(folder / "model", pooling="cls")
     generator = save_tiny_encoder(folder / "generator", seed=5, layers=1)
@@ -38,9 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create_setup(place: Path, **changes: Any) -> TrainingSetup:
-    generator = {"aux_generator": str(place / "generator")} if changes.get("aux") != "none" else {}
-    return TrainingSetup.create(place / "model", load_settings(PRESET, **SIZE | generator | changes))
+def create_setup(data: Path, **changes: Any) -> TrainingSetup:
+    generator = {"aux_generator": str(data / "generator")} if changes.get("aux") != "none" else {}
+    return TrainingSetup.create(data / "model", load_settings(PRESET, **SIZE | generator | changes))
 
 
 def get_model(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
@@ -54,8 +54,8 @@ def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     return inputs
 
 
-def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Path):
-    stage = create_setup(place)
+def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(data: Path):
+    stage = create_setup(data)
     calls = []
     encoder: Any = stage.towers["passage"].encoder
     encoder.backbone.register_forward_hook(lambda *given: calls.append(len(given[2].last_hidden_state)))
@@ -68,8 +68,8 @@ def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Pat
     assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
 
 
-def test_token_corruption_does_not_depend_on_the_batch(place: Path):
-    stage = create_setup(place)
+def test_token_corruption_does_not_depend_on_the_batch(data: Path):
+    stage = create_setup(data)
     whole, part = stage.inputs(range(4)), stage.inputs([2])
     for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
         width = part[f"{role}_input_ids"].shape[1]
@@ -82,26 +82,26 @@ def test_token_corruption_does_not_depend_on_the_batch(place: Path):
     assert not all(np.array_equal(a, b) for a, b in zip(again, whole["aux_query_masked"], strict=True))
 
 
-def test_incompatible_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
-    settings = load_settings(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
+def test_incompatible_encoders_and_generators_are_rejected(data: Path, tmp_path: Path):
+    settings = load_settings(PRESET, **SIZE | {"aux_generator": str(data / "generator"), "pooling": "cls+mean"})
     with pytest.raises(
         MismatchError, match="the passage encoder has vectors of 64 dimensions, but a hidden size of 32"
     ):
-        build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
+        build_diffcse_network(load_start_towers(str(data / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
     with pytest.raises(MismatchError, match="no trained masked-LM head"):
-        create_setup(place, aux_generator=str(other))
+        create_setup(data, aux_generator=str(other))
 
 
 def build_texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     """Return the texts of a role as lists, with the masked copies that the generator reads."""
-    found = []
+    results = []
     for row, size in enumerate(inputs[f"{role}_attention_mask"].sum(dim=1).tolist()):
         hidden = inputs[f"aux_{role}_masked"][row]
         names = (f"{role}_input_ids", f"aux_{role}_input_ids", f"{role}_token_type_ids")
         original, given, types = (inputs[name][row, :size].tolist() for name in names)
-        found.append(Text(original, given, [at for at in range(size) if hidden[at]], [0, size - 1], types))
-    return found
+        results.append(Text(original, given, [at for at in range(size) if hidden[at]], [0, size - 1], types))
+    return results
 
 
 def compute_detection_loss(
@@ -137,9 +137,9 @@ def compute_retrieval_loss(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor
 
 
 @pytest.mark.parametrize(("scope", "reduction", "weight"), [("masked", "mean", 0.1), ("all", "mean_all", 0.005)])
-def test_training_step_minimizes_both_losses(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
+def test_training_step_minimizes_both_losses(data: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
     changes = {"title": "segment"} if scope == "masked" else {}
-    stage = create_setup(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
+    stage = create_setup(data, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
     model = get_model(stage)
     for seed, part in enumerate((stage.towers["passage"].encoder, model.network.recoveries)):
         randomize_weights(part, seed=seed)  # so that encoder and discriminator differ

@@ -65,38 +65,38 @@ def get_error_message(function: Any, *arguments: Any) -> str:
 
 
 def test_composition_has_slots_readers_and_objectives_of_toml() -> None:
-    found = parse_parts(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
-    assert list(found.slots) == ["one", "two", "plain"]  # not the slot that nothing uses
-    assert found.slots["one"].view == ("passage",)
-    assert [each.name for each in found.objectives] == ["mlm", "decoder", "contrast"]
-    mlm, decoder, contrast = found.objectives
+    actual = parse_parts(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
+    assert list(actual.slots) == ["one", "two", "plain"]  # not the slot that nothing uses
+    assert actual.slots["one"].view == ("passage",)
+    assert [each.name for each in actual.objectives] == ["mlm", "decoder", "contrast"]
+    mlm, decoder, contrast = actual.objectives
     assert isinstance(mlm, TokenObjective)
     assert isinstance(decoder, TokenObjective)
     assert isinstance(contrast, ContrastiveObjective)
-    assert found.readers[decoder.reader] == DecoderSpec("decoder", {"layers": 1})
+    assert actual.readers[decoder.reader] == DecoderSpec("decoder", {"layers": 1})
     assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
     assert (decoder.token_slots, decoder.vector_slots) == (("two",), ("one",))
     assert contrast.vector_slots == ("one", "plain")
 
 
 def test_unknown_keys_of_a_slot_become_view_or_masking_options() -> None:
-    found = parse_parts(
+    actual = parse_parts(
         '[slots]\nq = { view = "query", limit = 5, masking = { use = "rom", scale = "sum" }, rate = 0.1 }\n',
         MLM.replace('"one"', '"q"'),
     )
-    assert found.slots["q"].view_options == {"limit": 5}
-    assert (found.slots["q"].masking, found.slots["q"].masking_options) == ("rom", {"scale": "sum"})
+    assert actual.slots["q"].view_options == {"limit": 5}
+    assert (actual.slots["q"].masking, actual.slots["q"].masking_options) == ("rom", {"scale": "sum"})
 
 
 def test_objectives_get_unique_names_and_can_share_a_reader() -> None:
     nameless = MLM.replace('name = "mlm"\n', "")
-    found = parse_parts(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
-    assert [each.name for each in found.objectives] == ["one_masked", "one_masked_2", "contrast"]
+    actual = parse_parts(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
+    assert [each.name for each in actual.objectives] == ["one_masked", "one_masked_2", "contrast"]
     shared = '[readers]\nmine = { use = "decoder", layers = 2 }\n'
     by_name = DECODER.replace('{ use = "decoder", layers = 1 }', '"mine"')
-    found = parse_parts(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
-    assert [each.reader for each in found.token_objectives] == ["mine", "mine"]
-    assert found.readers == {"mine": DecoderSpec("decoder", {"layers": 2})}
+    actual = parse_parts(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
+    assert [each.reader for each in actual.token_objectives] == ["mine", "mine"]
+    assert actual.readers == {"mine": DecoderSpec("decoder", {"layers": 2})}
 
 
 WRONG = {

@@ -51,12 +51,12 @@ def test_corruption_none_returns_an_unchanged_copy() -> None:
 def test_bert_corruption_has_80_10_10_shares() -> None:
     # 100,000 masked tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. One random token of 1,000 is the original.
     ids = np.full(100_000, A, dtype=np.int32)
-    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
-    masked, kept = int((found == MASK).sum()), int((found == A).sum())
+    actual = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
+    masked, kept = int((actual == MASK).sum()), int((actual == A).sum())
     assert masked == pytest.approx(80_010, abs=4.5 * 126)  # and 10 of the swapped that drew [MASK]
     assert kept == pytest.approx(10_010, abs=4.5 * 95)
     assert len(ids) - masked - kept == pytest.approx(9_980, abs=4.5 * 95)
-    assert found.dtype == np.int32
+    assert actual.dtype == np.int32
 
 
 def test_bert_corruption_samples_from_the_whole_vocabulary() -> None:
@@ -72,25 +72,25 @@ def test_bert_corruption_samples_from_the_whole_vocabulary() -> None:
 
 def test_tokens_after_deletions_are_labeled() -> None:
     # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
-    found = delete_tokens_at(make_text(A, B, C, D, E), mask_at(7, 2, 5))
-    assert found.text.ids.tolist() == [CLS, A, C, D, SEP]
-    assert found.edited.tolist() == [0, 0, 1, 0, 1]
-    assert found.edited.dtype == np.int64
-    assert found.text.words.tolist() == [-1, 0, 1, 2, -1]
-    assert not found.masked.any()
-    found = delete_tokens_at(make_text(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
-    assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
+    actual = delete_tokens_at(make_text(A, B, C, D, E), mask_at(7, 2, 5))
+    assert actual.text.ids.tolist() == [CLS, A, C, D, SEP]
+    assert actual.edited.tolist() == [0, 0, 1, 0, 1]
+    assert actual.edited.dtype == np.int64
+    assert actual.text.words.tolist() == [-1, 0, 1, 2, -1]
+    assert not actual.masked.any()
+    actual = delete_tokens_at(make_text(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
+    assert (actual.text.ids.tolist(), actual.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
 
 def test_masks_are_inserted_before_the_given_positions() -> None:
     # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
     text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
-    found = insert_masks_at(text, np.array([1, 2, 3]), MASK)
-    assert found.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
-    assert found.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
-    assert found.masked.tolist() == [False, True] * 3 + [False]
-    assert found.text.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
-    assert (found.text.ids.dtype, found.edited.dtype, found.text.words.dtype) == (np.int32, np.int64, np.int32)
+    actual = insert_masks_at(text, np.array([1, 2, 3]), MASK)
+    assert actual.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
+    assert actual.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert actual.masked.tolist() == [False, True] * 3 + [False]
+    assert actual.text.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
+    assert (actual.text.ids.dtype, actual.edited.dtype, actual.text.words.dtype) == (np.int32, np.int64, np.int32)
 
 
 def test_inserted_masks_get_the_token_type_of_the_next_token() -> None:
@@ -110,13 +110,13 @@ def test_insertions_are_between_the_special_tokens() -> None:
     text = make_text(*range(300, 310))
     gaps = set()
     for seed in range(200):
-        found = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
-        assert len(found.text.ids) == 12 + 2  # round(1.5)
-        assert found.text.ids[found.masked].tolist() == [MASK, MASK]
-        assert found.edited.sum() == 2
-        assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
-        assert found.text.ids[~found.masked].tolist() == text.ids.tolist()
-        gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(found.masked))}
+        actual = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
+        assert len(actual.text.ids) == 12 + 2  # round(1.5)
+        assert actual.text.ids[actual.masked].tolist() == [MASK, MASK]
+        assert actual.edited.sum() == 2
+        assert (actual.text.ids[0], actual.text.ids[-1]) == (CLS, SEP)
+        assert actual.text.ids[~actual.masked].tolist() == text.ids.tolist()
+        gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(actual.masked))}
     assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps
 
 

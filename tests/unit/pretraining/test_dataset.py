@@ -33,11 +33,11 @@ def collect_examples(stage: PretrainingSetup) -> list[PretrainingExample]:
         ("diffcse-sts-bert", ()),
     ],
 )
-def test_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
+def test_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], files: PretrainingFiles):
     small, large = (
         {
             each.key: each.slots
-            for each in collect_examples(world.prepare(preset, *changes, batch_size=batch, max_steps=2))
+            for each in collect_examples(files.prepare(preset, *changes, batch_size=batch, max_steps=2))
         }
         for batch in (4, 6)
     )
@@ -48,9 +48,9 @@ def test_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, .
         assert all(are_equal(small[key][name], large[key][name]) for name in small[key])
 
 
-def test_masks_differ_between_epochs_and_seeds(world: PretrainingFiles):
-    examples = collect_examples(world.prepare("cocondenser", batch_size=5, max_steps=6))
-    others = collect_examples(world.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
+def test_masks_differ_between_epochs_and_seeds(files: PretrainingFiles):
+    examples = collect_examples(files.prepare("cocondenser", batch_size=5, max_steps=6))
+    others = collect_examples(files.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
     first, second, third = (
         {example.key[2]: example.slots["a"] for example in rows if example.key[1] == epoch}
         for rows, epoch in ((examples, 0), (examples, 1), (others, 0))
@@ -61,8 +61,8 @@ def test_masks_differ_between_epochs_and_seeds(world: PretrainingFiles):
         assert sum(not are_equal(first[key], other[key]) for key in both) > len(both) / 2
 
 
-def test_batches_do_not_depend_on_the_number_of_workers(world: PretrainingFiles):
-    stage = world.prepare("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
+def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles):
+    stage = files.prepare("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
 
     def batches(workers: int) -> list:
         loader = DataLoader(
@@ -82,12 +82,12 @@ def test_batches_do_not_depend_on_the_number_of_workers(world: PretrainingFiles)
     for one, two in zip(alone, together, strict=True):
         for name, slot in one.items():
             for item, value in vars(slot).items():
-                found = getattr(two[name], item)
-                assert (value is None and found is None) or torch.equal(value, found), (name, item)
+                actual = getattr(two[name], item)
+                assert (value is None and actual is None) or torch.equal(value, actual), (name, item)
 
 
-def test_visibility_matrices_do_not_depend_on_the_micro_batch(world: PretrainingFiles):
-    stage = world.prepare("retromae", batch_size=8)
+def test_visibility_matrices_do_not_depend_on_the_micro_batch(files: PretrainingFiles):
+    stage = files.prepare("retromae", batch_size=8)
     seen = stage.get_examples(*range(8))
     whole = stage.data.build_collator(8).collate(seen)["decoder"]
     alone = stage.data.build_collator(1).collate(seen[3:4])["decoder"]
@@ -97,33 +97,33 @@ def test_visibility_matrices_do_not_depend_on_the_micro_batch(world: Pretraining
     assert torch.equal(whole.visible[3, :size, :size], alone.visible[0])
 
 
-def test_replaced_tokens_do_not_depend_on_the_batch(world: PretrainingFiles):
-    stage = world.prepare("simlm").randomize_weights()
+def test_replaced_tokens_do_not_depend_on_the_batch(files: PretrainingFiles):
+    stage = files.prepare("simlm").randomize_weights()
     ids = stage.views(stage.batch(*range(6))).get_ids("decoder")
     alone = stage.views(stage.batch(4)).get_ids("decoder")[0]
     assert torch.equal(ids[4, : len(alone)], alone)
 
 
-def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
-    rows = world.prepare("cocondenser").rows
+def test_examples_can_be_pickled_for_worker_processes(files: PretrainingFiles):
+    rows = files.prepare("cocondenser").rows
     assert are_equal(pickle.loads(pickle.dumps(rows))[1].slots["a"], rows[1].slots["a"])
 
 
-def test_whole_documents_are_held_out(world: PretrainingFiles) -> None:
-    data = world.prepare("cotmae", held_out=6).data
+def test_whole_documents_are_held_out(files: PretrainingFiles) -> None:
+    data = files.prepare("cotmae", held_out=6).data
     held, trained = ({data.corpus.get_document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
     assert held
     assert trained
     assert not held & trained
     assert len(data.rows) >= len(data.corpus) // 2
-    data = world.prepare("cocondenser", batch_size=2, held_out=3).data  # its rows are documents
+    data = files.prepare("cocondenser", batch_size=2, held_out=3).data  # its rows are documents
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
 
 
-def test_views_sampled_per_step_are_sampled_per_held_out_passage(world: PretrainingFiles) -> None:
-    data = world.prepare("qac-cotmae-mixed", held_out=12).data
+def test_views_sampled_per_step_are_sampled_per_held_out_passage(files: PretrainingFiles) -> None:
+    data = files.prepare("qac-cotmae-mixed", held_out=12).data
     contexts = {
         tuple(each[each != 0].tolist())
         for batch in data.build_held_out_batches(4)
@@ -135,27 +135,27 @@ def test_views_sampled_per_step_are_sampled_per_held_out_passage(world: Pretrain
     assert 0 < of_queries < len(contexts)
 
 
-def test_single_last_held_out_passage_joins_the_previous_batch(world: PretrainingFiles) -> None:
+def test_single_last_held_out_passage_joins_the_previous_batch(files: PretrainingFiles) -> None:
     sizes = {}
     for held in (8, 9, 10, 1):
-        batches = world.prepare("mlm", held_out=held).data.build_held_out_batches(4)
+        batches = files.prepare("mlm", held_out=held).data.build_held_out_batches(4)
         sizes[held] = [len(batch["passage"].original_ids) for batch in batches]
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 
 
-def test_single_document_is_not_held_out(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = world.corpus.read_text().splitlines()
-    one = world.corpus.with_name("one.jsonl")
+def test_single_document_is_not_held_out(files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = files.corpus.read_text().splitlines()
+    one = files.corpus.with_name("one.jsonl")
     first = json.loads(lines[0])["_id"].partition("#")[0]
     one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
     told: list[str] = []
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
-    data = PretrainingFiles(world.model, world.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
+    data = PretrainingFiles(files.model, files.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
     assert told == [f"{one}: no passages are held out, because every document has more than half of all passages"]
 
 
-def test_slots_without_text_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_without_text_are_logged(files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
         "master": " have no text for slot 'next'; objectives on slot 'next' skip them",
         "qac-cocondenser": " passages have no text for slot 'b'",
@@ -165,10 +165,10 @@ def test_slots_without_text_are_logged(world: PretrainingFiles, monkeypatch: pyt
     monkeypatch.setattr("drtk.pretraining.dataset.log", messages.append)
     for preset, message in expected.items():
         messages.clear()
-        world.prepare(preset).data.check_slots()
+        files.prepare(preset).data.check_slots()
         assert message in " ".join(messages)
         assert bool(messages) == bool(message)
-    data = world.prepare("qac-cotmae").data
+    data = files.prepare("qac-cotmae").data
     monkeypatch.setattr(type(data.corpus), "get_queries", lambda corpus, row: [])
     with pytest.raises(MismatchError, match=r"none of .* passages has a text for slot"):
         data.check_slots()

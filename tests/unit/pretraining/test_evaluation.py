@@ -13,43 +13,43 @@ from tests.pretraining_setup import PretrainingFiles
 CPU = torch.device("cpu")
 
 
-def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
-    stage = world.prepare("master").randomize_weights()
+def test_held_out_losses_are_means_over_all_batches(files: PretrainingFiles):
+    stage = files.prepare("master").randomize_weights()
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
         expected = stage.terms(whole)
-    found = evaluate_losses(stage.network, parts, CPU)
+    actual = evaluate_losses(stage.network, parts, CPU)
     for name in ("mlm", "mkp", "npr", "dor"):
-        assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
+        assert actual[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
 
-def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingFiles):
-    stage = world.prepare("simlm").randomize_weights()
+def test_gain_is_loss_with_other_vectors_minus_loss_with_own(files: PretrainingFiles):
+    stage = files.prepare("simlm").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
         others = EncodedBatch(stage.network, batch, {"encoder": encoded.get_vector("encoder").roll(1, dims=0)})
         token_loss = stage.network.recoveries["decoder"]
         gain = (token_loss(others) - token_loss(encoded)) / token_loss.count_labels(batch)
-    found = evaluate_losses(stage.network, [batch], CPU)
-    assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
-    assert abs(found["gain_decoder"]) > 1e-3
-    assert "gain_encoder" not in found
+    actual = evaluate_losses(stage.network, [batch], CPU)
+    assert actual["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
+    assert abs(actual["gain_decoder"]) > 1e-3
+    assert "gain_encoder" not in actual
 
 
-def test_alignment_uses_only_present_pairs(world: PretrainingFiles):
-    stage = world.prepare("qac-cocondenser").randomize_weights()
+def test_alignment_uses_only_present_pairs(files: PretrainingFiles):
+    stage = files.prepare("qac-cocondenser").randomize_weights()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
     with torch.no_grad():
         one, two = (F.normalize(stage.views(batch).get_vector(name), dim=-1)[both] for name in "ab")
-    found = evaluate_losses(stage.network, [batch], CPU)
-    assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
+    actual = evaluate_losses(stage.network, [batch], CPU)
+    assert actual["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
-def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(world: PretrainingFiles):
-    stage = world.prepare("qac-cocondenser").randomize_weights()
+def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(files: PretrainingFiles):
+    stage = files.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
@@ -65,15 +65,15 @@ def test_regroup_drops_a_single_last_row(counts: list[int], groups: list[int]):
         rows = torch.arange(first, first + count)
         batches.append(({"(a)": rows[:, None].float()}, {"a": rows % 2 == 0}))
         first += count
-    found = list(regroup(batches))
-    assert [len(present["a"]) for _, present in found] == groups
-    numbers = [number for vectors, _ in found for number in vectors["(a)"][:, 0].tolist()]
+    actual = list(regroup(batches))
+    assert [len(present["a"]) for _, present in actual] == groups
+    numbers = [number for vectors, _ in actual for number in vectors["(a)"][:, 0].tolist()]
     assert numbers == list(range(sum(groups)))
-    assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
+    assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in actual)
 
 
-def test_gain_of_condenser_replaces_the_last_cls_state(world: PretrainingFiles):
-    stage = world.prepare("condenser").randomize_weights()
+def test_gain_of_condenser_replaces_the_last_cls_state(files: PretrainingFiles):
+    stage = files.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     token_loss = stage.network.recoveries["head"]
@@ -85,7 +85,7 @@ def test_gain_of_condenser_replaces_the_last_cls_state(world: PretrainingFiles):
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
         assert other.item() == pytest.approx(token_loss(swapped).item(), abs=1e-4)
-    found = evaluate_losses(stage.network, [batch], CPU)
-    assert found["gain_head"] == pytest.approx(((other - own) / token_loss.count_labels(batch)).item(), abs=1e-5)
-    assert abs(found["gain_head"]) > 1e-3
-    assert "gain_mlm" not in found
+    actual = evaluate_losses(stage.network, [batch], CPU)
+    assert actual["gain_head"] == pytest.approx(((other - own) / token_loss.count_labels(batch)).item(), abs=1e-5)
+    assert abs(actual["gain_head"]) > 1e-3
+    assert "gain_mlm" not in actual

@@ -73,9 +73,9 @@ def test_views_sampled_per_step_are_equal_within_a_step(shelf: Shelf) -> None:
 
 
 def test_passage_without_next_passage_gets_a_placeholder(shelf: Shelf) -> None:
-    found = shelf("master")(2, epoch=0, step=0)["next"]  # the third of three passages of its document
-    assert not found.present
-    assert (len(found.input_ids), int(found.content.sum()), int(found.masked.sum())) == (2, 0, 0)
+    actual = shelf("master")(2, epoch=0, step=0)["next"]  # the third of three passages of its document
+    assert not actual.present
+    assert (len(actual.input_ids), int(actual.content.sum()), int(actual.masked.sum())) == (2, 0, 0)
 
 
 def test_errors_of_views_and_weights_name_the_slot(shelf: Shelf) -> None:

@@ -29,8 +29,8 @@ def compute_values(stage: PretrainingSetup, batch: Any) -> dict[str, float]:
         ("retromae", 2),
     ],
 )
-def test_token_loss_of_uniform_logits_is_ln_vocabulary(preset: str, num_losses: int, world: PretrainingFiles):
-    stage = world.prepare(preset)
+def test_token_loss_of_uniform_logits_is_ln_vocabulary(preset: str, num_losses: int, files: PretrainingFiles):
+    stage = files.prepare(preset)
     head = stage.network.head
     head.own_weight, head.bias = nn.Parameter(torch.zeros(30522, 16)), nn.Parameter(torch.zeros(30522))
     values = compute_values(stage, stage.batch())
@@ -38,8 +38,8 @@ def test_token_loss_of_uniform_logits_is_ln_vocabulary(preset: str, num_losses: 
     assert list(values.values()) == [pytest.approx(math.log(30522), abs=2e-5)] * num_losses
 
 
-def test_edit_detection_with_zero_logits_is_ln_2_per_token(world: PretrainingFiles):
-    stage = world.prepare("simlm-rtd")
+def test_edit_detection_with_zero_logits_is_ln_2_per_token(files: PretrainingFiles):
+    stage = files.prepare("simlm-rtd")
     for token_loss in stage.network.recoveries.values():
         for weight in token_loss.target.head.parameters():
             nn.init.zeros_(weight)
@@ -98,29 +98,29 @@ FIVE_TOKENS = make_slot(5, masked=[[2]], changed=[[2]])
     ],
 )
 def test_token_losses_have_known_values(
-    preset: str, term: str, probabilities: Any, batch: Any, expected: float, world: PretrainingFiles
+    preset: str, term: str, probabilities: Any, batch: Any, expected: float, files: PretrainingFiles
 ):
-    stage = world.prepare(preset)
+    stage = files.prepare(preset)
     set_predictions(stage, *probabilities)
     assert compute_values(stage, batch)[term] == pytest.approx(expected, abs=1e-5)
 
 
-def test_extension_and_complement_use_the_mask_of_another_slot(world: PretrainingFiles):
-    equal = world.prepare("simlm", "slots.decoder.rate=0.3").batch()
+def test_extension_and_complement_use_the_mask_of_another_slot(files: PretrainingFiles):
+    equal = files.prepare("simlm", "slots.decoder.rate=0.3").batch()
     assert bool((equal["encoder"].masked == equal["decoder"].masked).all())
-    wider = world.prepare("simlm").batch()
+    wider = files.prepare("simlm").batch()
     assert bool((~wider["encoder"].masked | wider["decoder"].masked).all())
     assert int(wider["decoder"].masked.sum()) > int(wider["encoder"].masked.sum())
-    everything = world.prepare("simlm", "slots.decoder.rate=1.0").batch()["decoder"]
+    everything = files.prepare("simlm", "slots.decoder.rate=1.0").batch()["decoder"]
     assert bool((everything.masked == everything.content).all())
-    master = world.prepare("master").batch()
+    master = files.prepare("master").batch()
     assert bool(((master["half"].masked ^ master["complement"].masked) == master["half"].content).all())
     assert int(master["half"].masked.sum()) > 0
 
 
-def test_generator_with_scope_all_keeps_only_the_first_token(world: PretrainingFiles):
+def test_generator_with_scope_all_keeps_only_the_first_token(files: PretrainingFiles):
     """As in DiffCSE's released code: argmax at all other positions, [SEP] too; the generator's input is 80/10/10."""
-    stage = world.prepare("diffcse-sts-bert", "slots.changed_one.rate=0.9").randomize_weights()
+    stage = files.prepare("diffcse-sts-bert", "slots.changed_one.rate=0.9").randomize_weights()
     batch = stage.batch(*range(12))
     slot, ids = batch["changed_one"], stage.views(batch).get_ids("changed_one")
     assert bool((ids[:, 0] == slot.original_ids[:, 0]).all())
@@ -130,8 +130,8 @@ def test_generator_with_scope_all_keeps_only_the_first_token(world: PretrainingF
     assert 0.7 < float(masked.float().mean()) < 0.9
 
 
-def test_simlm_generator_samples_independently_per_slot(world: PretrainingFiles):
-    stage = world.prepare("simlm").randomize_weights()
+def test_simlm_generator_samples_independently_per_slot(files: PretrainingFiles):
+    stage = files.prepare("simlm").randomize_weights()
     batch = stage.batch(*range(12))
     views = stage.views(batch)
     both = batch["encoder"].masked & batch["decoder"].masked
@@ -142,8 +142,8 @@ def test_simlm_generator_samples_independently_per_slot(world: PretrainingFiles)
     assert bool((views.get_ids("encoder")[both] != views.get_ids("decoder")[both]).any())
 
 
-def test_no_gradient_flows_through_the_generator(world: PretrainingFiles):
-    stage = world.prepare("simlm", "generator.mode=joint", "generator.slot=encoder").randomize_weights()
+def test_no_gradient_flows_through_the_generator(files: PretrainingFiles):
+    stage = files.prepare("simlm", "generator.mode=joint", "generator.slot=encoder").randomize_weights()
     terms = stage.terms(stage.batch())
     of_words = compute_gradients(stage, terms["encoder"] + terms["decoder"])
     own = compute_gradients(stage, terms["generator"])

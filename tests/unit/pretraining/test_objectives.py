@@ -59,23 +59,23 @@ def test_contrastive_loss_has_known_values(
 @pytest.mark.parametrize("options", [{}, COCONDENSER, {"symmetric": True}])
 def test_incomplete_pair_is_neither_query_nor_candidate(options: dict[str, Any]) -> None:
     left, right = (torch.cat([rows, torch.tensor([[5.0, 5.0]])]) for rows in (LEFT, RIGHT))
-    found = compute_loss(options, left, right, present=[True, True, False])
-    assert found == pytest.approx(compute_loss(options, LEFT, RIGHT), abs=2e-6)
+    actual = compute_loss(options, left, right, present=[True, True, False])
+    assert actual == pytest.approx(compute_loss(options, LEFT, RIGHT), abs=2e-6)
 
 
 def test_absent_extra_negatives_are_not_candidates() -> None:
     options, rows = {"extra_negatives": ("c",)}, {"a": LEFT, "b": RIGHT, "c": torch.full((2, 2), 5.0)}
     everybody = torch.tensor([True, True])
-    found = contrastive_loss(
+    actual = contrastive_loss(
         ContrastiveObjective("a", "b", **options), rows, {"a": everybody, "b": everybody, "c": ~everybody}
     )
-    assert found.item() == pytest.approx(0.598139, abs=2e-6)
+    assert actual.item() == pytest.approx(0.598139, abs=2e-6)
 
 
 def test_contrastive_loss_without_pairs_is_0_with_gradient() -> None:
     rows, absent = LEFT.clone().requires_grad_(), torch.tensor([False, False])
-    found = contrastive_loss(ContrastiveObjective("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})
-    found.backward()
-    assert found.item() == 0.0
+    actual = contrastive_loss(ContrastiveObjective("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})
+    actual.backward()
+    assert actual.item() == 0.0
     assert rows.grad is not None
     assert not rows.grad.any()

@@ -106,16 +106,16 @@ def load_composition(name: str) -> Composition:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_schedules_match_the_papers(name: str) -> None:
-    found = dict(load_preset(name).settings)
+    actual = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
-    assert found.pop("batch_size") == batch
-    assert found.pop("epochs" if isinstance(length, float) else "max_steps") == length
-    assert found.pop("learning_rate") == lr
-    assert found.pop("warmup") == warmup
-    assert found.pop("weight_decay") == decay
-    assert found.pop("max_length") == tokens
-    assert found.pop("held_out", 0) == held
-    assert found == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
+    assert actual.pop("batch_size") == batch
+    assert actual.pop("epochs" if isinstance(length, float) else "max_steps") == length
+    assert actual.pop("learning_rate") == lr
+    assert actual.pop("warmup") == warmup
+    assert actual.pop("weight_decay") == decay
+    assert actual.pop("max_length") == tokens
+    assert actual.pop("held_out", 0) == held
+    assert actual == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -192,17 +192,17 @@ def test_presets_of_simlm_table_7_differ_in_objective_and_corruption() -> None:
 
 def test_generators_match_the_papers() -> None:
     simlm = ("google/electra-base-generator", "frozen", "sample", "masked", "mask")
-    wanted = {"simlm": simlm, "simlm-rtd": simlm}
+    expected = {"simlm": simlm, "simlm-rtd": simlm}
     for task, model in (("bert", "distilbert-base-uncased"), ("roberta", "distilroberta-base")):
         for kind in ("sts", "transfer"):
-            wanted[f"diffcse-{kind}-{task}"] = (model, "frozen", "argmax", "all", "bert")
+            expected[f"diffcse-{kind}-{task}"] = (model, "frozen", "argmax", "all", "bert")
     made = {name: load_composition(name).generator for name in PAPERS}
-    found = {name: (each.model, each.mode, each.decode, each.scope, each.reads) for name, each in made.items() if each}
-    assert found == wanted
+    actual = {name: (each.model, each.mode, each.decode, each.scope, each.reads) for name, each in made.items() if each}
+    assert actual == expected
 
 
 def test_contrastive_objectives_match_the_papers() -> None:
-    wanted = {  # similarity, temperature, candidates, symmetric, projector
+    expected = {  # similarity, temperature, candidates, symmetric, projector
         "cocondenser": ("dot", 1.0, "all", True, None),
         "qac-cocondenser": ("dot", 1.0, "all", True, None),
         "qac-cocondenser-mixed": ("dot", 1.0, "all", True, None),
@@ -212,14 +212,14 @@ def test_contrastive_objectives_match_the_papers() -> None:
         "ict": ("dot", 1.0, "other", False, None),
         "crop": ("dot", 0.05, "other", False, None),
     } | dict.fromkeys((name for name in PAPERS if name.startswith("diffcse")), ("cosine", 0.05, "other", False, "bn"))
-    found = {}
+    actual = {}
     for name in PAPERS:
         made = load_composition(name)
         for each in made.objectives:
             if isinstance(each, ContrastiveObjective):
                 kind = made.projectors[each.projector].kind if each.projector else None
-                found[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
-    assert found == wanted
+                actual[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
+    assert actual == expected
 
 
 def test_objective_weights_match_the_papers() -> None:
@@ -306,12 +306,12 @@ def test_every_documented_variant_is_a_valid_composition() -> None:
     assert [name for name in PAPERS if f"`{name}`" not in pages and f"--preset {name}" not in pages] == []
 
 
-def test_generator_with_random_weights_is_trained(world: PretrainingFiles) -> None:
+def test_generator_with_random_weights_is_trained(files: PretrainingFiles) -> None:
     composition, _ = resolve(
         "--preset simlm --set generator.mode=joint --set generator.slot=encoder --set generator.init=random"
     )
-    composition = replace(composition, generator=replace(composition.generator, model=str(world.generator)))  # type: ignore[type-var]
-    stage = world.prepare_composition(composition)
+    composition = replace(composition, generator=replace(composition.generator, model=str(files.generator)))  # type: ignore[type-var]
+    stage = files.prepare_composition(composition)
     terms = stage.terms(stage.batch())
     assert terms["generator"].item() == pytest.approx(
         math.log(stage.network.generator.backbone.config.vocab_size), abs=0.2
@@ -323,13 +323,13 @@ CALL = "--batch-size 4 --max-steps 1 --max-length 32 --set log_steps=1 --set war
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
 def test_preset_trains_and_logs_its_losses(
-    preset: str, world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    preset: str, files: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """tests/slow/test_every_preset.py trains all of them."""
     content = load_preset(preset).content
-    call = ["pretrain", world.corpus, "--preset", preset, "--model", world.model, "-o", tmp_path / "out", *CALL]
+    call = ["pretrain", files.corpus, "--preset", preset, "--model", files.model, "-o", tmp_path / "out", *CALL]
     run_command(
-        capfd, *call, "--set", "held_out=2", *(["--generator", world.generator] if "generator" in content else [])
+        capfd, *call, "--set", "held_out=2", *(["--generator", files.generator] if "generator" in content else [])
     )
     before, step, _ = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     for objective in content["objective"]:

@@ -34,7 +34,7 @@ def word(rank: int) -> str:
 
 
 @cache
-def world() -> World:
+def sample_world() -> World:
     rng = create_generator("zipf")
     shares = 1 / np.arange(1, VOCABULARY + 1)
     ranks = rng.choice(VOCABULARY, size=(PASSAGES, LENGTH), p=shares / shares.sum())
@@ -61,7 +61,7 @@ def world() -> World:
 
 def compute_share(weighing: Weighing, scale: Scale) -> float:
     """Return the percentage of stop words and punctuation among masked tokens at mask ratio 15%."""
-    ranks, scores = world()
+    ranks, scores = sample_world()
     rng = create_generator("rom")
     stop = []
     for row, score in zip(ranks, scores, strict=True):

@@ -15,12 +15,12 @@ TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), (
 
 def get_layer_gradients(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]:
     """Return the largest gradient in each layer of the encoder."""
-    found = [0.0] * stage.network.adapter.depth
+    results = [0.0] * stage.network.adapter.depth
     for name, slope in slopes.items():
         if name.startswith("backbone.encoder.layer."):
             number = int(name.split(".")[3])
-            found[number] = max(found[number], float(slope.abs().max()))
-    return found
+            results[number] = max(results[number], float(slope.abs().max()))
+    return results
 
 
 def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
@@ -28,8 +28,8 @@ def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
 
 
 @pytest.mark.parametrize(("preset", "term"), TERMS)
-def test_bottleneck_loss_trains_all_layers_only_through_the_vector(preset: str, term: str, world: PretrainingFiles):
-    stage = world.prepare(preset).randomize_weights()
+def test_bottleneck_loss_trains_all_layers_only_through_the_vector(preset: str, term: str, files: PretrainingFiles):
+    stage = files.prepare(preset).randomize_weights()
     batch, token_loss = stage.batch(*range(8)), stage.network.recoveries[term]
     objective = token_loss.objective
     slopes = compute_gradients(stage, token_loss(stage.views(batch)))
@@ -53,8 +53,8 @@ COPIES = {"simlm", "mixture-example"}
 
 
 @pytest.mark.parametrize("preset", ["simlm", "mixture-example", "condenser", "master"])
-def test_decoder_init_copies_last_encoder_layers_or_is_random(preset: str, world: PretrainingFiles):
-    network = world.prepare(preset).network
+def test_decoder_init_copies_last_encoder_layers_or_is_random(preset: str, files: PretrainingFiles):
+    network = files.prepare(preset).network
     own = [dict(layer.named_parameters()) for layer in network.adapter.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
     assert stacks
@@ -69,13 +69,13 @@ def test_decoder_init_copies_last_encoder_layers_or_is_random(preset: str, world
 
 
 @pytest.mark.parametrize("preset", ["simlm", "diffcse-sts-bert"])
-def test_frozen_generator_has_no_gradient_and_is_not_saved(preset: str, world: PretrainingFiles):
-    stage = world.prepare(preset).randomize_weights()
+def test_frozen_generator_has_no_gradient_and_is_not_saved(preset: str, files: PretrainingFiles):
+    stage = files.prepare(preset).randomize_weights()
     stage.network.train()
     assert not stage.network.generator.training
     stage.terms(stage.batch())["total"].backward()
-    mine = {id(weight) for weight in stage.network.parameters()}
+    actual = {id(weight) for weight in stage.network.parameters()}
     for weight in stage.network.generator.parameters():
         assert weight.grad is None
         assert not weight.requires_grad
-        assert id(weight) not in mine
+        assert id(weight) not in actual

@@ -28,12 +28,12 @@ PASSAGES = [
 ]
 
 
-def write_titled_corpus(world: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
+def write_titled_corpus(files: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
     """Return the files with these passages as corpus, and with `model` as encoder if it is given."""
     rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
     path = folder / "titled.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return PretrainingFiles(model or world.model, world.generator, path)
+    return PretrainingFiles(model or files.model, files.generator, path)
 
 
 def get_first_batch(stage: PretrainingSetup) -> list[Passage]:
@@ -64,13 +64,13 @@ def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
     ("family", "max_length"), [*(("bert", length) for length in (8, 9, 16, 64)), ("roberta", 32), ("distilbert", 32)]
 )
 def test_title_segment_equals_the_tokenizers_pair_encoding(
-    world: PretrainingFiles, tmp_path: Path, family: str, max_length: int
+    files: PretrainingFiles, tmp_path: Path, family: str, max_length: int
 ):
     """RoBERTa has two separators and one token type; DistilBERT has no token types."""
     if family != "bert":
         save_random_masked_lm(family, tmp_path / family)
-    model = world.model if family == "bert" else tmp_path / family
-    stage = write_titled_corpus(world, tmp_path, model).prepare("simlm-ae", max_length=max_length)
+    model = files.model if family == "bert" else tmp_path / family
+    stage = write_titled_corpus(files, tmp_path, model).prepare("simlm-ae", max_length=max_length)
     encoder, *_ = record_embedding_inputs(stage)
     assert ("token_type_ids" in encoder) == (family == "bert")
     for row, passage in enumerate(get_first_batch(stage)):
@@ -98,27 +98,27 @@ def test_title_segment_equals_the_tokenizers_pair_encoding(
     ],
 )
 def test_every_embedding_layer_gets_token_types(
-    world: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
+    files: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
-    stage = write_titled_corpus(world, tmp_path).prepare(preset, "title=segment", *changes)
-    found = record_embedding_inputs(stage)
-    assert len(found) == calls
+    stage = write_titled_corpus(files, tmp_path).prepare(preset, "title=segment", *changes)
+    actual = record_embedding_inputs(stage)
+    assert len(actual) == calls
     for row, passage in enumerate(get_first_batch(stage)):
-        wanted = tokenize_expected(stage, passage)["token_type_ids"]
-        for given in found:
+        expected = tokenize_expected(stage, passage)["token_type_ids"]
+        for given in actual:
             types = given["token_type_ids"][row].tolist()
-            assert types == wanted + [0] * (len(types) - len(wanted))
+            assert types == expected + [0] * (len(types) - len(expected))
 
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
-def test_pretraining_and_encoding_format_titles_alike(world: PretrainingFiles, tmp_path: Path, title: str):
-    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
-    model = load_encoder(world.model)
+def test_pretraining_and_encoding_format_titles_alike(files: PretrainingFiles, tmp_path: Path, title: str):
+    stage = write_titled_corpus(files, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
+    model = load_encoder(files.model)
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
         get_first_batch(stage)
     )
-    wanted = tokens.pad(range(6), pad=0)
+    expected = tokens.pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
-    assert slot.input_ids.tolist() == wanted["input_ids"].tolist()
+    assert slot.input_ids.tolist() == expected["input_ids"].tolist()
     types = torch.zeros_like(slot.input_ids) if slot.types is None else slot.types
-    assert types.tolist() == wanted["token_type_ids"].tolist()
+    assert types.tolist() == expected["token_type_ids"].tolist()

@@ -39,9 +39,9 @@ def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDD
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
 def test_without_noise_the_most_likely_tokens_are_proposed(family: str) -> None:
-    found, ids, logits = fill_tokens(create_masked_lm(family))
-    torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
-    assert (found[HIDDEN] != ids[HIDDEN]).any()
+    actual, ids, logits = fill_tokens(create_masked_lm(family))
+    torch.testing.assert_close(actual, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
+    assert (actual[HIDDEN] != ids[HIDDEN]).any()
 
 
 def test_sample_from_softmax_has_known_values() -> None:
@@ -57,11 +57,11 @@ def test_sample_from_softmax_has_known_values() -> None:
 
 def test_samples_invert_the_cumulative_softmax_of_the_model() -> None:
     numbers = noise(3, 9)
-    found, ids, logits = fill_tokens(create_masked_lm("bert"), noise=numbers)
+    actual, ids, logits = fill_tokens(create_masked_lm("bert"), noise=numbers)
     steps = logits.softmax(dim=-1).cumsum(dim=-1)
     for row, place in HIDDEN.nonzero().tolist():
-        assert int(found[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
-    assert (found == ids)[~HIDDEN].all()
+        assert int(actual[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
+    assert (actual == ids)[~HIDDEN].all()
 
 
 def test_joint_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:

@@ -32,8 +32,8 @@ def compute_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
 
 
 @pytest.mark.parametrize("preset", CASES)
-def test_cached_gradients_equal_those_of_the_whole_batch(preset: str, world: PretrainingFiles, tmp_path: Path):
-    stage = world.prepare(preset, *CASES[preset], batch_size=8).disable_dropout()
+def test_cached_gradients_equal_those_of_the_whole_batch(preset: str, files: PretrainingFiles, tmp_path: Path):
+    stage = files.prepare(preset, *CASES[preset], batch_size=8).disable_dropout()
     if stage.network.projectors:
         stage.randomize_weights()  # otherwise all vectors are nearly equal
     check_batch(replace(stage.data.settings, micro_batch_size=2), stage.network)
@@ -47,17 +47,17 @@ def test_cached_gradients_equal_those_of_the_whole_batch(preset: str, world: Pre
         assert compute_difference(gradients, whole) < 3e-5 * max(1.0, largest)
 
 
-def test_cached_gradients_with_dropout_equal_those_of_one_graph(world: PretrainingFiles, tmp_path: Path):
-    stage = world.prepare("mixture-example", batch_size=8)
+def test_cached_gradients_with_dropout_equal_those_of_one_graph(files: PretrainingFiles, tmp_path: Path):
+    stage = files.prepare("mixture-example", batch_size=8)
     trainer = stage.trainer(tmp_path)
-    loss, found = stage.step(trainer, EXAMPLES, micro=3)
+    loss, actual = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
-    assert compute_difference(parted, found) > 1e-3
+    assert compute_difference(parted, actual) > 1e-3
     graph_loss, graph = compute_in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=3e-5)
-    assert compute_difference(found, graph) < 3e-5
+    assert compute_difference(actual, graph) < 3e-5
     trainer.state.global_step = 1  # and other dropout in another step
-    assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
+    assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], actual) > 1e-3
 
 
 def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
@@ -87,9 +87,9 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
 
 
 def test_contrastive_loss_without_negatives_is_warned_once(
-    world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    files: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    stage = world.prepare("qac-cocondenser", batch_size=8)
+    stage = files.prepare("qac-cocondenser", batch_size=8)
     trainer = stage.trainer(tmp_path)
     both = [at for at in range(40) if all(slot.present for slot in stage.get_examples(at)[0].slots.values())]
     caplog.clear()  # the first use of the corpus logs that it is tokenized
@@ -101,9 +101,9 @@ def test_contrastive_loss_without_negatives_is_warned_once(
     assert "both texts of objective contrast, so there are no negatives and the loss is 0" in message
 
 
-def test_micro_batches_are_weighted_by_their_labels(world: PretrainingFiles, tmp_path: Path):
+def test_micro_batches_are_weighted_by_their_labels(files: PretrainingFiles, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
-    stage = world.prepare("mlm", "slots.passage.rate=0.2")
+    stage = files.prepare("mlm", "slots.passage.rate=0.2")
     trainer = stage.trainer(tmp_path)
     numbers = sorted(range(40), key=lambda at: int(stage.get_examples(at)[0].slots["passage"].masked.sum()))
     three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].masked.sum() == 3)
@@ -118,16 +118,16 @@ def test_micro_batches_are_weighted_by_their_labels(world: PretrainingFiles, tmp
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_nan_loss_names_objective_and_passages(micro: int, world: PretrainingFiles, tmp_path: Path):
-    stage = world.prepare("cocondenser", batch_size=8).disable_dropout()
+def test_nan_loss_names_objective_and_passages(micro: int, files: PretrainingFiles, tmp_path: Path):
+    stage = files.prepare("cocondenser", batch_size=8).disable_dropout()
     with torch.no_grad():
         stage.network.backbone.encoder.layer[-1].output.LayerNorm.bias[0] = 1e30  # dot products beyond float32
     with pytest.raises(DrtkError, match=r"the loss \(.*contrast.*\) is nan at step 1, on passages d\d+#0"):
         stage.step(stage.trainer(tmp_path), EXAMPLES, micro=micro)
 
 
-def test_logged_shares_are_over_all_micro_batches(world: PretrainingFiles, tmp_path: Path):
-    stage = world.prepare("simlm", batch_size=8)
+def test_logged_shares_are_over_all_micro_batches(files: PretrainingFiles, tmp_path: Path):
+    stage = files.prepare("simlm", batch_size=8)
     trainer = stage.trainer(tmp_path)
     stage.step(trainer, EXAMPLES, micro=8)
     whole = {name: value.tolist() for name, value in trainer._statistics.items()}
@@ -140,6 +140,6 @@ def test_logged_shares_are_over_all_micro_batches(world: PretrainingFiles, tmp_p
     assert 0 < changed <= int(slot.masked.sum())  # fewer where a draw is the original
 
 
-def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):
+def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(files: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
-        assert world.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half
+        assert files.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half

@@ -82,21 +82,21 @@ def make_text(*words: int, weights: list[float] | None = None) -> Text:
 
 
 def test_slice_text_slices_weights_and_renumbers_words():
-    found = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
-    assert found.ids.tolist() == [12, 13, 14, 15]
-    assert found.words.tolist() == [0, 1, -1, 2]
-    assert found.weights is not None
-    assert found.weights.tolist() == [2, 3, 4, 5]
+    actual = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
+    assert actual.ids.tolist() == [12, 13, 14, 15]
+    assert actual.words.tolist() == [0, 1, -1, 2]
+    assert actual.weights is not None
+    assert actual.weights.tolist() == [2, 3, 4, 5]
 
 
 def test_join_texts_continues_word_indices_and_separator_has_none():
-    found = join_texts(
+    actual = join_texts(
         [make_text(0, 0, 1, weights=[1, 2, 3]), make_text(0, 1, weights=[4, 5]), make_text(0, weights=[6])], SEP
     )
-    assert found.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
-    assert found.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
-    assert found.weights is not None
-    assert found.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
+    assert actual.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
+    assert actual.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
+    assert actual.weights is not None
+    assert actual.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
     assert join_texts([make_text(0, weights=[1]), make_text(0)]).weights is None
     assert join_texts([make_text(0, 1), make_text(0)]).words.tolist() == [0, 1, 2]
     assert join_texts([]).ids.tolist() == []
@@ -116,11 +116,11 @@ def test_title_is_added_with_or_without_separator(shelf):
     corpus = shelf(make_passage("p", "a wording", title="b c"), make_passage("q", "d e f"))
     assert shelf.decode(apply_view("passage", corpus, 0)[""]) == "a word ##ing"
     assert shelf.decode(apply_view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
-    found = apply_view("passage", corpus, 0, title="segment")[""]
-    assert shelf.decode(found) == "b c [SEP] a word ##ing"
-    assert found.words.tolist() == [0, 1, -1, 2, 3, 3]
-    assert found.types is not None
-    assert found.types.tolist() == [0, 0, 0, 1, 1, 1]
+    actual = apply_view("passage", corpus, 0, title="segment")[""]
+    assert shelf.decode(actual) == "b c [SEP] a word ##ing"
+    assert actual.words.tolist() == [0, 1, -1, 2, 3, 3]
+    assert actual.types is not None
+    assert actual.types.tolist() == [0, 0, 0, 1, 1, 1]
     parted = apply_view("passage", corpus, 0, title="sep")[""]
     assert (shelf.decode(parted), parted.types) == ("b c [SEP] a word ##ing", None)
     bare = apply_view("passage", corpus, 1, title="segment")[""]
@@ -130,10 +130,10 @@ def test_title_is_added_with_or_without_separator(shelf):
 def test_random_crop_of_a_pair_starts_with_token_type_0(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
-    found = [
+    actual = [
         apply_view("passage", corpus, 0, seed=n, max_tokens=4, title="segment", crop="random")[""] for n in range(40)
     ]
-    assert {shelf.decode(each): each.types.tolist() for each in found} == types
+    assert {shelf.decode(each): each.types.tolist() for each in actual} == types
 
 
 def test_pair_is_truncated_longest_first(shelf):
@@ -159,9 +159,9 @@ def test_weights_are_cropped_and_title_weights_prepended(shelf):
     corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
     for seed in range(20):
-        found = apply_view("passage", corpus, 0, seed=seed, max_tokens=3, title="segment", crop="random")[""]
-        assert found.weights is not None
-        assert found.weights.tolist() == [value[token] for token in shelf.decode(found).split()]
+        actual = apply_view("passage", corpus, 0, seed=seed, max_tokens=3, title="segment", crop="random")[""]
+        assert actual.weights is not None
+        assert actual.weights.tolist() == [value[token] for token in shelf.decode(actual).split()]
 
 
 def test_title_without_weights_is_rejected_if_the_text_has_weights(shelf):

@@ -27,14 +27,14 @@ TESTED = (
 
 def pins() -> dict[str, list[str]]:
     """Return {package: pinned versions}; several if they depend on the version of Python."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             requirement = Requirement(line)
             (specifier,) = requirement.specifier
             assert specifier.operator == "==", line
-            found.setdefault(canonicalize_name(requirement.name), []).append(specifier.version)
-    return found
+            results.setdefault(canonicalize_name(requirement.name), []).append(specifier.version)
+    return results
 
 
 def test_every_dependency_is_pinned_to_a_version_within_its_range() -> None:

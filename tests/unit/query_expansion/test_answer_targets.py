@@ -47,8 +47,8 @@ def test_the_first_answer_that_is_not_blank_is_the_target() -> None:
 
 def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one() -> None:
     # p3 has no answer; in p1 the second sentence has it, and "Dr." ends none
-    found = select_sentence_target([TANGANYIKA, NILE, LAKE], TokenMatcher(["lake victoria"]))
-    assert found == "Dr. Speke saw Lake Victoria in 1858."
+    actual = select_sentence_target([TANGANYIKA, NILE, LAKE], TokenMatcher(["lake victoria"]))
+    assert actual == "Dr. Speke saw Lake Victoria in 1858."
     assert select_sentence_target([TANGANYIKA], TokenMatcher(["lake victoria"])) is None
     assert select_sentence_target([NILE], PatternMatcher([r"18\d\d"])) == "Dr. Speke saw Lake Victoria in 1858."
 

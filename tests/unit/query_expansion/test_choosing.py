@@ -24,8 +24,8 @@ def ids(found: list[Expansion]) -> list[str]:
 
 
 def test_the_lowest_estimate_is_the_best_and_ties_keep_their_order() -> None:
-    found = sort_by_estimate(candidates(None, None, None, None), np.array([0.5, -1.0, 0.5, -1.0], dtype=np.float32))
-    assert ids(found) == ["e1", "e3", "e0", "e2"]
+    actual = sort_by_estimate(candidates(None, None, None, None), np.array([0.5, -1.0, 0.5, -1.0], dtype=np.float32))
+    assert ids(actual) == ["e1", "e3", "e0", "e2"]
 
 
 def test_the_oracle_takes_the_lowest_label_and_ties_keep_their_order() -> None:
@@ -33,16 +33,16 @@ def test_the_oracle_takes_the_lowest_label_and_ties_keep_their_order() -> None:
 
 
 def test_texts_that_differ_in_white_space_alone_are_one_candidate() -> None:
-    found = select_distinct(candidates(1, 2, 3, 4, texts="a b| a  b|A b|c"))
-    assert ids(found) == ["e0", "e2", "e3"]
+    actual = select_distinct(candidates(1, 2, 3, 4, texts="a b| a  b|A b|c"))
+    assert ids(actual) == ["e0", "e2", "e3"]
     assert ids(select_distinct(candidates(1, 2, 3, texts="a|a|b"), 2)) == ["e0", "e2"]
 
 
 def test_all_candidates_make_one_query_cut_where_it_has_too_many_words() -> None:
-    found = candidates(1, 2, texts="red Red|blue green")
-    assert concatenate("which?", found) == ("which ? red Red blue green", False)
-    assert concatenate("which?", found, max_clauses=3) == ("which ? red Red blue", True)  # which red blue
-    assert concatenate("which?", found, max_clauses=4) == ("which ? red Red blue green", False)
+    actual = candidates(1, 2, texts="red Red|blue green")
+    assert concatenate("which?", actual) == ("which ? red Red blue green", False)
+    assert concatenate("which?", actual, max_clauses=3) == ("which ? red Red blue", True)  # which red blue
+    assert concatenate("which?", actual, max_clauses=4) == ("which ? red Red blue green", False)
 
 
 TEXTS = [*"Nile|nile|Lake Victoria|the river|Beyonc\u00e9|Beyonce\u0301|1858|\u65e5\u672c|a b c|U.S.".split("|")]
@@ -68,7 +68,7 @@ def test_selections_equal_those_of_the_reference(seed: int) -> None:
     choices = {name: choose(left) for name, choose in SELECTIONS.items() if name != "greedy"}
     for select, chosen in (choices | {"scorer": sort_by_estimate(left, estimates)}).items():
         for top in (1, 3, 20):
-            wanted = slow.select_best(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
-            assert [(each.text, each.rank) for each in chosen[:top]] == [(each.text, each.rank) for each in wanted]
+            expected = slow.select_best(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
+            assert [(each.text, each.rank) for each in chosen[:top]] == [(each.text, each.rank) for each in expected]
     query, cut = concatenate("who?", select_distinct(expansions))
     assert (query, cut) == (slow.expand("who?", slow.concatenate(made)), False)

@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuestionFiles:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuestionFiles:
     monkeypatch.chdir(tmp_path)
     return write_questions(tmp_path, 24)
 
@@ -65,7 +65,7 @@ def plant_texts(monkeypatch: pytest.MonkeyPatch, model: Path, texts: Sequence[st
 
 
 def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
-    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    files: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_texts(monkeypatch, models / "t5", ["rivers", " ", "planets market", "rivers", "", "winters"])
     call = f"questions.jsonl --model {models}/t5 --kind answer -o e.jsonl"
@@ -74,7 +74,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     rows = list(read_expansions("e.jsonl"))
     assert [row.text for row in rows[:3]] == ["rivers", "planets market", "winters"]
     assert [row.id for row in rows[:4]] == ["q0#answer#01", "q0#answer#02", "q0#answer#03", "q1#answer#01"]
-    assert {(row.query_id, row.kind, row.fold) for row in rows} == {(id, "answer", None) for id in asked.texts}
+    assert {(row.query_id, row.kind, row.fold) for row in rows} == {(id, "answer", None) for id in files.texts}
     counts = read_json(Path("e.jsonl.meta.json"))["counts"]
     # 24 questions with 6 texts, 2 blank and 1 repeated; 2 words a question, and 1, 2 and 1 more with each candidate
     assert (counts["in"], counts["out"], counts["blank"], counts["repeated"]) == (24, 72, 48, 24)
@@ -89,11 +89,11 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert log == "drtk: 24 of 24 questions have no candidate of kind 'answer'\n"
 
 
-def test_texts_do_not_depend_on_order_batches_or_neighbors(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
+def test_texts_do_not_depend_on_order_batches_or_neighbors(files: QuestionFiles, models: Path, capfd: Capture) -> None:
     call = f"--model {models}/t5 --kind answer {SHORT}"
     whole = expand(capfd, f"questions.jsonl {call}")
     assert len({row["text"] for row in whole}) > 40
-    questions = read_rows(asked.questions)
+    questions = read_rows(files.questions)
     write_rows(Path("reversed"), questions[::-1])
     write_rows(Path("some"), questions[7:12])
     by_id = {row["_id"]: row for row in whole}
@@ -104,13 +104,13 @@ def test_texts_do_not_depend_on_order_batches_or_neighbors(asked: QuestionFiles,
     assert expand(capfd, f"questions.jsonl {call} --seed 43") != whole
 
 
-def test_greedy_beam_and_greedy_with_samples(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
+def test_greedy_beam_and_greedy_with_samples(files: QuestionFiles, models: Path, capfd: Capture) -> None:
     def run(more: str) -> list[dict[str, Any]]:
         call = f"questions.jsonl --model {models}/gpt2 --kind answer --max-new-tokens 4 {more}"
         return expand(capfd, call, "--prompt", "… castles")
 
     greedy = run("--decode greedy")
-    assert [row["query_id"] for row in greedy] == list(asked.texts)
+    assert [row["query_id"] for row in greedy] == list(files.texts)
     beam = run("--decode beam --n 3 --set beams=4")
     assert {row["_id"].rpartition("#")[2] for row in beam} == {"01", "02", "03"}
     both = run("--decode greedy+sample --n 6")
@@ -123,7 +123,7 @@ def test_greedy_beam_and_greedy_with_samples(asked: QuestionFiles, models: Path,
 
 
 def test_a_generator_records_kind_length_and_questions_of_its_training(
-    asked: QuestionFiles, models: Path, capfd: Capture
+    files: QuestionFiles, models: Path, capfd: Capture
 ) -> None:
     with pytest.raises(
         UsageError, match=r"--kind: .* does not record what it generates; set --kind to answer, sentence"
@@ -140,7 +140,7 @@ def test_a_generator_records_kind_length_and_questions_of_its_training(
 
 
 def test_a_prompt_contains_the_question_as_an_unexpanded_query(
-    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    files: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(Path("one.jsonl"), [{"_id": "q", "text": " rivers planets? "}])
     batches = plant_texts(monkeypatch, models / "t5", ["winters"])
@@ -154,7 +154,7 @@ def test_a_prompt_contains_the_question_as_an_unexpanded_query(
 
 
 def test_a_long_question_is_truncated_and_never_the_prompt(
-    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    files: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(Path("long.jsonl"), [{"_id": "q", "text": "rivers " * 90}])
     batches = plant_texts(monkeypatch, models / "t5", ["winters"])
@@ -167,13 +167,13 @@ def test_a_long_question_is_truncated_and_never_the_prompt(
         expand(capfd, f"{call} max_length=3", "--prompt", "market winters")
 
 
-def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
+def test_a_language_model_needs_a_prompt(files: QuestionFiles, models: Path, capfd: Capture) -> None:
     call = f"questions.jsonl --model {models}/gpt2 --kind answer {SHORT}"
     with pytest.raises(UsageError, match="is a language model, which requires `prompt`"):
         expand(capfd, call)
     rows = expand(capfd, call, "--prompt", "… market winters")
-    assert {row["query_id"] for row in rows} == set(asked.texts)
-    assert not rows[0]["text"].startswith(asked.texts[rows[0]["query_id"]].split()[0] + " ")
+    assert {row["query_id"] for row in rows} == set(files.texts)
+    assert not rows[0]["text"].startswith(files.texts[rows[0]["query_id"]].split()[0] + " ")
     assert expand(capfd, f"{call} --set batch_tokens=90", "--prompt", "… market winters") == rows
 
 
@@ -181,7 +181,7 @@ Held = tuple[Path, Path, dict[str, set[str]]]
 
 
 @pytest.fixture(scope="module")
-def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
+def fold_models(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
     """Return a folder of three generators, its questions, and the training questions of each generator."""
     folder = tmp_path_factory.mktemp("folds")
     asked = write_questions(folder, 24)
@@ -202,9 +202,9 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
 
 def test_no_question_is_expanded_by_a_generator_that_saw_it(
-    held_out: Held, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    fold_models: Held, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generators, questions, trained = held_out
+    generators, questions, trained = fold_models
     assert len(trained) == 3
     inputs: dict[int, set[str]] = {}
     tokenize = generation.TextGenerator.tokenize
@@ -231,8 +231,8 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     assert all(sum(texts.isdisjoint(others) for others in seen) == 1 for texts in inputs.values())
 
 
-def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(held_out: Held, capfd: Capture) -> None:
-    generators, questions, _ = held_out
+def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(fold_models: Held, capfd: Capture) -> None:
+    generators, questions, _ = fold_models
     rows = expand(capfd, f"{questions} --model {generators} --holdout {SHORT}")
     of_fold = [row for row in rows if row.pop("fold") == 1]
     assert of_fold
@@ -242,9 +242,9 @@ def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(held_out: 
 
 
 def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
-    held_out: Held, tmp_path: Path, capfd: Capture
+    fold_models: Held, tmp_path: Path, capfd: Capture
 ) -> None:
-    generators, questions, trained = held_out
+    generators, questions, trained = fold_models
     folds = [row["fold"] for row in read_rows(generators / "questions.jsonl")]
     out = f"-o {tmp_path}/e --force -q"
 
@@ -265,9 +265,9 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
 
 
 def test_holdout_is_rejected_without_a_generator_per_fold(
-    held_out: Held, models: Path, tmp_path: Path, capfd: Capture
+    fold_models: Held, models: Path, tmp_path: Path, capfd: Capture
 ) -> None:
-    generators, questions, _ = held_out
+    generators, questions, _ = fold_models
     with pytest.raises(MismatchError, match=r"gen: contains 3 generators, one per fold; use `holdout`, or .*/fold-0"):
         expand(capfd, f"{questions} --model {generators}")
     with pytest.raises(MismatchError, match="contains a single generator"):
@@ -279,35 +279,35 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     assert "new" not in {row["query_id"] for row in expand(capfd, f"{call} --skip-bad 1")}
     assert "new" in {row["query_id"] for row in expand(capfd, f"{call} --set outside=draw")}
     write_rows(other, [{"_id": "q3", "text": "another one"}])
-    with pytest.raises(RecordError, match=r"other.jsonl:1: the text of question 'q3' differs from that in"):
+    with pytest.raises(RecordError, match=r"other.jsonl:1: question 'q3' has another text in"):
         expand(capfd, f"{call} --set outside=draw")
 
 
-def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: Capture) -> None:
+def test_candidates_of_a_run_need_no_generator(files: QuestionFiles, capfd: Capture) -> None:
     rows = expand(capfd, FROM_RUN)
     assert {row["kind"] for row in rows} == {"sentence", "title", "terms"}
     first = [row for row in rows if row["query_id"] == "q0"]
-    titles = [asked.answers[id].capitalize() for id in ("q1", "q0", "q2")]  # hits 1, 2 and 3
+    titles = [files.answers[id].capitalize() for id in ("q1", "q0", "q2")]  # hits 1, 2 and 3
     assert [row["text"] for row in first if row["kind"] == "title"] == titles
     # The sentence that repeats the question is the best of the second hit; the one with the answer comes a round later.
     sentences = [row["text"] for row in first if row["kind"] == "sentence"]
-    assert sentences[1] == asked.texts["q0"].removesuffix("?") + "."
-    assert sentences[4] == asked.sentences["q0"]
+    assert sentences[1] == files.texts["q0"].removesuffix("?") + "."
+    assert sentences[4] == files.sentences["q0"]
     assert expand(capfd, f"{FROM_RUN} --kind title") == [row for row in rows if row["kind"] == "title"]
     two = expand(capfd, f"{FROM_RUN} --kind sentence --set candidates=2 --set depth=1")
     assert [row["_id"] for row in two[:3]] == ["q0#sentence#01", "q0#sentence#02", "q1#sentence#01"]
 
 
-def test_a_run_with_unknown_ids_is_rejected_with_one_line(asked: QuestionFiles, capfd: Capture) -> None:
-    run = asked.run.read_text()
-    asked.run.write_text(run.replace("q1 Q0 d1 ", "q1 Q0 gone ").replace("q2 Q0 d2 ", "q2 Q0 lost "))
+def test_a_run_with_unknown_ids_is_rejected_with_one_line(files: QuestionFiles, capfd: Capture) -> None:
+    run = files.run.read_text()
+    files.run.write_text(run.replace("q1 Q0 d1 ", "q1 Q0 gone ").replace("q2 Q0 d2 ", "q2 Q0 lost "))
     with pytest.raises(RecordError, match=r"bm25.run:5: the corpus has no 'gone' \(1 more ids are unknown\)$"):
         expand(capfd, FROM_RUN)
-    assert {row["query_id"] for row in expand(capfd, f"{FROM_RUN} --skip-bad 2")} == set(asked.texts)
-    asked.run.write_text(run + "q77 Q0 d1 1 1.0 bm25\n")
+    assert {row["query_id"] for row in expand(capfd, f"{FROM_RUN} --skip-bad 2")} == set(files.texts)
+    files.run.write_text(run + "q77 Q0 d1 1 1.0 bm25\n")
     with pytest.raises(RecordError, match=r"bm25.run:73: the queries have no 'q77'$"):
         expand(capfd, FROM_RUN)
-    asked.run.write_text("".join(line for line in run.splitlines(keepends=True) if not line.startswith("q5 ")))
+    files.run.write_text("".join(line for line in run.splitlines(keepends=True) if not line.startswith("q5 ")))
     log = get_warnings(capfd, f"{FROM_RUN} -o e.jsonl -q")
     assert log == "drtk: 1 of 24 questions have no hits in bm25.run, and so no candidates\n"
 
@@ -327,13 +327,13 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(asked: QuestionFiles, 
         ("--model m --holdout --prompt x", "--prompt cannot be combined with --holdout"),
     ],
 )
-def test_contradictory_options_are_rejected(asked: QuestionFiles, capfd: Capture, more: str, message: str) -> None:
+def test_contradictory_options_are_rejected(files: QuestionFiles, capfd: Capture, more: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         expand(capfd, f"questions.jsonl {more}")
 
 
-def test_a_question_without_text_is_reported_with_its_line(asked: QuestionFiles, models: Path, capfd: Capture) -> None:
-    write_rows(asked.questions, [*read_rows(asked.questions), {"_id": "blank", "text": " "}])
+def test_a_question_without_text_is_reported_with_its_line(files: QuestionFiles, models: Path, capfd: Capture) -> None:
+    write_rows(files.questions, [*read_rows(files.questions), {"_id": "blank", "text": " "}])
     call = f"questions.jsonl --model {models}/t5 --kind answer --n 1 --max-new-tokens 2"
     with pytest.raises(RecordError, match=r"questions.jsonl:25: 'blank' has no text"):
         expand(capfd, call)
@@ -341,7 +341,7 @@ def test_a_question_without_text_is_reported_with_its_line(asked: QuestionFiles,
 
 
 def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
-    asked: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    files: QuestionFiles, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.expand_queries.BATCH_SIZE", 4)
     call = f"questions.jsonl --model {models}/t5 --kind answer {SHORT}"
@@ -356,8 +356,8 @@ def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
     assert counts[0] == counts[1]
 
 
-def test_missing_candidates_are_reported_with_kind_and_corpus(asked: QuestionFiles, capfd: Capture) -> None:
-    write_rows(asked.corpus, [row | {"text": " "} for row in read_rows(asked.corpus)])
+def test_missing_candidates_are_reported_with_kind_and_corpus(files: QuestionFiles, capfd: Capture) -> None:
+    write_rows(files.corpus, [row | {"text": " "} for row in read_rows(files.corpus)])
     problem = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     no_sentences = "24 of 24 questions have no candidate of kind 'sentence'"
     log = get_warnings(capfd, f"{FROM_RUN} -o titles.jsonl -q")  # 24 questions with 3 hits each
@@ -366,6 +366,6 @@ def test_missing_candidates_are_reported_with_kind_and_corpus(asked: QuestionFil
         expand(capfd, f"{FROM_RUN} --kind sentence -o s.jsonl")
     assert not Path("s.jsonl").exists()
     assert get_warnings(capfd, f"{FROM_RUN} --kind title -o t.jsonl -q") == ""  # needs no texts
-    write_rows(asked.corpus, [row | {"title": ""} for row in read_rows(asked.corpus)])
+    write_rows(files.corpus, [row | {"title": ""} for row in read_rows(files.corpus)])
     with pytest.raises(DrtkError, match=problem):
         expand(capfd, f"{FROM_RUN} -o all.jsonl")

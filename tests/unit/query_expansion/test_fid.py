@@ -96,9 +96,9 @@ def test_answers_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: st
         ]  # ends some, not all, and not at once
         expected = [slow_answer(writer, each) for each in passages]
         hidden, mask = encode_passages(writer, tokens, groups, budget=budget)
-        found = decode_answers(writer, hidden, mask, max_new_tokens=LONGEST)
-    assert [answer.tokens for answer in found] == [answer for answer, _ in expected]
-    assert [answer.score for answer in found] == pytest.approx([score for _, score in expected], abs=1e-5)
+        actual = decode_answers(writer, hidden, mask, max_new_tokens=LONGEST)
+    assert [answer.tokens for answer in actual] == [answer for answer, _ in expected]
+    assert [answer.score for answer in actual] == pytest.approx([score for _, score in expected], abs=1e-5)
     assert len({len(answer) for answer, _ in expected}) > 1, (
         "questions must leave the batch at different times for this to show anything"
     )

@@ -19,14 +19,14 @@ from tests.expansion_collection import label_expansions, read_rows, write_collec
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_collection(tmp_path_factory.mktemp("labels"))
     label_expansions(folder)
     return folder
 
 
 def load(
-    place: Path,
+    data: Path,
     source: Path,
     *,
     kind: str | None = None,
@@ -36,7 +36,7 @@ def load(
 ) -> LabeledCandidates:
     return load_labeled_candidates(
         str(source),
-        load_queries(str(place / "queries.jsonl"), InputTracker()),
+        load_queries(str(data / "queries.jsonl"), InputTracker()),
         QueryRerankerConfig(**settings),
         kind=kind,
         training=training,
@@ -49,8 +49,8 @@ def all_ranks(lists: LabeledCandidates) -> list[list[int]]:
     return [lists.get_ranks(number).tolist() for number in range(len(lists))]
 
 
-def relabel_rows(place: Path, output: Path, depth: int, max_rank: int) -> Path:
-    files = f"{place}/expansions.jsonl --queries {place}/queries.jsonl --index {place}/bm25s -o {output} -q"
+def relabel_rows(data: Path, output: Path, depth: int, max_rank: int) -> Path:
+    files = f"{data}/expansions.jsonl --queries {data}/queries.jsonl --index {data}/bm25s -o {output} -q"
     app(f"rerank-queries label {files} --depth {depth} --set max_rank={max_rank}".split(), standalone_mode=False)
     return output
 
@@ -94,76 +94,76 @@ def test_repeated_candidates_are_one_in_training_and_measuring() -> None:
     assert len(LabeledCandidates([first], depth=9, max_rank=10)) == 0
 
 
-def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) -> None:
-    rows = read_rows(place / "labeled.jsonl")
+def test_lists_of_one_rank_are_dropped_and_counted(data: Path, tmp_path: Path) -> None:
+    rows = read_rows(data / "labeled.jsonl")
     for row in rows[:12]:  # q0, all three kinds
         row["rank"] = 101
-    lists = load(place, write_rows(tmp_path / "in", rows))
+    lists = load(data, write_rows(tmp_path / "in", rows))
     # 24 questions with three kinds each: 72 lists
     assert (lists.num_questions, len(lists), lists.num_candidates, lists.num_tied) == (24, 69, 276, 3)
-    assert load(place, tmp_path / "in", candidates=2).num_candidates < 276
-    held = load(place, tmp_path / "in", training=False, candidates=2)  # all are evaluated with
+    assert load(data, tmp_path / "in", candidates=2).num_candidates < 276
+    held = load(data, tmp_path / "in", training=False, candidates=2)  # all are evaluated with
     assert (len(held), held.num_candidates, held.num_tied) == (72, 288, 0)
     write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows])
     with pytest.raises(
         DrtkError, match=r"in: contains only lists with a single rank \(72\), which cannot be learned from"
     ):
-        load(place, tmp_path / "in")
+        load(data, tmp_path / "in")
 
 
-def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Path) -> None:
+def test_how_deep_was_looked_is_taken_from_the_labels(data: Path, tmp_path: Path) -> None:
     # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Searched to rank 1 only, three
     # find none and are labeled 2, which is a real rank with the default depth of 100.
-    shallow = relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2)
+    shallow = relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2)
     assert {row["rank"] for row in read_rows(shallow)} == {1, 2}
-    lists = load(place, shallow)
+    lists = load(data, shallow)
     assert lists.depth == 1
     assert {rank for ranks in all_ranks(lists) for rank in ranks} == {1, 101}
-    deep = relabel_rows(place, tmp_path / "deep.jsonl", 200, 250)
+    deep = relabel_rows(data, tmp_path / "deep.jsonl", 200, 250)
     with pytest.raises(UsageError, match="`max_rank` 101: must be above the depth of the labels, 200"):
-        load(place, deep)
-    assert load(place, deep, max_rank=250).depth == 200
+        load(data, deep)
+    assert load(data, deep, max_rank=250).depth == 200
 
 
 def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
-        for row in read_rows(place / "labeled.jsonl")
+        for row in read_rows(data / "labeled.jsonl")
     ]
     source, assumed = write_rows(tmp_path / "in", rows), set[str]()
     for _ in range(2):
-        assert load(place, source, assumed=assumed).depth == 100
+        assert load(data, source, assumed=assumed).depth == 100
     assert caplog.text.count("ranks beyond 100 (150, 250 …) count as no answer found") == 2
     message = "in: the search depth of the labels is unknown ('q0#sentence#00' has no 'depth'); assuming 100"
     assert caplog.text.count(message) == 1
     caplog.clear()
-    assert load(place, source, depth=200, max_rank=250).depth == 200
+    assert load(data, source, depth=200, max_rank=250).depth == 200
     assert not caplog.text
 
 
 def test_joined_labels_keep_the_depth_of_each_kind(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
-    parts = {"answer": relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labeled.jsonl"}
+    parts = {"answer": relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2), "title": data / "labeled.jsonl"}
     rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
     joined = write_rows(tmp_path / "joined", rows)
-    assert load(place, joined).depth == [1, 100]
-    assert {rank for ranks in all_ranks(load(place, joined, kind="answer")) for rank in ranks} == {1, 101}
+    assert load(data, joined).depth == [1, 100]
+    assert {rank for ranks in all_ranks(load(data, joined, kind="answer")) for rank in ranks} == {1, 101}
     assert "depth" not in caplog.text
     with pytest.raises(UsageError, match=r"`depth=1`: .*joined was labeled with `depth=100`"):
-        load(place, joined, depth=1)
+        load(data, joined, depth=1)
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
-        load(place, joined, max_rank=90)
-    assert load(place, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
-    rows = read_rows(place / "labeled.jsonl")
+        load(data, joined, max_rank=90)
+    assert load(data, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
+    rows = read_rows(data / "labeled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
     message = r"in:3: 'q0#sentence#02' was labeled with depth 1, but other candidates of query 'q0' and kind 'sentence' with depth 100"
     with pytest.raises(RecordError, match=message):
-        load(place, write_rows(tmp_path / "in", rows))
+        load(data, write_rows(tmp_path / "in", rows))
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_joined_labels_keep_the_depth_of_each_kind(
         ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"),
     ],
 )
-def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, message: str) -> None:
-    rows = read_rows(place / "labeled.jsonl")
+def test_bad_candidates_are_named(data: Path, tmp_path: Path, change: dict, message: str) -> None:
+    rows = read_rows(data / "labeled.jsonl")
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
     with pytest.raises(RecordError, match=message):
-        load(place, write_rows(tmp_path / "in", rows), variant="rd")
+        load(data, write_rows(tmp_path / "in", rows), variant="rd")

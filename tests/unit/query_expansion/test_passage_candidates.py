@@ -30,9 +30,9 @@ def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> 
     # without question and function words:
     # p1 egypt desert speke; p2 (title) john speke, speke reached lake speke named; p3 lake feeds egypt drinks
     # of all three: egypt 2 passages, 2 times; speke 2, 4 times; lake 2, 2 times; the others 1 passage, once each
-    found = list(iter_terms(QUESTION, FOUND.passages, feedback=3, size=3))
-    assert found[0] == "speke egypt lake"  # 4 times, then 2 and 2: egypt occurs first
-    assert found[1:] == ["egypt desert speke", "speke john reached", "lake feeds egypt"]
+    actual = list(iter_terms(QUESTION, FOUND.passages, feedback=3, size=3))
+    assert actual[0] == "speke egypt lake"  # 4 times, then 2 and 2: egypt occurs first
+    assert actual[1:] == ["egypt desert speke", "speke john reached", "lake feeds egypt"]
     # of the first two alone: speke in both; of the rest egypt, desert, john, reached … once each, in their order
     assert next(iter_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
 

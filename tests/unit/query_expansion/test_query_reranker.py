@@ -159,8 +159,8 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, s
             parts += passage if style == "official" else [" ".join(passage)]
         pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
         first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
-        found = CandidateTokenizer(tokenizer, InputFormat(scorer, style, longest))([candidate]).ids.tolist()
-        assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
+        actual = CandidateTokenizer(tokenizer, InputFormat(scorer, style, longest))([candidate]).ids.tolist()
+        assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
 def test_the_first_step_is_made_with_the_first_learning_rate(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ class Summing(nn.Module):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_mean_rank_equals_that_of_the_reference(tokenizer: object, seed: int) -> None:
     draw = random.Random(seed)
-    lists, wanted = [], []
+    lists, expected = [], []
     reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))
     for number in range(draw.randint(1, 9)):
         question = text(draw, 5) + "?"
@@ -203,7 +203,7 @@ def test_the_mean_rank_equals_that_of_the_reference(tokenizer: object, seed: int
         ranks = [draw.choice([1, 7, 100, 101, 400]) for _ in texts]
         lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
         scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
-        wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
+        expected.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
     found = LabeledCandidates(lists, depth=100, max_rank=250, keep_ties=True)
     measured = MeanRank(Summing(), found, range(len(lists)), tokenizer=reading)
-    assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(wanted))}
+    assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(expected))}

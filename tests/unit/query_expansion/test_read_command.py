@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write a corpus of 40 passages, queries, and a run with 1 to 12 passages per query."""
     monkeypatch.chdir(tmp_path)
     passages, queries, _ = make_collection(40)
@@ -75,7 +75,7 @@ def make_inputs(query_id: str, *ids: str) -> list[str]:
     return [format_reader_input(query, passage) for passage in MemoryCorpus(40).get_many(list(ids))]
 
 
-def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
+def read_slowly(model: Path, inputs: list[str]) -> tuple[str, float]:
     """Compute answers by encoding each passage separately and decoding without a cache."""
     writer = load_generation_model(model)
     network: Any = writer.model
@@ -96,18 +96,18 @@ def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
     return " ".join(writer.tokenizer.decode(tokens, skip_special_tokens=True).split()), score
 
 
-def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capfd: Capture) -> None:
+def test_answers_are_those_of_a_reader_written_out(cwd: Path, model: Path, capfd: Capture) -> None:
     answers = predict(capfd, model, "run")
     with torch.inference_mode():
         for question in iter_inputs("run"):
-            answer, score = by_hand(model, question.inputs)
+            answer, score = read_slowly(model, question.inputs)
             assert answers[question.query_id] == (answer, pytest.approx(score, abs=2e-2))
     assert len(answers) == 20
     assert len({answer for answer, _ in answers.values()}) > 3
 
 
 def test_batches_batches_and_neighbors_change_no_answer(
-    here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predict(capfd, model, "run")
     others = [predict(capfd, model, "run --set batch_tokens=1")]
@@ -136,11 +136,11 @@ def fuse(depth: int = 20) -> list[tuple[str, float]]:
     return [hit for pair in zip(*rankings, strict=True) for hit in pair]
 
 
-def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(here: Path, model: Path, capfd: Capture) -> None:
+def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd: Path, model: Path, capfd: Capture) -> None:
     hits = fuse()
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(hits, start=1)]
-    write_text(here / "fused", "".join(lines))
-    write_text(here / "reversed", "".join(reversed(lines)))
+    write_text(cwd / "fused", "".join(lines))
+    write_text(cwd / "reversed", "".join(reversed(lines)))
     first = make_inputs("q1", *(id for id, _ in hits[:10]))
     for name in ("fused", "reversed"):
         assert next(iter_inputs(name, depth=10)).inputs == first
@@ -149,10 +149,10 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(here: Path, mode
     assert predict(capfd, model, "fused --depth 10 --set order=score") != answer
 
 
-def test_different_orders_of_ranks_and_scores_are_reported_once(here: Path, model: Path, capfd: Capture) -> None:
+def test_different_orders_of_ranks_and_scores_are_reported_once(cwd: Path, model: Path, capfd: Capture) -> None:
     hits = enumerate(fuse(), start=1)
     lines = [f"{{}} Q0 {id} {rank} {score} t\n" for rank, (id, score) in hits]
-    write_text(here / "fused", "".join(line.format(query) for query in ("q1", "q2") for line in lines))
+    write_text(cwd / "fused", "".join(line.format(query) for query in ("q1", "q2") for line in lines))
     read(model, "fused -o p")
     log = capfd.readouterr().err
     assert log.count("are in different orders") == 1
@@ -162,23 +162,23 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(here: Path, mode
     assert "different orders" not in capfd.readouterr().err  # the scores of drtk fuse fall with the ranks
 
 
-def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: Capture) -> None:
+def test_predictions_go_to_eval_as_they_are(cwd: Path, model: Path, capfd: Capture) -> None:
     # 4 of 20 questions have the answer of the reader; one question is not in the run.
     read(model, "run -o predictions.jsonl")
-    answers = {row["query_id"]: row["answer"] for row in read_rows(here / "predictions.jsonl")}
+    answers = {row["query_id"]: row["answer"] for row in read_rows(cwd / "predictions.jsonl")}
     correct = [id for id, answer in answers.items() if answer][:4]
     rows = [
         {"_id": id, "text": "?", "answers": ["nothing of the kind", *([answers[id]] if id in correct else [])]}
         for id in list(answers)[:19]
     ]
     assert set(correct) <= {row["_id"] for row in rows}
-    write_rows(here / "answers.jsonl", [*rows, {"_id": "q39", "text": "?", "answers": ["x"]}])
+    write_rows(cwd / "answers.jsonl", [*rows, {"_id": "q39", "text": "?", "answers": ["x"]}])
     (row,) = run_rows(capfd, "eval predictions.jsonl --exact-match --answers answers.jsonl --format jsonl")
     assert row["EM"] == pytest.approx(4 / 20)
 
 
 def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
-    here: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    cwd: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 4)
     read(model, "run -o whole")
@@ -189,9 +189,9 @@ def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
     assert Path("out").read_bytes() == Path("whole").read_bytes()
 
 
-def test_a_released_reader_loads_from_its_wrapped_weights(here: Path, model: Path, capfd: Capture) -> None:
+def test_a_released_reader_loads_from_its_wrapped_weights(cwd: Path, model: Path, capfd: Capture) -> None:
     # The public code saves encoder.* as encoder.encoder.*, each block's parts below module.*, and no tokenizer.
-    wrapped = here / "wrapped"
+    wrapped = cwd / "wrapped"
     wrapped.mkdir()
     state = {}
     for name, weights in T5ForConditionalGeneration.from_pretrained(model).state_dict().items():
@@ -207,8 +207,8 @@ def test_a_released_reader_loads_from_its_wrapped_weights(here: Path, model: Pat
     write_text(wrapped / "config.json", json.dumps(config))
     with pytest.raises(MismatchError, match="wrapped: has no tokenizer files"):
         predict(capfd, wrapped, "run")
-    found = predict(capfd, wrapped, f"run --tokenizer {model}")
-    assert found == predict(capfd, model, "run")
+    actual = predict(capfd, wrapped, f"run --tokenizer {model}")
+    assert actual == predict(capfd, model, "run")
     del state["encoder.encoder.block.0.module.layer.0.SelfAttention.q.weight"]
     torch.save(state, wrapped / "pytorch_model.bin")
     with pytest.raises(MismatchError, match=r"1 missing: encoder\.block\.0.layer\.0\.SelfAttention\.q\.weight"):
@@ -216,13 +216,13 @@ def test_a_released_reader_loads_from_its_wrapped_weights(here: Path, model: Pat
 
 
 def test_unknown_ids_and_models_of_another_kind_are_rejected(
-    here: Path, model: Path, capfd: Capture, tmp_path_factory: pytest.TempPathFactory
+    cwd: Path, model: Path, capfd: Capture, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    write_text(here / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
+    write_text(cwd / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
     with pytest.raises(RecordError, match=r"unknown:2: the corpus has no 'nowhere'"):
         read(model, "unknown")
     read(model, "unknown --depth 1")  # the unknown passage is not read
-    write_text(here / "asked", "q1 Q0 d1 1 2.0 t\nq77 Q0 d1 1 2.0 t\n")
+    write_text(cwd / "asked", "q1 Q0 d1 1 2.0 t\nq77 Q0 d1 1 2.0 t\n")
     with pytest.raises(RecordError, match=r"asked:2: the queries have no 'q77'"):
         read(model, "asked")
     assert len(predict(capfd, model, "asked --skip-bad 1")) == 1
@@ -235,30 +235,28 @@ def test_unknown_ids_and_models_of_another_kind_are_rejected(
             read(folder, "run")
 
 
-def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(
-    here: Path, model: Path, capfd: Capture
-) -> None:
-    passages = read_rows(here / "corpus.jsonl")
-    write_text(here / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
-    write_rows(here / "other.jsonl", [row | {"text": row["text"] * (row["_id"] != "d2")} for row in passages])
+def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(cwd: Path, model: Path, capfd: Capture) -> None:
+    passages = read_rows(cwd / "corpus.jsonl")
+    write_text(cwd / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
+    write_rows(cwd / "other.jsonl", [row | {"text": row["text"] * (row["_id"] != "d2")} for row in passages])
     read(model, "run -o p", corpus="other.jsonl")
     assert "other.jsonl: 2 of the 3 passages that were read have no text" in capfd.readouterr().err
-    write_rows(here / "other.jsonl", [row | {"text": "\t"} for row in passages])
+    write_rows(cwd / "other.jsonl", [row | {"text": "\t"} for row in passages])
     with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages that were read has a text"):
         read(model, "run -o made", corpus="other.jsonl")
-    assert not list(here.glob("made*"))
+    assert not list(cwd.glob("made*"))
 
 
-def test_skipped_passages_make_room_for_the_next(here: Path) -> None:
+def test_skipped_passages_make_room_for_the_next(cwd: Path) -> None:
     # The top 2 of d1, x, y, d2 and d3 are d1 and d2 if x and y are skipped.
     lines = [f"q1 Q0 {id} {rank} {9 - rank} t\n" for rank, id in enumerate(("d1", "x", "y", "d2", "d3"), start=1)]
-    write_text(here / "gaps", "".join(lines))
+    write_text(cwd / "gaps", "".join(lines))
     (question,) = iter_inputs("gaps", depth=2, skip_bad=2)
     assert question.inputs == make_inputs("q1", "d1", "d2")
 
 
-def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: Capture) -> None:
-    folder = here / "broken"
+def test_a_nan_score_is_an_error(cwd: Path, model: Path, capfd: Capture) -> None:
+    folder = cwd / "broken"
     loaded = T5ForConditionalGeneration.from_pretrained(model)
     loaded.shared.weight.data[:] = float("nan")
     loaded.save_pretrained(folder)
@@ -268,8 +266,8 @@ def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: Capture) -> Non
         predict(capfd, folder, "run")
 
 
-def test_a_run_without_a_query_is_reported(here: Path, model: Path, capfd: Capture) -> None:
-    write_text(here / "empty", "")
+def test_a_run_without_a_query_is_reported(cwd: Path, model: Path, capfd: Capture) -> None:
+    write_text(cwd / "empty", "")
     capfd.readouterr()
     read(model, "empty")
     assert capfd.readouterr() == ("", "drtk: read: the input has no questions, so nothing is answered\n")

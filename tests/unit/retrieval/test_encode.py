@@ -124,8 +124,8 @@ def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_half_precision_is_close_on_the_cpu(model: str):
     expected = embedder(model)(make_passages(20))
-    found = embedder(model, precision="bfloat16")(make_passages(20))
-    assert found.dtype == np.float32
-    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    actual = embedder(model, precision="bfloat16")(make_passages(20))
+    assert actual.dtype == np.float32
+    cosine = (actual * expected).sum(1) / np.linalg.norm(actual, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosine.min() > 0.99
-    assert np.abs(found - expected).max() > 0
+    assert np.abs(actual - expected).max() > 0

@@ -21,47 +21,47 @@ BM25 = [("p1", 12.0), ("p2", 10.0), ("p3", 9.0)]
 DENSE = [("p3", 80.0), ("p1", 78.0), ("p4", 77.0)]
 
 
-def listed(text: str) -> Ranking:
+def make_ranking(text: str) -> Ranking:
     return [(id, -float(rank)) for rank, id in enumerate(text.split())]
 
 
-def fused(rankings: list[Ranking], weights: list[float] | None = None, **settings: object) -> Ranking:
+def run_fusion(rankings: list[Ranking], weights: list[float] | None = None, **settings: object) -> Ranking:
     chosen = replace(FuseSettings(), **settings)  # type: ignore[arg-type]
     return fuse(rankings, weights or [1.0] * len(rankings), chosen, FUSIONS.load(chosen.method))
 
 
 def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     # p1 1/61 + 1/62, p3 1/63 + 1/61, p2 1/62, p4 1/63
-    found = fused([BM25, DENSE], method="rrf")
-    assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
-    assert [score for _, score in found] == pytest.approx([0.032522, 0.032266, 0.016129, 0.015873], abs=2e-6)
+    actual = run_fusion([BM25, DENSE], method="rrf")
+    assert [id for id, _ in actual] == ["p1", "p3", "p2", "p4"]
+    assert [score for _, score in actual] == pytest.approx([0.032522, 0.032266, 0.016129, 0.015873], abs=2e-6)
     # weights 2 and 1, k = 0: p1 2/1 + 1/2, p3 2/3 + 1/1, p2 2/2, p4 1/3
-    found = fused([BM25, DENSE], [2, 1], method="rrf", rrf_k=0)
-    assert found == [("p1", 2.5), ("p3", pytest.approx(5 / 3)), ("p2", 1.0), ("p4", pytest.approx(1 / 3))]
+    actual = run_fusion([BM25, DENSE], [2, 1], method="rrf", rrf_k=0)
+    assert actual == [("p1", 2.5), ("p3", pytest.approx(5 / 3)), ("p2", 1.0), ("p4", pytest.approx(1 / 3))]
 
 
 @pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "norm": "none"}])
 def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
-    found = fused([BM25, DENSE], [1, 1.1], **options)
-    assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
-    assert [score for _, score in found] == pytest.approx([97.8, 97.0, 94.7, 93.7])
+    actual = run_fusion([BM25, DENSE], [1, 1.1], **options)
+    assert [id for id, _ in actual] == ["p1", "p3", "p2", "p4"]
+    assert [score for _, score in actual] == pytest.approx([97.8, 97.0, 94.7, 93.7])
 
 
 def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
-    found = dict(fused([BM25, DENSE], method="weighted", norm="minmax"))
-    assert found == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
+    actual = dict(run_fusion([BM25, DENSE], method="weighted", norm="minmax"))
+    assert actual == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
-    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", norm="zscore"))
-    assert found == pytest.approx({"a": 1.0, "b": -1.0})
+    actual = dict(run_fusion([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", norm="zscore"))
+    assert actual == pytest.approx({"a": 1.0, "b": -1.0})
 
 
 def test_an_ensemble_is_the_sum_of_z_normalized_scores() -> None:
     # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
     one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
     sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
-    assert dict(fused([one, two], method="zscore")) == pytest.approx(sums, abs=2e-6)
+    assert dict(run_fusion([one, two], method="zscore")) == pytest.approx(sums, abs=2e-6)
 
 
 @pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
@@ -76,41 +76,44 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     for length in (0, 1, 7, 400):
         rest = [f"t{at}" for at in range(length)]
         runs = [append_unscored(one, rest), append_unscored(two, reversed(rest))]
-        found = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
-        assert found[:3] == alone
-        assert [id for id, _ in found[3:]] == rest
-        assert all(before > after for (_, before), (_, after) in itertools.pairwise(found))
+        actual = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
+        assert actual[:3] == alone
+        assert [id for id, _ in actual[3:]] == rest
+        assert all(before > after for (_, before), (_, after) in itertools.pairwise(actual))
     assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
     # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own
     assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored_depths=[1, None])] == ["b", "c", "a"]
 
 
 def test_round_robin_visits_the_lists_in_their_order() -> None:
-    sentence, answer, title = listed("p1 p2 p3 p4"), listed("p2 p5 p1 p6"), listed("p7 p1 p8 p9")
-    found = fused([sentence, answer, title], method="round-robin", top=6)
-    assert [id for id, _ in found] == ["p1", "p2", "p7", "p5", "p3", "p8"]
-    assert [score for _, score in found] == pytest.approx([1 / rank for rank in range(1, 7)])
-    lists = [listed(" ".join(f"{letter}{rank}" for rank in range(1, 101))) for letter in "sat"]
-    ids = [id for id, _ in fused(lists, method="round-robin", top=100)]
+    sentence, answer, title = make_ranking("p1 p2 p3 p4"), make_ranking("p2 p5 p1 p6"), make_ranking("p7 p1 p8 p9")
+    actual = run_fusion([sentence, answer, title], method="round-robin", top=6)
+    assert [id for id, _ in actual] == ["p1", "p2", "p7", "p5", "p3", "p8"]
+    assert [score for _, score in actual] == pytest.approx([1 / rank for rank in range(1, 7)])
+    lists = [make_ranking(" ".join(f"{letter}{rank}" for rank in range(1, 101))) for letter in "sat"]
+    ids = [id for id, _ in run_fusion(lists, method="round-robin", top=100)]
     assert [sum(id[0] == letter for id in ids) for letter in "sat"] == [34, 33, 33]
 
 
 @pytest.mark.parametrize("score", [1.0, 0.0, -1.0, 1e-40, 3e38])
 def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precision(score: float) -> None:
-    found = break_ties([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
-    single = array("f", [value for _, value in found])
+    actual = break_ties([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
+    single = array("f", [value for _, value in actual])
     assert all(before > after for before, after in itertools.pairwise(single))
-    assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
-    assert [id for id, _ in fused([listed("p q"), listed("q p")], method="rrf")] == ["q", "p"]  # 1/61 + 1/62 each
+    assert [id for id, _ in actual] == ["d4", "d3", "d2", "d1", "d0"]
+    assert [id for id, _ in run_fusion([make_ranking("p q"), make_ranking("q p")], method="rrf")] == [
+        "q",
+        "p",
+    ]  # 1/61 + 1/62 each
 
 
 def test_every_method_keeps_the_order_of_a_single_list() -> None:
     for method in FUSIONS:
-        assert fused([[], []], method=method) == []
+        assert run_fusion([[], []], method=method) == []
         for lists in ([BM25], [[], BM25]):
-            assert [id for id, _ in fused(lists, method=method)] == ["p1", "p2", "p3"]
-    assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
-    assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
+            assert [id for id, _ in run_fusion(lists, method=method)] == ["p1", "p2", "p3"]
+    assert [id for id, _ in run_fusion([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
+    assert len(run_fusion([BM25, DENSE], method="rrf", top=3)) == 3
 
 
 def test_weights_are_checked() -> None:

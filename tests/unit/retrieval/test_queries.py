@@ -20,7 +20,7 @@ from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asking")
     save_tiny_encoder(folder / "model")
     save_tiny_encoder(folder / "other", seed=2)
@@ -34,17 +34,17 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def index(place):
-    return place / "dense"
+def index(data):
+    return data / "dense"
 
 
-def test_queries_are_encoded_with_the_settings_of_the_index(index, place, capfd):
-    found = run_command(capfd, "search", index, place / "queries.jsonl", "-k", "5")
-    queries = ["encode", place / "queries.jsonl", "--model", place / "model", "--role", "query", "-o", place / "q"]
+def test_queries_are_encoded_with_the_settings_of_the_index(index, data, capfd):
+    actual = run_command(capfd, "search", index, data / "queries.jsonl", "-k", "5")
+    queries = ["encode", data / "queries.jsonl", "--model", data / "model", "--role", "query", "-o", data / "q"]
     run_command(capfd, *queries)
-    stored = run_command(capfd, "search", index, place / "q", "-k", "5")
-    assert [line.split()[:4] for line in found.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
-    assert len(found.splitlines()) == 40 * 5
+    stored = run_command(capfd, "search", index, data / "q", "-k", "5")
+    assert [line.split()[:4] for line in actual.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
+    assert len(actual.splitlines()) == 40 * 5
 
 
 def encode(index, model, **settings):
@@ -53,11 +53,11 @@ def encode(index, model, **settings):
     )
 
 
-def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place, tmp_path):
-    copy = shutil.copytree(place / "model", tmp_path / "copy")
+def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, data, tmp_path):
+    copy = shutil.copytree(data / "model", tmp_path / "copy")
     np.testing.assert_array_equal(encode(index, copy), encode(index, None))
     with pytest.raises(MismatchError, match=r"other: differs from the encoder of .*dense"):
-        encode(index, place / "other")
+        encode(index, data / "other")
     change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
     encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
 
@@ -84,43 +84,43 @@ CONFIGURATION_CHANGES = {
 
 
 @pytest.mark.parametrize("named", CONFIGURATION_CHANGES)
-def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, place, tmp_path, named):
+def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, data, tmp_path, named):
     file, entries = CONFIGURATION_CHANGES[named]
-    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), file, **entries)
+    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), file, **entries)
     with pytest.raises(MismatchError, match=f"copy: differs from the encoder of .* in {named}; restore the encoder"):
         encode(index, copy)
 
 
-def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
-    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    run_command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
+def test_vectors_of_queries_from_a_changed_model_are_rejected(index, data, tmp_path, capfd):
+    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    run_command(capfd, "encode", data / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
     with pytest.raises(MismatchError, match=r"q: the encoder differs from .*dense \(tokenizer\)"):
         run_command(capfd, "search", index, tmp_path / "q")
 
 
-def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, place, tmp_path):
+def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, data, tmp_path):
     old = shutil.copytree(index, tmp_path / "old")
     manifest = read_json(old / "meta.json")
     for name in ("config", "tokenizer", "recipe"):
         del manifest["encoder"][name]
     write_json(old / "meta.json", manifest)
     rewrite_manifest(old)
-    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     encode(old, copy)
 
 
-def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, capfd):
-    model = shutil.copytree(place / "model", tmp_path / "model")
-    run_command(capfd, "encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
+def test_a_run_is_out_of_date_after_its_encoder_was_replaced(data, tmp_path, capfd):
+    model = shutil.copytree(data / "model", tmp_path / "model")
+    run_command(capfd, "encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
     run_command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
-    run_command(capfd, "search", tmp_path / "i", place / "queries.jsonl", "-o", tmp_path / "run")
+    run_command(capfd, "search", tmp_path / "i", data / "queries.jsonl", "-o", tmp_path / "run")
     settings = read_json(tmp_path / "run.meta.json")["settings"]
     assert find_changes(str(tmp_path / "run"), settings) == []
-    shutil.copy(place / "other" / "model.safetensors", model)
+    shutil.copy(data / "other" / "model.safetensors", model)
     assert find_changes(str(tmp_path / "run"), settings) == [str(model)]
 
 
-def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):
+def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, data, capfd):
     monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
     with pytest.raises(DrtkError, match=r"^query 'q0': the vector contains NaN or infinity; encode the queries again$"):
-        run_command(capfd, "search", index, place / "queries.jsonl")
+        run_command(capfd, "search", index, data / "queries.jsonl")

@@ -34,26 +34,26 @@ def words(folder, texts):
     return str(folder)
 
 
-def opened(*folders, **settings):
+def open_group(*folders, **settings):
     return IndexGroup(list(map(str, folders)), SearchSettings(**settings))
 
 
 def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_enough_documents(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
-    assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
+    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
+    assert actual == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "deep", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
-    assert found == [[("a", 100.0), ("b", 2.0)]]
+    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
+    assert actual == [[("a", 100.0), ("b", 2.0)]]
 
 
 def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     # k = 2 of four documents of equal score, whatever the order of their passages in the index
     ids = ["a#9", "b#8", "c#7", "d#6"]
-    index = opened(dense(tmp_path / "i", np.ones((4, 1)), ids))
+    index = open_group(dense(tmp_path / "i", np.ones((4, 1)), ids))
     other_documents = dict(zip(ids, ["z1", "z2", "z3", "a"], strict=True)).__getitem__
     for by, expected in ((parse_document_id, ["d", "c"]), (other_documents, ["z3", "z2"])):
         (ranking,) = search(index, ["q"], np.float32([[1]]), RankingOptions(2, by))
@@ -62,8 +62,8 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
 
 def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
-    found = search(opened(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
-    assert found == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
+    actual = search(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
+    assert actual == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
 
 
 @pytest.mark.parametrize("kind", ["exact", "flat"])
@@ -75,14 +75,14 @@ def test_several_indexes_rank_as_one_index_of_everything(tmp_path, kind):
     ids = [f"p{n}" for n in range(90)]
     whole = dense(tmp_path / "whole", vectors, ids, kind=kind)
     parts = [dense(tmp_path / f"part{n}", vectors[n::3], ids[n::3], kind=kind) for n in range(3)]
-    assert opened(*parts).search(queries, 20) == opened(whole).search(queries, 20)
-    assert len(opened(*parts)) == 90
+    assert open_group(*parts).search(queries, 20) == open_group(whole).search(queries, 20)
+    assert len(open_group(*parts)) == 90
 
 
 def test_a_passage_in_two_indexes_is_rejected(tmp_path):
     one, two = dense(tmp_path / "one", [[1.0], [2.0]], ["a", "b"]), dense(tmp_path / "two", [[3.0]], ["b"])
     with pytest.raises(MismatchError, match=r"passage 'b' is in .*one and in .*two"):
-        opened(one, two).search(np.float32([[1]]), 5)
+        open_group(one, two).search(np.float32([[1]]), 5)
 
 
 def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
@@ -93,11 +93,11 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     others = [dense(tmp_path / "e", [[1.0]], ["b"], encoder=encoder), wider, bm25]
     for other, problem in zip(others, ["the encoder differs", "dimension 2", "of type bm25s"], strict=True):
         with pytest.raises(MismatchError, match=problem):
-            opened(one, other)
+            open_group(one, other)
     with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
-        opened(wider).search(np.ones((1, 3), np.float32), 1)
+        open_group(wider).search(np.ones((1, 3), np.float32), 1)
     with pytest.raises(UsageError, match="does not record the encoder"):
-        QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
+        QueryEncoder(open_group(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
     passages = write_embeddings(tmp_path / "p", [[1.0]])
     queries = write_embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
@@ -106,22 +106,22 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
         (bm25, queries, "is a sparse index"),
     ]:
         with pytest.raises(MismatchError, match=problem):
-            StoredQueries(opened(index), source)
+            StoredQueries(open_group(index), source)
 
 
 def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
-    ask = TextQueries(opened(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
+    ask = TextQueries(open_group(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
     queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
-    found = dict(ask(queries, RankingOptions(1)))
-    assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
-    assert list(found) == ["q1", "q2", "q3"]
+    actual = dict(ask(queries, RankingOptions(1)))
+    assert [actual[id][0][0] if actual[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
+    assert list(actual) == ["q1", "q2", "q3"]
     assert ask.num_empty == 1
 
 
 def test_stored_vectors_are_queries(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
     source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
-    ask = StoredQueries(opened(folder), source)
+    ask = StoredQueries(open_group(folder), source)
     assert dict(ask(list(ask), RankingOptions(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
 
 
@@ -132,29 +132,29 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
     rewrite_manifest(tmp_path / "q")
-    ask = StoredQueries(opened(folder), source)
+    ask = StoredQueries(open_group(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
     with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):
-        search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
+        search(open_group(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
 def test_non_finite_scores_of_passages_are_reported(tmp_path):
     for kind in ("exact", "flat"):
         folder = dense(tmp_path / kind, [[1e30, 0], [0, 1]], ["a", "b"], kind=kind)
         with pytest.raises(DrtkError, match=rf"{kind}: the score of 'a' is NaN or infinite"):
-            opened(folder).search(np.float32([[1e30, 1]]), 1)  # overflows
+            open_group(folder).search(np.float32([[1e30, 1]]), 1)  # overflows
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "exact" / "vectors.npy", np.float32([[1, 0], [0, bad]]))
         rewrite_manifest(tmp_path / "exact")
         with pytest.raises(DrtkError, match=r"exact: the score of 'b' is NaN or infinite"):
-            opened(tmp_path / "exact").search(np.float32([[1, 1]]), 1)
+            open_group(tmp_path / "exact").search(np.float32([[1, 1]]), 1)
 
 
 def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
     cosine = ENCODER | {"similarity": "cosine", "normalized": False}
     folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)
-    ((first, second),) = opened(folder).search(np.float32([[0, 7]]), 2)
+    ((first, second),) = open_group(folder).search(np.float32([[0, 7]]), 2)
     assert (first[0], first[1], second[1]) == ("b", pytest.approx(0.8), 0.0)  # 4/5
 
 

@@ -4,7 +4,7 @@ from drtk.records import Passage
 from drtk.retrieval.snippets import extract_snippet, format_passages, stem_query_words
 
 
-def starred(word):
+def mark(word):
     return f"*{word}*"
 
 
@@ -12,17 +12,17 @@ def test_stems_are_matched_and_a_short_text_is_shown_whole_on_one_line():
     assert stem_query_words("How do I open the files?") == {"open", "file"}
     assert stem_query_words("what is it") == {"what", "is", "it"}  # stop words only
     text = "Opening a file\n  returns a stream."
-    assert extract_snippet(text, stem_query_words("open files"), mark=starred) == "*Opening* a *file* returns a stream."
+    assert extract_snippet(text, stem_query_words("open files"), mark=mark) == "*Opening* a *file* returns a stream."
 
 
 def test_a_snippet_contains_the_densest_matches():
     filler = " ".join(f"w{n}" for n in range(80))
     text = f"file file file. {filler}. Later one opens a file there. {filler}"
-    found = extract_snippet(text, stem_query_words("open a file"), words=20, mark=starred)
-    assert "one *opens* a *file* there" in found
-    assert found.startswith("… ")
-    assert found.endswith(" …")
-    assert len(found.replace("…", "").split()) == 20
+    actual = extract_snippet(text, stem_query_words("open a file"), words=20, mark=mark)
+    assert "one *opens* a *file* there" in actual
+    assert actual.startswith("… ")
+    assert actual.endswith(" …")
+    assert len(actual.replace("…", "").split()) == 20
 
 
 def test_a_snippet_begins_with_the_sentence_of_its_first_match_or_with_the_text():

@@ -25,7 +25,7 @@ class Interrupted(Exception):
     pass
 
 
-def copied(batch: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
+def copy(batch: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
     """Yield two lines per record, so that a torn batch shows; raise at the record `stop`."""
     for record in batch:
         if record["_id"] == stop:
@@ -33,8 +33,8 @@ def copied(batch: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
         yield from [orjson.dumps(record) + b"\n"] * 2
 
 
-def stopping_at(count: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
-    return lambda batch: copied(batch, f"d{count}")
+def stop_at(count: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
+    return lambda batch: copy(batch, f"d{count}")
 
 
 def job(output: Path | str, **given: Any) -> FilterJob:
@@ -43,7 +43,7 @@ def job(output: Path | str, **given: Any) -> FilterJob:
 
 def run(
     output: Path,
-    work: Callable[[list[dict[str, Any]]], Iterable[bytes]] = copied,
+    work: Callable[[list[dict[str, Any]]], Iterable[bytes]] = copy,
     records: Iterable[dict[str, Any]] = RECORDS,
     **given: Any,
 ) -> FilterJob:
@@ -53,16 +53,16 @@ def run(
     return made
 
 
-def interrupted(output: Path, *, at: int = 25, **given: Any) -> None:
+def interrupt(output: Path, *, at: int = 25, **given: Any) -> None:
     with pytest.raises(Interrupted):
-        run(output, stopping_at(at), **given)
+        run(output, stop_at(at), **given)
 
 
 def content(path: Path) -> bytes:
     return b"".join(line + b"\n" for _, line in read_lines(open_input(str(path))[0], "x"))
 
 
-WHOLE = b"".join(copied(RECORDS))
+WHOLE = b"".join(copy(RECORDS))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ WHOLE = b"".join(copied(RECORDS))
 )
 def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: str, at: int) -> None:
     output = tmp_path / f"out{suffix}"
-    interrupted(output, at=at)
+    interrupt(output, at=at)
     assert not output.exists()
     finished = at // BATCH_SIZE * BATCH_SIZE
     journal = Journal.load(Path(f"{output}.part.json"))
@@ -80,7 +80,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
         with open(f"{output}.part", "ab") as part:
             part.write(b"torn" * 1000)  # a crash between the flush of a batch and its entry in the journal
     worked: list[int] = []
-    run(output, lambda batch: (worked.append(len(batch)), *copied(batch))[1:], resume=True)
+    run(output, lambda batch: (worked.append(len(batch)), *copy(batch))[1:], resume=True)
     assert content(output) == WHOLE
     assert sum(worked) == len(RECORDS) - finished  # and nothing finished is done again
     assert sorted(os.listdir(tmp_path)) == [output.name, f"{output.name}.meta.json"]
@@ -94,7 +94,7 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
     def slow(at: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
         def work(batch: list[dict[str, Any]]) -> Iterator[bytes]:
             nonlocal now
-            for line in copied(batch, f"d{at}"):
+            for line in copy(batch, f"d{at}"):
                 now += 1  # two lines per record
                 yield line
 
@@ -118,7 +118,7 @@ def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts
     qrels = tmp_path / "qrels.tsv"
     qrels.write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(qrels)}
-    interrupted(tmp_path / "out", settings=settings)
+    interrupt(tmp_path / "out", settings=settings)
     if problem == "is shorter than its journal records":
         os.truncate(tmp_path / "out.part", 3)
     elif "depth" in problem:
@@ -132,7 +132,7 @@ def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts
 
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
+    interrupt(tmp_path / "out")
     with pytest.raises(DrtkError, match=r"contains 20 finished records .* use `resume` .* or `force` to start over"):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
@@ -141,7 +141,7 @@ def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> No
 
 
 def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
+    interrupt(tmp_path / "out")
     for other in ([*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]], RECORDS[:15]):  # one record changed; too few
         with pytest.raises(MismatchError, match="started with another input"):
             run(tmp_path / "out", resume=True, records=other)
@@ -158,7 +158,7 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
     before, settings = manifest.describe_folder(model), {"model": str(model)}
 
     def replacing(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
-        return lambda batch: (model / "model.safetensors").write_bytes(b"new") and copied(batch, stop)
+        return lambda batch: (model / "model.safetensors").write_bytes(b"new") and copy(batch, stop)
 
     run(tmp_path / "whole", replacing(""), settings=settings)
     assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
@@ -176,7 +176,7 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
 
     def count(batch: list[dict[str, Any]]) -> Iterator[bytes]:
         worked.append(len(batch))
-        return copied(batch)
+        return copy(batch)
 
     def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
         made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
@@ -184,12 +184,12 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
         made.run((orjson.loads(line) for _, line in made.tracker.iter_lines(str(source))), work)
 
     with pytest.raises(Interrupted):
-        attempt(stopping_at(25))
+        attempt(stop_at(25))
     attempt(count, resume=True, force=True)
     assert sum(worked) == 15
     worked.clear()
     with pytest.raises(Interrupted):
-        attempt(stopping_at(25), force=True)
+        attempt(stop_at(25), force=True)
     source.write_bytes(source.read_bytes() + b'{"_id": "more"}\n')
     attempt(count, resume=True, force=True)
     assert sum(worked) == 36
@@ -207,13 +207,13 @@ def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_pat
         made.run(RECORDS, work)
 
     with pytest.raises(Interrupted):
-        attempt(stopping_at(25))
+        attempt(stop_at(25))
     os.utime(judged, ns=(1, 1))
     with pytest.raises(Interrupted):
-        attempt(stopping_at(25), resume=True)
+        attempt(stop_at(25), resume=True)
     judged.write_bytes(b"2\n")
     with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
-        attempt(copied, resume=True)
+        attempt(copy, resume=True)
 
 
 def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp
     with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
         run(tmp_path / "out")
     modified = (tmp_path / "out").stat().st_mtime_ns
-    interrupted(tmp_path / "out", force=True)
+    interrupt(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == old
     (tmp_path / "out").write_bytes(b"precious")
     with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):

@@ -25,7 +25,7 @@ BATCH_SIZE = 2
 STEP = 3  # moments from one test to the next; every one takes three times as long
 
 
-def interrupted_at(moment: int, act: Callable[[], Any]) -> bool:
+def interrupt_at(moment: int, act: Callable[[], Any]) -> bool:
     """Call `act` with a SIGINT at its `moment`-th line or call within drtk; return whether there was such a moment."""
     left = moment
 
@@ -50,7 +50,7 @@ def interrupted_at(moment: int, act: Callable[[], Any]) -> bool:
     return left <= 0
 
 
-def copied(batch: list[dict[str, Any]]) -> Iterator[bytes]:
+def copy_batch(batch: list[dict[str, Any]]) -> Iterator[bytes]:
     for record in batch:
         yield orjson.dumps(record) + b"\n"
 
@@ -60,17 +60,17 @@ def run(output: Path, *, twice: bool = False, **given: Any) -> None:
     job = FilterJob("copy", "corpus", str(output), {"depth": 3}, batch_size=BATCH_SIZE, **given)
     job.check()
     revise = (lambda lines: (BatchResult([line + b"\n"]) for line in lines())) if twice else None
-    job.run_batches(RECORDS, lambda batches: (BatchResult(copied(batch)) for batch in batches), revise=revise)
+    job.run_batches(RECORDS, lambda batches: (BatchResult(copy_batch(batch)) for batch in batches), revise=revise)
 
 
-WHOLE = b"".join(copied(RECORDS))
+WHOLE = b"".join(copy_batch(RECORDS))
 
 
-def begun(output: Path) -> None:
+def begin_run(output: Path) -> None:
     """Interrupt a run after its first batch."""
 
     def pump(batches: Iterator[list[Any]]) -> Iterator[BatchResult]:
-        yield BatchResult(copied(next(batches)))
+        yield BatchResult(copy_batch(next(batches)))
         raise KeyboardInterrupt
 
     job = FilterJob("copy", "corpus", str(output), {"depth": 3}, batch_size=BATCH_SIZE)
@@ -85,7 +85,7 @@ def interrupt_everywhere(tmp_path: Path, prepare: Callable[[Path], None], **give
         folder = tmp_path / str(moment)
         folder.mkdir()
         prepare(folder / "out")
-        if not interrupted_at(moment, lambda folder=folder: run(folder / "out", **given)):
+        if not interrupt_at(moment, lambda folder=folder: run(folder / "out", **given)):
             assert (folder / "out").read_bytes() == WHOLE
             assert moment > 100
             return
@@ -112,10 +112,10 @@ def test_an_interrupted_run_leaves_no_files_or_can_be_resumed(tmp_path: Path) ->
 
 
 def test_an_interrupted_resumed_run_keeps_its_finished_records(tmp_path: Path) -> None:
-    for folder, moment in interrupt_everywhere(tmp_path, begun, resume=True):
+    for folder, moment in interrupt_everywhere(tmp_path, begin_run, resume=True):
         if not (folder / "out").exists():
             assert pair(folder) == (True, True), moment
-            assert (folder / "out.part").read_bytes().startswith(b"".join(copied(RECORDS[:BATCH_SIZE]))), moment
+            assert (folder / "out.part").read_bytes().startswith(b"".join(copy_batch(RECORDS[:BATCH_SIZE]))), moment
         run(folder / "out", resume=True, force=True)
         assert (folder / "out").read_bytes() == WHOLE, moment
 

@@ -30,7 +30,7 @@ from drtk.runtime.streams import digest_file
 SETTINGS = {"policy": "words", "sizes": (1, 2), "model": None}
 
 
-def made(tmp_path: Path) -> tuple[Path, Path]:
+def write_output(tmp_path: Path) -> tuple[Path, Path]:
     """Write an input, and an output with its manifest."""
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"one\n")
@@ -44,7 +44,7 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path) -> None:
-    _, output = made(tmp_path)
+    _, output = write_output(tmp_path)
     manifest = read_json(get_manifest_path(output))
     expected = {"kind", "program", "command", "settings", "inputs", "counts", "versions", "started", "seconds", "bytes"}
     assert set(manifest) == expected
@@ -56,7 +56,7 @@ def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path)
 
 
 def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compared_by_content(tmp_path: Path) -> None:
-    source, output = made(tmp_path)
+    source, output = write_output(tmp_path)
     os.utime(source, ns=(1, 1))
     assert is_current(str(output), SETTINGS)
     for path, content in ((source, b"six\n"), (source, None), (output, b""), (output, None)):  # six: the same size
@@ -68,7 +68,7 @@ def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compare
 
 
 def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_matches(tmp_path: Path) -> None:
-    source, output = made(tmp_path)
+    source, output = write_output(tmp_path)
     manifest = read_json(get_manifest_path(output))
     manifest["inputs"][0]["digest"] = None
     write_json(get_manifest_path(output), manifest)
@@ -175,7 +175,7 @@ def test_warnings_of_edited_files_name_the_library_that_uses_them(
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
-    _, output = made(tmp_path)
+    _, output = write_output(tmp_path)
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "meta.json").write_bytes(b"{}")
@@ -196,9 +196,9 @@ def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> No
     (tmp_path / "folder").mkdir()
     paths = [str(tmp_path / "file"), str(tmp_path / "folder")]
     settings = {"source": "-", "corpus": paths[0], "with": [paths[1], "nowhere", "a\0b"], "depth": 3, "tag": ""}
-    found = find_inputs(settings)
-    assert [entry["path"] for entry in found] == paths
-    assert found[0]["bytes"] == 4
+    actual = find_inputs(settings)
+    assert [entry["path"] for entry in actual] == paths
+    assert actual[0]["bytes"] == 4
 
 
 def test_json_is_written_atomically_with_numpy_values(tmp_path: Path) -> None:

@@ -30,17 +30,17 @@ def _level_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("quiet", "verbose", "told"),
+    ("quiet", "verbose", "messages"),
     [(False, False, ["seen", "warned"]), (True, False, ["warned"]), (False, True, ["seen", "more", "warned"])],
 )
 def test_quiet_keeps_warnings_and_verbose_adds_detail(
-    capfd: pytest.CaptureFixture[str], quiet: bool, verbose: bool, told: list[str]
+    capfd: pytest.CaptureFixture[str], quiet: bool, verbose: bool, messages: list[str]
 ) -> None:
     set_verbosity(quiet=quiet, verbose=verbose)
     log("seen"), log_detail("more"), warn("warned")
-    found = capfd.readouterr()
-    assert found.err.splitlines() == [f"drtk: {message}" for message in told]
-    assert found.out == ""
+    actual = capfd.readouterr()
+    assert actual.err.splitlines() == [f"drtk: {message}" for message in messages]
+    assert actual.out == ""
 
 
 def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(

@@ -20,7 +20,7 @@ def lines_of(path: Path) -> list[bytes]:
     return [line for _, line in read_lines(open_input(str(path))[0], str(path))]
 
 
-def packed(suffix: str, data: bytes) -> bytes:
+def compress(suffix: str, data: bytes) -> bytes:
     if suffix == ".gz":
         return gzip.compress(data, mtime=0)
     return zstandard.ZstdCompressor().compress(data) if suffix == ".zst" else data
@@ -29,11 +29,11 @@ def packed(suffix: str, data: bytes) -> bytes:
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_compression_is_detected_by_content_and_the_digest_is_that_of_the_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "corpus"
-    path.write_bytes(packed(suffix, TEXT))
+    path.write_bytes(compress(suffix, TEXT))
     stream, raw = open_input(str(path))
     assert b"".join(line + b"\n" for _, line in read_lines(stream, "x")) == TEXT
     assert (raw.digest, raw.size) == (digest_file(path), path.stat().st_size)
-    path.write_bytes(packed(suffix, b"one\ntw") + packed(suffix, b"") + packed(suffix, b"o\nthree\n"))
+    path.write_bytes(compress(suffix, b"one\ntw") + compress(suffix, b"") + compress(suffix, b"o\nthree\n"))
     assert lines_of(path) == [b"one", b"two", b"three"]  # several frames are one stream
 
 
@@ -41,7 +41,7 @@ def test_compression_is_detected_by_content_and_the_digest_is_that_of_the_file(t
 @pytest.mark.parametrize("kept", [0.3, 0.999])
 def test_compressed_data_that_ends_early_is_an_error_with_its_line(tmp_path: Path, suffix: str, kept: float) -> None:
     path = tmp_path / "corpus"
-    whole = packed(suffix, TEXT)
+    whole = compress(suffix, TEXT)
     path.write_bytes(whole[: int(len(whole) * kept)])
     with pytest.raises(RecordError, match=r"corpus:\d+: compressed data ends early"):
         lines_of(path)
@@ -154,11 +154,11 @@ def test_opening_a_part_that_another_run_finishes_keeps_the_finished_output(
     opened = os.open
 
     def slow_open(path: os.PathLike[str], flags: int, mode: int = 0o777, **rest: int) -> int:
-        found = opened(path, flags, mode, **rest)
+        results = opened(path, flags, mode, **rest)
         monkeypatch.setattr(os, "open", opened)
         if not first._file.closed:
             first.commit()  # the part is renamed after it was opened and before it is locked
-        return found
+        return results
 
     monkeypatch.setattr(os, "open", slow_open)
     second = Output(str(target)).begin()

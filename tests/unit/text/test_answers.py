@@ -103,7 +103,7 @@ def respell(text: str, how: int) -> str:
 def test_token_match_equals_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
     assert tokenize_answer(text) == reference.tokens(text)
     answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
-    wanted = any(reference.tokens(answer) and reference.contains_tokens(answer, text) for answer in answers)
-    assert TokenMatcher(answers)(text) is wanted
+    expected = any(reference.tokens(answer) and reference.contains_tokens(answer, text) for answer in answers)
+    assert TokenMatcher(answers)(text) is expected
     if all(reference.tokens(answer) for answer in answers if answer.strip()):
-        assert reference.has_answer(answers, text) is wanted
+        assert reference.has_answer(answers, text) is expected

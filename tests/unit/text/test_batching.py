@@ -67,8 +67,8 @@ def test_titles_are_joined_paired_or_dropped(tokenizer):
 
 def test_sep_puts_a_separator_token_between_title_and_text(tokenizer):
     title, text = (pieces(tokenizer, [part])[0].split()[1:-1] for part in ("riverish", "rivers riverer"))
-    [found] = pieces(tokenizer, [PASSAGE], title="sep")
-    assert found.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
+    [actual] = pieces(tokenizer, [PASSAGE], title="sep")
+    assert actual.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
     tokens = TextTokenizer(tokenizer, prompt="", max_length=64, title="sep", with_types=True)([PASSAGE])
     assert tokens.types is not None
     assert set(tokens.types.tolist()) == {0}
@@ -109,11 +109,11 @@ def test_group_by_length_has_the_least_cost(lengths: list[int], overhead: int):
         return sum(max(group) * len(group) + overhead for group in groups)
 
     assert group_by_length(np.array([], dtype=np.int64), overhead=overhead) == []
-    found = group_by_length(np.array(lengths), overhead=overhead)
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
+    actual = group_by_length(np.array(lengths), overhead=overhead)
+    assert sorted(np.concatenate(actual).tolist()) == list(range(len(lengths)))
     ordered = sorted(lengths, reverse=True)
     ways = []
     for mask in range(1 << (len(lengths) - 1)):  # every way to cut the sorted list
         cuts = [0, *(at + 1 for at in range(len(lengths) - 1) if mask >> at & 1), len(lengths)]
         ways.append(cost([ordered[a:b] for a, b in pairwise(cuts)]))
-    assert cost([[lengths[row] for row in rows] for rows in found]) == min(ways)
+    assert cost([[lengths[row] for row in rows] for rows in actual]) == min(ways)

@@ -195,7 +195,7 @@ def test_short_passages_depend_on_seed_document_and_number():
     full = [length == 30 for length in lengths_of(together)]
     for passages in (chunk(other, 30, short_prob=0.5, seed=3), chunk(one, 30, short_prob=0.5, seed=4)):
         others = [length == 30 for length in lengths_of(passages)]
-        assert sum(mine != theirs for mine, theirs in zip(full, others, strict=False)) > 5  # other groups are short
+        assert sum(actual != theirs for actual, theirs in zip(full, others, strict=False)) > 5  # other groups are short
     assert max(lengths_of(together)) == 30  # half of the passages keep the cap
 
 

@@ -57,7 +57,7 @@ def calls(monkeypatch) -> list[int]:
 
 
 @pytest.fixture
-def opened(tmp_path, pieces):
+def open_corpus(tmp_path, pieces):
     """Open a corpus of rows."""
 
     def open_rows(*rows, name=None, **arguments):
@@ -79,12 +79,12 @@ def tokens(tokenizer: str, text) -> str:
     return " ".join(WordPieceTokenizer(tokenizer).tokenizer.convert_ids_to_tokens(text.ids.tolist()))
 
 
-def test_texts_and_titles(opened, pieces, monkeypatch):
+def test_texts_and_titles(open_corpus, pieces, monkeypatch):
     rows = (passage("p1", "a wording b", title="ab"), passage("p2"))
     for largest in (60, 1 << 15):  # the first id that two bytes with a flag cannot hold
         monkeypatch.setattr(WordPieceTokenizer, "max_id", largest)
         monkeypatch.setenv("DRTK_CACHE", os.environ["DRTK_CACHE"] + str(largest))
-        corpus = opened(*rows)
+        corpus = open_corpus(*rows)
         assert [corpus.get_id(row) for row in range(len(corpus))] == ["p1", "p2"]
         text = corpus.get_text(0)
         assert tokens(pieces, text) == "a word ##ing b"
@@ -101,21 +101,21 @@ def test_texts_and_titles(opened, pieces, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["words", "sentences"])
-def test_pieces_and_words_are_those_of_the_tokenizer(opened, folders, kind):
+def test_pieces_and_words_are_those_of_the_tokenizer(open_corpus, folders, kind):
     texts = ["the cat sat on unbelievable mats", "naïve ones: 10,000 €!", "there  \n there, there"]
-    corpus = opened(*(passage(f"p{n}", text) for n, text in enumerate(texts)), name=folders[kind])
+    corpus = open_corpus(*(passage(f"p{n}", text) for n, text in enumerate(texts)), name=folders[kind])
     for row, expected in enumerate(WordPieceTokenizer(folders[kind])(texts)):
         assert corpus.get_text(row).ids.tolist() == expected.ids
         numbers = list(dict.fromkeys(expected.words))
         assert corpus.get_text(row).words.tolist() == [numbers.index(word) for word in expected.words]
 
 
-def test_byte_level_words_begin_at_the_space_marker(opened, folders):
+def test_byte_level_words_begin_at_the_space_marker(open_corpus, folders):
     name = folders["bytes"]
     row = passage(
         "p", "the cat, (the mat). naïve\nones: 10,000 €! </s>there", metadata={"sentences": [[0, 19], [20, 51]]}
     )
-    corpus = opened(row, name=name, fields={"sentences"})
+    corpus = open_corpus(row, name=name, fields={"sentences"})
     text = corpus.get_text(0)
     pieces = WordPieceTokenizer(name).tokenizer.convert_ids_to_tokens(text.ids.tolist())
     words: dict[int, str] = {}
@@ -132,16 +132,16 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
     assert "".join(pieces[:end]) == "theĠcat,Ġ(theĠmat)."
 
 
-def test_a_special_token_in_a_text_belongs_to_no_word(opened):
+def test_a_special_token_in_a_text_belongs_to_no_word(open_corpus):
     from tests.tiny_models import find_minilm
 
-    corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=find_minilm())
+    corpus = open_corpus(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=find_minilm())
     assert corpus.get_text(0).words.tolist() == [0, -1, 1, 2]
     assert corpus.get_text(1).words.tolist() == [0, 1, 2]
 
 
-def test_queries_and_continuations_keep_order_and_repeats_and_short_passages_are_excluded(opened, pieces):
-    corpus = opened(
+def test_queries_and_continuations_keep_order_and_repeats_and_short_passages_are_excluded(open_corpus, pieces):
+    corpus = open_corpus(
         passage("p1", "abc", title="ab", queries=["ab", "a", "ab"], continuations=["c wording"]),
         passage("short", "a b", queries=["b c", "c"], continuations=["d"], title="x"),
         passage("p2", queries=["d", ""], continuations=["e", "f"]),
@@ -158,9 +158,9 @@ def test_queries_and_continuations_keep_order_and_repeats_and_short_passages_are
     assert [text.words.tolist() for text in texts] == [[0, 0, 0], [0, 0], [0, 0], [0], [0, 0]]
 
 
-def test_sentences_in_pieces(opened):
+def test_sentences_in_pieces(open_corpus):
     text = "a b. wording c! d e"  # pieces 0-2, 3-6 and 7-8; one list of spans has an empty sentence
-    corpus = opened(
+    corpus = open_corpus(
         passage("p1", text, metadata={"sentences": [[0, 4], [5, 15], [16, 19]]}),
         passage("p2", text, metadata={"sentences": [[0, 4], [4, 5], [5, 19]]}),
         passage("p3", text),
@@ -170,8 +170,8 @@ def test_sentences_in_pieces(opened):
     assert spans == [[(0, 3), (3, 7), (7, 9)], [(0, 3), (3, 9)], [(0, 9)]]
 
 
-def test_passages_of_documents_in_reading_order(opened):
-    corpus = opened(
+def test_passages_of_documents_in_reading_order(open_corpus):
+    corpus = open_corpus(
         passage("x", metadata={"source_id": "A", "position": 2}),
         passage("B#1"),
         passage("A#0"),
@@ -186,20 +186,20 @@ def test_passages_of_documents_in_reading_order(opened):
     assert [corpus.get_next_passage(row) for row in range(6)] == [None, None, 4, 1, 0, None]
     assert corpus.multi_passage_documents.tolist() == [0, 1]
     # Without positions, the order of the file.
-    corpus = opened(*(passage(id, metadata={"source_id": "A"}) for id in ("c", "a", "b")), fields={"documents"})
+    corpus = open_corpus(*(passage(id, metadata={"source_id": "A"}) for id in ("c", "a", "b")), fields={"documents"})
     assert corpus.get_document_passages(0).tolist() == [0, 1, 2]
     assert [corpus.get_next_passage(row) for row in range(3)] == [1, 2, None]
     # A#2 is too short and A#5 is missing: runs are 0-1, 3-4, 6.
     rows = [passage(f"A#{n}", "a" if n == 2 else "a b c") for n in (0, 1, 2, 3, 4, 6)]
-    corpus = opened(*rows, fields={"documents"})
+    corpus = open_corpus(*rows, fields={"documents"})
     assert [corpus.get_id(row) for row in corpus.get_document_passages(0)] == ["A#0", "A#1", "A#3", "A#4", "A#6"]
     assert [corpus.get_next_passage(row) for row in range(5)] == [1, None, 3, None, None]
     runs = [(rows.tolist(), at) for rows, at in map(corpus.get_consecutive_passages, range(5))]
     assert runs == [([0, 1], 0), ([0, 1], 1), ([2, 3], 0), ([2, 3], 1), ([4], 0)]
 
 
-def test_weights_of_texts_and_titles(opened):
-    corpus = opened(
+def test_weights_of_texts_and_titles(open_corpus):
+    corpus = open_corpus(
         passage("p1", "a wording", title="b", weights=[1, 0.5, 0.25], title_weights=[2]),
         passage("p2", "a b c", title="d", weights=[0, 0, 3]),
         passage("p3", "a b c", weights=[1, 2, 3]),
@@ -212,9 +212,9 @@ def test_weights_of_texts_and_titles(opened):
     assert [None if each is None else each.tolist() for each in titles] == [[2], None, []]
 
 
-def test_side_files_and_several_files(tmp_path, pieces, opened):
+def test_side_files_and_several_files(tmp_path, pieces, open_corpus):
     side = write(tmp_path / "q.jsonl", {"_id": "p1", "queries": ["a"]}, {"_id": "p2", "queries": ["b", "c"]})
-    corpus = opened(passage("p1"), passage("p2"), fields={"queries"}, side_files=[side])
+    corpus = open_corpus(passage("p1"), passage("p2"), fields={"queries"}, side_files=[side])
     assert [tokens(pieces, query) for query in corpus.get_queries(1)] == ["b", "c"]
     one, two = write(tmp_path / "1.jsonl", passage("p1")), write(tmp_path / "2.jsonl", passage("p2", "c b a"))
     corpus = TokenCorpus.open([one, two], pieces)
@@ -241,21 +241,21 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
         ),
     ],
 )
-def test_missing_fields_and_wrong_numbers_of_weights(opened, fields, row, problem):
+def test_missing_fields_and_wrong_numbers_of_weights(open_corpus, fields, row, problem):
     with pytest.raises(MismatchError, match=f"c.jsonl:{problem}" if problem[0] == "2" else problem):
-        opened(FULL, row, fields=fields)
+        open_corpus(FULL, row, fields=fields)
 
 
-def test_weights_of_another_tokenizer(tmp_path, folders, opened):
+def test_weights_of_another_tokenizer(tmp_path, folders, open_corpus):
     def row(name):
         return passage("p", weights=[1, 1, 1, 1], metadata={"weights_tokenizer": name})
 
     same = small_tokenizers.word_pieces(tmp_path / "same")
-    assert len(opened(row(same), fields={"weights"})) == 1
+    assert len(open_corpus(row(same), fields={"weights"})) == 1
     with pytest.raises(MismatchError, match=r"c.jsonl:1: the weights are for the word pieces of .*sentences, which"):
-        opened(row(folders["sentences"]), fields={"weights"})
+        open_corpus(row(folders["sentences"]), fields={"weights"})
     with pytest.raises(MismatchError, match=r"c.jsonl:1: .* \./no/gone, which cannot be compared .*no such folder"):
-        opened(row("./no/gone"), fields={"weights"})
+        open_corpus(row("./no/gone"), fields={"weights"})
 
 
 @pytest.mark.parametrize(
@@ -272,19 +272,19 @@ def test_weights_of_another_tokenizer(tmp_path, folders, opened):
         ("documents", {"metadata": {"position": -1}}, "'metadata.position' must be an integer"),
     ],
 )
-def test_malformed_fields_can_be_skipped(opened, field, more, problem):
+def test_malformed_fields_can_be_skipped(open_corpus, field, more, problem):
     good = {"queries": ["a"], "continuations": ["a"], "weights": [1] * 4}
     placed = {"metadata": {"sentences": [[0, 3], [4, 7]], "source_id": "A"}}
     rows = [passage("p1", **good, **placed), passage("p2", **good | more), passage("p3", **good, **placed)]
     with pytest.raises(RecordError, match=r"c.jsonl:2: " + problem):
-        opened(*rows, fields={field})
+        open_corpus(*rows, fields={field})
     for _ in range(2):  # tokenized, and then cached
         tracker = InputTracker(skip_bad=1)
-        corpus = opened(*rows, fields={field}, tracker=tracker)
+        corpus = open_corpus(*rows, fields={field}, tracker=tracker)
         assert [corpus.get_id(row) for row in range(len(corpus))] == ["p1", "p3"]
         assert tracker.bad == 1
     with pytest.raises(RecordError, match=r"c.jsonl:2: "):  # the cache skipped more than this run allows
-        opened(*rows, fields={field})
+        open_corpus(*rows, fields={field})
 
 
 @pytest.mark.parametrize(
@@ -298,12 +298,12 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],
 )
-def test_a_corpus_without_the_fields_is_rejected(opened, rows, fields, problem):
+def test_a_corpus_without_the_fields_is_rejected(open_corpus, rows, fields, problem):
     for _ in range(2):  # tokenized, and then cached
         with pytest.raises(MismatchError, match=problem):
-            opened(*rows, fields=[fields] if fields else [])
+            open_corpus(*rows, fields=[fields] if fields else [])
     if fields == "queries":
-        assert len(opened(*rows, passage("p2", queries=["a"]), fields=[fields])) == 2
+        assert len(open_corpus(*rows, passage("p2", queries=["a"]), fields=[fields])) == 2
 
 
 def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
@@ -392,15 +392,15 @@ def test_one_of_two_runs_tokenizes_and_the_other_waits(tmp_path, pieces, monkeyp
     assert len(calls) == 1
 
 
-def test_leftovers_of_a_killed_run_are_removed(opened, calls):
-    folder = opened(passage("p1")).folder
+def test_leftovers_of_a_killed_run_are_removed(open_corpus, calls):
+    folder = open_corpus(passage("p1")).folder
     making = folder.rename(folder.with_name(f"{folder.name}-making-1"))
-    assert opened(passage("p1")).folder == folder
+    assert open_corpus(passage("p1")).folder == folder
     assert not making.exists()
     assert len(calls) == 2
 
 
-def test_runs_without_locks_may_both_build(opened, tmp_path, monkeypatch):
+def test_runs_without_locks_may_both_build(open_corpus, tmp_path, monkeypatch):
     # The other run finishes while this one works, so the folder is there when this one renames its own.
     build = token_dataset._build
 
@@ -409,7 +409,7 @@ def test_runs_without_locks_may_both_build(opened, tmp_path, monkeypatch):
         build(folder, *arguments)
 
     monkeypatch.setattr(token_dataset, "_build", overtaken)
-    assert len(opened(passage("p1"))) == 1
+    assert len(open_corpus(passage("p1"))) == 1
     assert list((tmp_path / "cache" / "tokens").glob("*-making-*")) == []
 
 
@@ -426,9 +426,9 @@ def test_a_corpus_that_changes_while_it_is_read(tmp_path, pieces, monkeypatch):
         TokenCorpus.open(source, pieces)
 
 
-def test_batches_are_bounded(opened, calls):
-    opened(*(passage(f"p{n}", queries=["a b"]) for n in range(1100)), fields={"queries"})
+def test_batches_are_bounded(open_corpus, calls):
+    open_corpus(*(passage(f"p{n}", queries=["a b"]) for n in range(1100)), fields={"queries"})
     assert calls == [1025, 1025, 153]  # 512 texts, an empty title, 512 queries
     calls.clear()
-    opened(*(passage(f"p{n}", "a b c " * 20_000) for n in range(9)))  # 120,000 characters each
+    open_corpus(*(passage(f"p{n}", "a b c " * 20_000) for n in range(9)))  # 120,000 characters each
     assert calls == [6, 5]

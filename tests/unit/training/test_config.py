@@ -98,28 +98,28 @@ def list_presets(command: str) -> list[str]:
     return [name for name in list_preset_names() if load_preset(name).command == command]
 
 
-def check_settings(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
+def check_settings(kind: type, name: str, values: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
     """Check that a preset changes exactly these settings, and otherwise has the defaults of its command."""
     usual = {item.name: item.default for item in fields(kind)}
-    told = told | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
-    assert asdict(merge_settings(kind, load_preset(name).settings, {})) == usual | told
+    values = values | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
+    assert asdict(merge_settings(kind, load_preset(name).settings, {})) == usual | values
 
 
 @pytest.mark.parametrize("name", list_presets("train-retriever"))
 def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, negatives, query, passage, loss, similarity, temperature, title = RETRIEVERS[name]
-    told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
-    told |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
-    told |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
-    check_settings(RetrieverConfig, name, told, length, BESIDES.get(name, {}))
+    values = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
+    values |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
+    values |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
+    check_settings(RetrieverConfig, name, values, length, BESIDES.get(name, {}))
 
 
 @pytest.mark.parametrize("name", list_presets("train-reranker"))
 def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
-    told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
-    told |= {"max_length": longest, "loss": loss, "title": title}
-    check_settings(RerankerConfig, name, told, length, RERANKERS_BESIDES.get(name, {}))
+    values = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
+    values |= {"max_length": longest, "loss": loss, "title": title}
+    check_settings(RerankerConfig, name, values, length, RERANKERS_BESIDES.get(name, {}))
 
 
 def test_defaults_are_table_12s() -> None:

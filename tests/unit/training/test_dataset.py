@@ -33,8 +33,8 @@ def test_scores_belong_to_the_passages_drawn():
         query_id = drawn.key[2]
         assert drawn.passages[0].id in {"q1": ("d1", "d7"), "q5": ("d0", "d5")}.get(query_id, ("d" + query_id[1:],))
         first, *others = [passage.id for passage in drawn.passages]
-        wanted = [known[query_id, "positives", first], *(known[query_id, "negatives", id] for id in others)]
-        assert list(drawn.scores) == pytest.approx(wanted, abs=2e-6)  # kept in single precision
+        expected = [known[query_id, "positives", first], *(known[query_id, "negatives", id] for id in others)]
+        assert list(drawn.scores) == pytest.approx(expected, abs=2e-6)  # kept in single precision
 
 
 def find_positives(query_id: str, **changes: Any) -> list[str]:

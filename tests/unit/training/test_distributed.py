@@ -21,9 +21,9 @@ from tests.pretraining_setup import PretrainingFiles
 from tests.pretraining_setup import PretrainingSetup as PretrainingStage
 from tests.run_commands import make_torchrun_variables
 from tests.tiny_models import save_tiny_generator
-from tests.unit.training.test_grad_cache import LOSSES, create_setup, place
+from tests.unit.training.test_grad_cache import LOSSES, create_setup, data
 
-__all__ = ["place"]  # the fixture
+__all__ = ["data"]  # the fixture
 BATCH = 8
 PAIRS = [
     TextPair("rivers riverer", "river"),
@@ -54,7 +54,7 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
 
     def score(generated: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         assert list(targets) == [pair.target for pair in PAIRS]
-        return {"read": float(sum(place * len(text) for place, text in enumerate(generated)))}
+        return {"read": float(sum(index * len(text) for index, text in enumerate(generated)))}
 
     collating = partial(collate, generator=writer, max_length=12, target_length=9)
     return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, batch_size=2, max_new_tokens=5)()
@@ -65,9 +65,9 @@ JOINT = "simlm, joint generator"
 PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
 
 
-def make_pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
+def make_pretraining_stage(files: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
-    stage = world.prepare(preset.partition(",")[0], *changes, batch_size=BATCH).randomize_weights().disable_dropout()
+    stage = files.prepare(preset.partition(",")[0], *changes, batch_size=BATCH).randomize_weights().disable_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 
@@ -77,9 +77,9 @@ def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
     if preset != "master":
         return [*range(BATCH)]
     there = {number: stage.get_examples(number)[0].slots["next"].present for number in range(len(stage.rows))}
-    found = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
-    assert [there[number] for number in found] == [False] * 4 + [True] * 4
-    return found
+    chosen = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
+    assert [there[number] for number in chosen] == [False] * 4 + [True] * 4
+    return chosen
 
 
 def collect_gradients(stage: PretrainingStage) -> dict[str, torch.Tensor]:
@@ -116,7 +116,7 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
     return compare
 
 
-def check(rank: int, folder: str, generator: str, world: str, store: str, path: list[str]) -> None:
+def check(rank: int, folder: str, generator: str, files: str, store: str, path: list[str]) -> None:
     sys.path[:] = path
     torch.set_num_threads(1)
     stages = {name: create_setup(Path(folder), name) for name in LOSSES}
@@ -130,7 +130,7 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     writer = load_generation_model(Path(generator))
     lonely, wanted = run_generator_step(writer.model, collate_pairs(writer, 0, 4))
     figures = evaluate(writer)
-    compare_pretraining = prepare_pretraining(rank, world)
+    compare_pretraining = prepare_pretraining(rank, files)
     os.environ |= make_torchrun_variables(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
@@ -163,9 +163,9 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
-def test_two_processes_agree_with_one(place: Path, world: PretrainingFiles, tmp_path: Path):
+def test_two_processes_agree_with_one(data: Path, files: PretrainingFiles, tmp_path: Path):
     generator = save_tiny_generator(tmp_path / "generator", "t5")
-    folders = (str(place), str(generator), str(world.model.parent), str(tmp_path / "store"))
+    folders = (str(data), str(generator), str(files.model.parent), str(tmp_path / "store"))
     processes.spawn(check, args=(*folders, sys.path), nprocs=2)
 
 

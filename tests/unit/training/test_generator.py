@@ -90,12 +90,12 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         return collate(pairs, generator=writer, max_length=20, target_length=8)
 
     pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
-    found = GenerationEvaluator(writer, pairs, collate=collating, score=score, batch_size=2, max_new_tokens=4)()
+    actual = GenerationEvaluator(writer, pairs, collate=collating, score=score, batch_size=2, max_new_tokens=4)()
     assert writer.model.training
     writer.model.eval()
     batch = collating(pairs)
     whole = compute_generator_terms(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
-    assert found == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
+    assert actual == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
     ((written, wanted),) = seen
     assert wanted == [pair.target for pair in pairs]
     begun = writer.model.generate(

@@ -31,7 +31,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     folder = tmp_path_factory.mktemp("caching")
@@ -43,31 +43,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create_setup(place: Path, name: str, **changes: Any) -> TrainingSetup:
+def create_setup(data: Path, name: str, **changes: Any) -> TrainingSetup:
     given = dict(LOSSES[name])
     preset = given.pop("preset")
     if "aux" in given:
-        given["aux_generator"] = str(place / "generator")
+        given["aux_generator"] = str(data / "generator")
     dropout = changes.pop("dropout", False)
-    return TrainingSetup.create(place / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
+    return TrainingSetup.create(data / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str):
-    stage = create_setup(place, name)
+def test_gradients_are_those_of_the_whole_batch(data: Path, tmp_path: Path, name: str):
+    stage = create_setup(data, name)
     inputs = stage.inputs(range(8))
     loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
-    cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
+    cached, actual = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
     assert cached == pytest.approx(loss, rel=1e-5)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     assert sum(float(slope.abs().sum()) for slope in expected.values()) > 1e-3
     for weight, slope in expected.items():
         largest = max(1e-3, float(slope.abs().max()))
-        assert float((found[weight] - slope).abs().max()) < 3e-3 * largest, weight
+        assert float((actual[weight] - slope).abs().max()) < 3e-3 * largest, weight
 
 
-def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_path: Path, monkeypatch: Any):
-    stage = create_setup(place, "simlm", dropout=True)
+def test_both_passes_see_the_same_dropout_and_steps_see_others(data: Path, tmp_path: Path, monkeypatch: Any):
+    stage = create_setup(data, "simlm", dropout=True)
     seen: list[Tensor] = []
     usual = grad_cache.encode_chunk
 
@@ -112,10 +112,10 @@ def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Te
     return most
 
 
-def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
+def test_memory_is_that_of_a_chunk_whatever_the_batch(data: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
-        stage = TrainingSetup.create(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
+        stage = TrainingSetup.create(data / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
             trainer = stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk)
@@ -126,8 +126,8 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
     assert kept[32, 8] < kept[32, None] / 6
 
 
-def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
-    stage = create_setup(place, "diffcse")
+def test_terms_are_logged_and_weighed(data: Path, tmp_path: Path):
+    stage = create_setup(data, "diffcse")
     trainer = stage.trainer(tmp_path, cache_chunk=5)
     loss, _ = stage.step(trainer, stage.inputs(range(8)))
     terms = {name: float(value) for name, value in trainer._terms.items()}
@@ -137,19 +137,19 @@ def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
     )
 
 
-def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
-    stage = create_setup(place, "simlm")
+def test_the_temperature_of_a_step_warms_up(data: Path, tmp_path: Path):
+    stage = create_setup(data, "simlm")
     trainer = stage.trainer(tmp_path, warm_up_temperature=True)  # warm-up of two steps
-    found = []
+    actual = []
     for step in range(3):
         trainer.state.global_step = step
-        found.append(trainer.temperature)
-    assert found == pytest.approx([1.0, 1 / 2.5, 0.2])
+        actual.append(trainer.temperature)
+    assert actual == pytest.approx([1.0, 1 / 2.5, 0.2])
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
-def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chunk: int | None):
-    stage = create_setup(place, "simlm")
+def test_a_loss_that_is_no_number_ends_the_step(data: Path, tmp_path: Path, chunk: int | None):
+    stage = create_setup(data, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
     with pytest.raises(DrtkError, match="the loss is nan at step 1; try a lower `learning_rate`"):

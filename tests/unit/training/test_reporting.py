@@ -18,9 +18,9 @@ from drtk.runtime.progress import round_significant
 from tests.pretraining_setup import PretrainingFiles
 
 
-def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
+def pretrain(files: PretrainingFiles, output: Path, *more: str) -> None:
     call = (
-        f"pretrain {world.corpus} --preset simlm-mlm --model {world.model} -o {output} -q --max-steps 6 --eval-steps 3"
+        f"pretrain {files.corpus} --preset simlm-mlm --model {files.model} -o {output} -q --max-steps 6 --eval-steps 3"
     )
     schedule = "--batch-size 6 --max-length 24 --set log_steps=2 --set held_out=6 --set save_steps=2"
     app([*call.split(), *schedule.split(), "--set", "report_to=tensorboard", *more], standalone_mode=False)
@@ -65,7 +65,7 @@ SUMMARY = {  # logged by the Trainer at the end, not entries of the log
 
 
 def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
-    world: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter], monkeypatch: pytest.MonkeyPatch
+    files: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter], monkeypatch: pytest.MonkeyPatch
 ):
     from drtk.pretraining.trainer import Pretrainer
 
@@ -78,9 +78,9 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
 
     monkeypatch.setattr(Pretrainer, "training_step", cut_off)
     with pytest.raises(DrtkError, match="cut off"):
-        pretrain(world, tmp_path / "m")
+        pretrain(files, tmp_path / "m")
     monkeypatch.setattr(Pretrainer, "training_step", real)
-    pretrain(world, tmp_path / "m", "--resume")
+    pretrain(files, tmp_path / "m", "--resume")
     assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
     assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4
     assert {step for _, step, _ in writers[1].entries} == {6}

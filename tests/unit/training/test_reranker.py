@@ -108,8 +108,8 @@ def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
     objective = build_reranker_objective(load_preset_settings("bert-passage-reranker"))
     assert objective is compute_binary_terms
-    found = objective(Planted([2.0, 1.0]), make_batch(2) | {"labels": torch.tensor([1.0, 0.0])})
-    assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
+    actual = objective(Planted([2.0, 1.0]), make_batch(2) | {"labels": torch.tensor([1.0, 0.0])})
+    assert actual["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
 
 
 def test_dropout_differs_between_the_two_passes() -> None:

@@ -36,9 +36,9 @@ def test_simlm_presets_give_the_released_loss(preset: str):
 def test_presets_of_inner_products_divide_by_nothing(preset: str):
     # q (2, 0): 3 2 .4 -1 -> log(e^3 + e^2 + e^.4 + e^-1) - 3 = .378757; the other .495182
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
+    actual = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
     expected = {"contrastive": close(0.436970), "loss": close(0.436970)}
-    assert compute_terms(load_settings(preset), queries, found) == expected
+    assert compute_terms(load_settings(preset), queries, actual) == expected
 
 
 def test_the_quickstart_divides_by_its_own_temperature():
@@ -53,8 +53,8 @@ def test_the_quickstart_divides_by_its_own_temperature():
 def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
     # .236832 + .2 * .085097 = .253851; the script for NQ has alpha 1: .321929
     alpha = 1.0 if preset == "simlm-nq-distill-official" else 0.2
-    found = compute_terms(load_settings(preset), *ONE, teacher=TEACHER)
-    assert found == {
+    actual = compute_terms(load_settings(preset), *ONE, teacher=TEACHER)
+    assert actual == {
         "distillation": close(0.236832),
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
@@ -91,16 +91,16 @@ def test_vectors_that_are_all_alike_count_the_columns_of_a_presets_batch(preset:
     settings = load_settings(preset, **changes)
     n = settings.negatives + 1
     vectors = torch.ones(settings.batch_size, 4), torch.ones(settings.batch_size * n, 4)
-    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch_size, n))
-    assert found["contrastive"] == pytest.approx(expected, abs=1e-5)
-    assert found.get("distillation", 0.0) == pytest.approx(0.0, abs=2e-6)  # the student says what the teacher says
+    actual = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch_size, n))
+    assert actual["contrastive"] == pytest.approx(expected, abs=1e-5)
+    assert actual.get("distillation", 0.0) == pytest.approx(0.0, abs=2e-6)  # the student says what the teacher says
 
 
 def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_told_otherwise():
     # docs/methods/fine-tuning.md: the known answers at temperature 1 and .02
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
-    assert compute_terms(load_settings(similarity="dot"), queries, found)["loss"] == close(0.436970)
+    actual = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
+    assert compute_terms(load_settings(similarity="dot"), queries, actual)["loss"] == close(0.436970)
     assert compute_terms(load_settings(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
     for settings, temperature in (
         (load_settings(), 1.0),  # as the start model says
@@ -114,8 +114,8 @@ def test_margin_mse_stands_alone_unless_alpha_is_given():
     settings = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0)
     assert compute_terms(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
     more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, contrastive_weight=0.5)
-    found = compute_terms(more, *ONE, teacher=TEACHER)
-    assert found["loss"] == close(6.15625 + 0.5 * found["contrastive"])
+    actual = compute_terms(more, *ONE, teacher=TEACHER)
+    assert actual["loss"] == close(6.15625 + 0.5 * actual["contrastive"])
 
 
 def test_answers_are_masked_wider_than_duplicates():
@@ -123,20 +123,20 @@ def test_answers_are_masked_wider_than_duplicates():
     answers = torch.tensor([[0, 2], [2, -1]])
     first = math.log(sum(map(math.exp, (1.6, 1.2, -1.2)))) - 1.6
     given = {"loss": "infonce", "temperature": 0.5}
-    found = compute_terms(load_settings("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
-    assert found["loss"] == close((first + 0.807592) / 2)
-    found = compute_terms(load_settings("simlm-r1", **given, mask_duplicate_positives=True), Q, P)
-    assert found["loss"] == close(0.771081)
+    actual = compute_terms(load_settings("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
+    assert actual["loss"] == close((first + 0.807592) / 2)
+    actual = compute_terms(load_settings("simlm-r1", **given, mask_duplicate_positives=True), Q, P)
+    assert actual["loss"] == close(0.771081)
 
 
 def test_matryoshka_adds_the_loss_of_the_first_numbers():
     # of the first number alone all cosines are -1, 0 or 1; here: q1 1, q2 0 (a vector of nothing); d .8 .6 .28 -.6 -> 1 1 1 -1
     settings = load_settings("quickstart", temperature=0.5, matryoshka=(1,))
     first = math.log(3 * math.exp(2) + math.exp(-2)) - 2
-    found = compute_terms(settings, Q, P)
-    assert found["contrastive"] == close(0.771081)
-    assert found["contrastive_1"] == close((first + math.log(4)) / 2)
-    assert found["loss"] == close(found["contrastive"] + found["contrastive_1"])
+    actual = compute_terms(settings, Q, P)
+    assert actual["contrastive"] == close(0.771081)
+    assert actual["contrastive_1"] == close((first + math.log(4)) / 2)
+    assert actual["loss"] == close(actual["contrastive"] + actual["contrastive_1"])
     weighed = compute_terms(load_settings("simlm-distill", matryoshka=(1,)), *ONE, teacher=TEACHER)
     parts = (
         weighed[f"{name}{size}"] * weight
@@ -152,24 +152,24 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
     settings = load_settings("dpr-nq", matryoshka=(2,), normalize=True)
     goal = RetrieverLoss.from_config(settings, similarity="dot", normalize=True)
-    found = goal.compute_terms(queries, passages, {"passage_indices": torch.arange(2)})
+    actual = goal.compute_terms(queries, passages, {"passage_indices": torch.arange(2)})
     # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
     lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
     first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
     second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
-    assert found["contrastive_2"] == close((first + second) / 2)
+    assert actual["contrastive_2"] == close((first + second) / 2)
     bare = RetrieverLoss.from_config(settings, similarity="dot").compute_terms(
         queries, passages, {"passage_indices": torch.arange(2)}
     )
     cut = math.log(1 + math.exp(0.288 - 0.36)), math.log(1 + math.exp(0.512 - 0.48))
     assert bare["contrastive_2"] == close(sum(cut) / 2)
-    assert bare["contrastive"] == found["contrastive"]
+    assert bare["contrastive"] == actual["contrastive"]
 
 
 def test_the_temperature_warms_up_from_one():
     # 1 / t rises to 50 over 1000 steps, and is 1 at least: 0, 10 of 1000 -> .5 -> 1; 100 -> 5; 500 -> 25
-    found = [compute_warmup_temperature(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
-    assert found == pytest.approx([1, 1, 1 / 5, 1 / 25, 0.02, 0.02])
+    actual = [compute_warmup_temperature(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
+    assert actual == pytest.approx([1, 1, 1 / 5, 1 / 25, 0.02, 0.02])
     assert compute_warmup_temperature(3, last=0.05, steps=0) == 0.05
     assert compute_warmup_temperature(3, last=2.0, steps=10) == 2.0
 

@@ -33,11 +33,11 @@ def test_no_negatives_are_none_or_a_fault():
 def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
     given = {"method": "replacement", "seed": 0, "key": "q1"}
     assert sample_negatives(SEVEN, 3, epoch=1, **given) == ["d", "e", "f"]  # long enough: the window
-    found = [sample_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
-    assert all(len(each) == 6 and set(each) <= {"a", "b"} for each in found)
-    assert len({tuple(each) for each in found}) > 10  # of 64; a window would have two
-    assert found[3] == sample_negatives(["a", "b"], 6, epoch=3, **given)
-    assert found[3] != sample_negatives(["a", "b"], 6, epoch=3, **given | {"key": "q2"})
+    actual = [sample_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
+    assert all(len(each) == 6 and set(each) <= {"a", "b"} for each in actual)
+    assert len({tuple(each) for each in actual}) > 10  # of 64; a window would have two
+    assert actual[3] == sample_negatives(["a", "b"], 6, epoch=3, **given)
+    assert actual[3] != sample_negatives(["a", "b"], 6, epoch=3, **given | {"key": "q2"})
 
 
 def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():

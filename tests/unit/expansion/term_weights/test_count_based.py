@@ -12,21 +12,21 @@ from drtk.expansion.term_weights.count_based import Bm25, Idf, InverseFrequency,
 from drtk.records import Passage
 
 
-def split(text: str) -> SplitPassage:
+def split_text(text: str) -> SplitPassage:
     words = text.split()
     return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
 
 def statistics(*texts: str) -> Statistics:
-    found = Statistics("counts", {})
+    results = Statistics("counts", {})
     for text in texts:
         words = text.split()
-        found.add({word: [1, words.count(word)] for word in words}, length=sum(map(is_word, words)))
-    return found
+        results.add({word: [1, words.count(word)] for word in words}, length=sum(map(is_word, words)))
+    return results
 
 
 def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
-    return kind(WeightingSettings(**changes), collection, None, "cpu")([split(text)])[0]
+    return kind(WeightingSettings(**changes), collection, None, "cpu")([split_text(text)])[0]
 
 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
@@ -34,13 +34,13 @@ CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
 
 def test_tf_idf_of_masters_paper() -> None:
     # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
-    found = weights(TfIdf, CATS, "the cat sat")
-    assert found == pytest.approx([0, log(3) / 3, log(1.5) / 3])
+    actual = weights(TfIdf, CATS, "the cat sat")
+    assert actual == pytest.approx([0, log(3) / 3, log(1.5) / 3])
 
 
 def test_inverse_frequency_of_masters_code() -> None:
-    found = weights(InverseFrequency, CATS, "the cat sat")
-    assert found == pytest.approx([1 / 3, 1, 1 / 2])
+    actual = weights(InverseFrequency, CATS, "the cat sat")
+    assert actual == pytest.approx([1 / 3, 1, 1 / 2])
 
 
 def test_idf_of_lucene() -> None:
@@ -61,11 +61,11 @@ DOCUMENTS = ("a b b c", "a c", "b d d", "c d e e e")
 def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float, expected: list[float]) -> None:
     collection = statistics(*DOCUMENTS)
     assert collection.length / collection.documents == 3.5
-    found = []
+    actual = []
     for text in DOCUMENTS:
         of_words = dict(zip(text.split(), weights(Bm25, collection, text, k1=k1, b=b), strict=True))
-        found.append(sum(of_words.get(word, 0.0) for word in ("b", "d")))
-    assert found == pytest.approx(expected, abs=2e-6)
+        actual.append(sum(of_words.get(word, 0.0) for word in ("b", "d")))
+    assert actual == pytest.approx(expected, abs=2e-6)
 
 
 def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:

@@ -40,7 +40,7 @@ def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an encoder, corpus.jsonl, queries.jsonl, train.jsonl (for DeepImpact) and recall.jsonl (for DeepCT).
 
     Questions contain words with endings in ASKED. A positive and its negative each have one such word and two others, so
@@ -70,18 +70,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(place: Path, method: str, output: Path, *more: str, examples: str = "train.jsonl") -> list[str]:
-    named = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
-    return ["termweight", "--method", method, "--train", str(place / examples), *named, "--model", str(place / "model"),
+def train(data: Path, method: str, output: Path, *more: str, examples: str = "train.jsonl") -> list[str]:
+    named = ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
+    return ["termweight", "--method", method, "--train", str(data / examples), *named, "--model", str(data / "model"),
             "-o", str(output), *QUICK, *more]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def models(place: Path) -> dict[str, Path]:
+def models(data: Path) -> dict[str, Path]:
     """Train a model of each method."""
     for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
-        app(train(place, method, place / method, "--max-steps", "150", examples=examples), standalone_mode=False)
-    return {method: place / method for method in ("deepct", "deepimpact")}
+        app(train(data, method, data / method, "--max-steps", "150", examples=examples), standalone_mode=False)
+    return {method: data / method for method in ("deepct", "deepimpact")}
 
 
 def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = "") -> list[dict[str, Any]]:
@@ -90,15 +90,15 @@ def weigh(capfd: Capture, source: Path, method: str, model: Path, more: str = ""
 
 def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
     """Return the weights of words with endings in ASKED, and of other words."""
-    found: tuple[list[float], list[float]] = ([], [])
+    results: tuple[list[float], list[float]] = ([], [])
     for _, weights in texts:
         for word, weight in weights.items():
-            found[word.endswith(NEVER)].append(weight)
-    return found
+            results[word.endswith(NEVER)].append(weight)
+    return results
 
 
-def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd: Capture) -> None:
-    unseen = write_rows(place / "unseen", [{"_id": "u", "text": "sailors castleing copperal violinish wintering"}])
+def test_deepct_learns_which_words_questions_contain(data: Path, models: dict[str, Path], capfd: Capture) -> None:
+    unseen = write_rows(data / "unseen", [{"_id": "u", "text": "sailors castleing copperal violinish wintering"}])
     (row,) = weigh(capfd, unseen, "deepct", models["deepct"])
     (pieces,) = WordPieceTokenizer(str(models["deepct"]))([row["text"]])
     assert len(row["weights"]) == len(pieces.ids)
@@ -111,9 +111,9 @@ def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[s
 
 
 def test_deepimpact_learns_the_words_that_distinguish_positives(
-    place: Path, models: dict[str, Path], capfd: Capture
+    data: Path, models: dict[str, Path], capfd: Capture
 ) -> None:
-    rows = weigh(capfd, place / "corpus.jsonl", "deepimpact", models["deepimpact"])
+    rows = weigh(capfd, data / "corpus.jsonl", "deepimpact", models["deepimpact"])
     asked, never = by_ending([(row["_id"], row["impacts"]) for row in rows])
     assert np.mean(asked) > np.mean(never) + 50
     assert all(type(impact) is int and 1 <= impact <= 255 for row in rows for impact in row["impacts"].values())
@@ -131,13 +131,13 @@ def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models: 
 
 
 def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(
-    place: Path, models: dict[str, Path], capfd: Capture
+    data: Path, models: dict[str, Path], capfd: Capture
 ) -> None:
-    batches = [weigh(capfd, place / "corpus.jsonl", "deepct", models["deepct"], more)
+    batches = [weigh(capfd, data / "corpus.jsonl", "deepct", models["deepct"], more)
                for more in ("", "--set batch_tokens=1")]  # fmt: skip
     for one, other in zip(*batches, strict=True):
         assert one["weights"] == pytest.approx(other["weights"], abs=5e-5)
-    source = write_rows(place / "long.jsonl", [{"_id": "l", "text": "rivers " * 10}])
+    source = write_rows(data / "long.jsonl", [{"_id": "l", "text": "rivers " * 10}])
     (row,) = weigh(capfd, source, "deepct", models["deepct"], "--set max_length=6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
@@ -146,7 +146,7 @@ def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_
 
 
 @pytest.fixture
-def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpact:
+def id_impacts(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpact:
     """Return a DeepImpact model whose impacts are the ids of the word pieces, divided by 100."""
     settings = WeightingSettings(expand=("queries",), impact_max=10.0)
     method = DeepImpact(settings, None, str(models["deepimpact"]), "cpu")
@@ -154,19 +154,19 @@ def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpac
     return method
 
 
-def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known: DeepImpact, models) -> None:
+def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_impacts: DeepImpact, models) -> None:
     tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
     read = PassageSplitter(tokenizer, WeightingSettings(), "basic")
     passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
     (reading,) = read([passage])
-    (weights,) = known([reading])
+    (weights,) = id_impacts([reading])
     impact = {word: tokenizer([word])[0].ids[0] / 100 for word in ("planets", "rivers", "engines", "violins")}
     largest = max(impact[word] for word in ("planets", "rivers", "engines"))  # violins is of the added text alone
     assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
     expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
     assert weights == pytest.approx([value / largest for value in expected])
-    found = known.build_extra_fields(reading, weights)["impacts"]
-    assert found == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
+    actual = id_impacts.build_extra_fields(reading, weights)["impacts"]
+    assert actual == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 
 class CutOff(Exception):
@@ -174,13 +174,13 @@ class CutOff(Exception):
 
 
 def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from drtk.training.fit import DrtkTrainer
 
     schedule = ["--max-steps", "8", "--set", "save_steps=3", "--set", "log_steps=1"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    app(train(place, "deepimpact", whole, *schedule), standalone_mode=False)
+    app(train(data, "deepimpact", whole, *schedule), standalone_mode=False)
     step = DrtkTrainer.training_step
 
     def cut(self: DrtkTrainer, *given: Any, **named: Any) -> Any:
@@ -191,15 +191,15 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", cut)
         with pytest.raises(CutOff):
-            app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
+            app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
     assert not (parts / "meta.json").exists()
     with pytest.raises(DrtkError, match="use `resume` to continue"):
-        app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
-    app(train(place, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
+        app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
+    app(train(data, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
     for name in ("model.safetensors", "heads/deepimpact.safetensors"):
-        mine, theirs = load_file(whole / name), load_file(parts / name)
-        assert mine.keys() == theirs.keys()
-        assert all(bool((mine[key] == theirs[key]).all()) for key in mine), name
+        actual, theirs = load_file(whole / name), load_file(parts / name)
+        assert actual.keys() == theirs.keys()
+        assert all(bool((actual[key] == theirs[key]).all()) for key in actual), name
     assert (whole / "log.jsonl").read_text() == (parts / "log.jsonl").read_text()
     facts = [read_json(folder / "meta.json")["term_weights"] for folder in (whole, parts)]
     assert facts[0] == facts[1]
@@ -217,14 +217,14 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     ],
 )
 def test_contradictory_options_are_rejected(
-    place: Path, tmp_path: Path, method: str, more: str, message: str, capfd: Capture
+    data: Path, tmp_path: Path, method: str, more: str, message: str, capfd: Capture
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        run_command(capfd, *train(place, method, tmp_path / "m", *more.split()))
+        run_command(capfd, *train(data, method, tmp_path / "m", *more.split()))
 
 
-def test_missing_files_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
-    arguments = train(place, "deepct", tmp_path / "m")
+def test_missing_files_are_named(data: Path, tmp_path: Path, capfd: Capture) -> None:
+    arguments = train(data, "deepct", tmp_path / "m")
     for flag, message in (
         ("--corpus", "--train requires --corpus, --queries and --model"),
         ("--model", "--train requires --corpus, --queries and --model"),
@@ -234,29 +234,29 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd: Capture) ->
         with pytest.raises(UsageError, match=message):
             run_command(capfd, *arguments[:at], *arguments[at + 2 :])
     with pytest.raises(UsageError, match="--corpus and --queries require --train"):
-        weigh(capfd, place / "corpus.jsonl", "deepct", place / "model", "--corpus x --queries y")
+        weigh(capfd, data / "corpus.jsonl", "deepct", data / "model", "--corpus x --queries y")
     assert not (tmp_path / "m").exists()
 
 
-def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_bad_examples_are_named(data: Path, tmp_path: Path, capfd: Capture) -> None:
     row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
     for method, more, rows, message in (
         ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: 'q1' has no negatives"),
         ("deepct", ("--set", "batch_size=1"), [row | {"positives": ["p99"]}], r"bad\.jsonl:1: the corpus has no 'p99'"),
         ("deepct", (), [row], "1 passages do not fill one batch"),
     ):
-        write_rows(place / "bad.jsonl", rows)
+        write_rows(data / "bad.jsonl", rows)
         with pytest.raises(DrtkError, match=message):
-            run_command(capfd, *train(place, method, tmp_path / "m", *more, examples="bad.jsonl"))
+            run_command(capfd, *train(data, method, tmp_path / "m", *more, examples="bad.jsonl"))
 
 
 def test_titles_are_read_as_the_model_was_trained_to(
-    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
+    data: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
 ) -> None:
     titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
     bare = tmp_path / "bare"
     more = ("--set", "title=none", "--max-steps", "1")
-    run_command(capfd, *train(place, "deepct", bare, *more, examples="recall.jsonl"))
+    run_command(capfd, *train(data, "deepct", bare, *more, examples="recall.jsonl"))
     assert "title_weights" in weigh(capfd, titled, "deepct", models["deepct"])[0]
     assert "title_weights" not in weigh(capfd, titled, "deepct", bare)[0]
     with pytest.raises(MismatchError, match="was trained with `title=none`, got `title=join`"):
@@ -264,28 +264,28 @@ def test_titles_are_read_as_the_model_was_trained_to(
 
 
 def test_models_that_were_not_trained_to_weigh_are_rejected(
-    place: Path, models: dict[str, Path], capfd: Capture
+    data: Path, models: dict[str, Path], capfd: Capture
 ) -> None:
     with pytest.raises(MismatchError, match="not a term weighting model"):
-        weigh(capfd, place / "corpus.jsonl", "deepct", place / "model")
+        weigh(capfd, data / "corpus.jsonl", "deepct", data / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
-        weigh(capfd, place / "corpus.jsonl", "deepct", models["deepimpact"])
+        weigh(capfd, data / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
 def test_added_texts_of_a_wrong_type_are_named(
-    place: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
+    data: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
 ) -> None:
     rows = [{"_id": f"p{n}", "text": "rivers", "queries": queries} for n, queries in ((8, ["q"]), (9, 7))]
-    bad = write_rows(place / "added.jsonl", rows)
+    bad = write_rows(data / "added.jsonl", rows)
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
         weigh(capfd, bad, "deepimpact", models["deepimpact"], "--set expand=queries")
     rows = weigh(capfd, bad, "deepimpact", models["deepimpact"], "--set expand=queries --skip-bad 1")
     assert [row["_id"] for row in rows] == ["p8"]
     # In training, they are an error before the first step.
-    lines = (place / "corpus.jsonl").read_text().splitlines()
+    lines = (data / "corpus.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | {"queries": {}})
     bad = write_text(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
-    arguments = train(place, "deepimpact", tmp_path / "m", "--set", "expand=queries")
+    arguments = train(data, "deepimpact", tmp_path / "m", "--set", "expand=queries")
     arguments[arguments.index("--corpus") + 1] = str(bad)
     with pytest.raises(RecordError, match=r"bad\.jsonl:6: passage 'p2': 'queries' must be a string or a list"):
         run_command(capfd, *arguments)

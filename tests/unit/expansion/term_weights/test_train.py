@@ -104,5 +104,5 @@ def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
     assert compute_pair_terms(Given(), {"weights": weights, "in_question": asked})["pairs"].item() == pytest.approx(
         0.313262, abs=2e-6
     )
-    found = compute_recall_terms(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
-    assert found["recall"].item() == pytest.approx((0 + 1 + 1) / 3)
+    actual = compute_recall_terms(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
+    assert actual["recall"].item() == pytest.approx((0 + 1 + 1) / 3)
