@@ -56,7 +56,7 @@ def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: boo
     for name in ("prefix", "title"):
         if strict and name in overrides and name in known and overrides[name] != known[name]:
             raise MismatchError(
-                f"{folder}: was trained with `{name}` '{known[name]}'; '{overrides[name]}' contradicts it, so omit it"
+                f"{folder}: was trained with `{name}` '{known[name]}', not '{overrides[name]}'; omit it"
             )
     return GeneratorInputFormat(**known | overrides)
 

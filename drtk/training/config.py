@@ -109,7 +109,10 @@ class RetrieverConfig(TrainingConfig):
         None, "Maximum query length in tokens. [default: 32, at most the model's maximum]", at_least=3, panel=TRAINING
     )
     passage_length: int | None = option(
-        None, "Maximum passage length in tokens. [default: 144, at most the model's maximum]", at_least=3, panel=TRAINING
+        None,
+        "Maximum passage length in tokens. [default: 144, at most the model's maximum]",
+        at_least=3,
+        panel=TRAINING,
     )
     query_prompt: str | None = setting(None, "Text to put before each query. [default: the start model's prompt]")
     passage_prompt: str | None = setting(None, "Text to put before each passage. [default: the start model's prompt]")
