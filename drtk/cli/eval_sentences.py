@@ -17,7 +17,7 @@ from drtk.runtime.filter_job import FilterJob
 @filter_command("sentence evaluation", writes=("pairs_out",))
 def eval_sentences(
     systems: Annotated[
-        list[str], make_argument("[NAME=]MODEL…", "Model folders, Hub names, or files of texts with vectors.")
+        list[str], make_argument("[NAME=]MODEL…", "Model folders, Hub names, or files of sentence vectors.")
     ],
     output: Output = "-",
     *,

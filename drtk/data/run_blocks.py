@@ -301,7 +301,7 @@ class _RunBlock:
 
 
 def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_QueryLines]:
-    """Yield the queries of a block. Raises UnsupportedRunError if a query may have the same document twice."""
+    """Yield the lines of each query in a block. Raises UnsupportedRunError if duplicate documents cannot be ruled out."""
     block = _RunBlock(data)
     firsts = np.concatenate([[0], block.words.find_changes(*block.get_column(0))]).astype(np.int64)
     lasts = np.append(firsts[1:], len(block))

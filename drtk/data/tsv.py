@@ -93,7 +93,7 @@ def _parse_question(columns: list[str]) -> Row:
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError("the second column must be a list of answers, such as ['Paris']") from error
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise ValueError("the second column must be a list of strings")
+        raise ValueError("the second column must be a list of strings, such as ['Paris']")
     return {"_id": make_id("q", text), "text": text, "answers": answers}
 
 

@@ -287,7 +287,7 @@ def _judge_by_answers(
     if corpus is None:
         raise UsageError("`answers` requires `corpus` (the passage texts)")
     if any(is_stream(run.source) for run in runs):
-        raise UsageError("`answers`: runs cannot be read from stdin or a pipe; save them to files")
+        raise UsageError("with `answers`, runs are read twice and cannot come from stdin or a pipe; save them to files")
     judge = AnswerJudge(answers, corpus, settings, tracker)
     for run in runs:
         judge(run)

@@ -235,9 +235,9 @@ class Miner:
             self._add_count(name, number, group="passages")
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
-        """Record in `counts`, for each source, whether it has retrieved a judged document.
+        """Record in `counts` which sources have retrieved a judged document.
 
-        A resumed run restores `counts`, but does not read the earlier queries again.
+        It is part of `counts`, because a resumed run restores them and does not read the earlier queries again.
         """
         if self.queries.judgments is None:
             return

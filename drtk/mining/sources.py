@@ -277,8 +277,8 @@ class QueryStream:
             yield query
         if num_unjudged and not seen and self.judgments is not None:
             raise MismatchError(
-                f"{name_of(self.sources.paths[0])}: no query has judgments (runs: '{first_unjudged}', judgments: "
-                f"'{next(iter(self.judgments))}'); give the qrels of these queries"
+                f"{name_of(self.sources.paths[0])}: no query has judgments (first query id: '{first_unjudged}' in the runs, "
+                f"'{next(iter(self.judgments))}' in the qrels); give the qrels of these queries"
             )
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:

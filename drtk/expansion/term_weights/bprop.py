@@ -25,11 +25,11 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class FirstTokenAttention:
-    """Function that computes the attention of the [CLS] token in the last layer, averaged over the heads (step A).
+    """Function that computes the attention of the [CLS] token in the last layer, averaged over the heads (B-PROP, step A).
 
     Only the attention row of [CLS] is stored, not the attention of all tokens.
     room: maximum number of word pieces in an input, without special tokens
-    Raises MismatchError for a model without a first special token, or with an unsupported attention implementation.
+    Raises MismatchError if the tokenizer adds no [CLS] token, or if the attention implementation is not supported.
     """
 
     def __init__(

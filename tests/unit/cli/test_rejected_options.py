@@ -132,7 +132,7 @@ REJECTED = {  # additional options and the error message of each command
     },
     "termweight": {
         "--method nothing": "unknown term weighting method 'nothing'",
-        "--method bm25": "--train: --method bm25 is not trained",
+        "--method bm25": "--train: --method bm25 has no training",
         "--collect": "",
         "--bare": "--train writes a model; omit --bare and --with",
     },

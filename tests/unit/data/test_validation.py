@@ -170,8 +170,8 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        ("expansions", {"corpus": "x"}, "`corpus` requires `as` qrels, run or examples"),
-        ("predictions", {"leak": "x"}, "`leak` requires `as` passages, queries or examples"),
+        ("expansions", {"corpus": "x"}, "`corpus` requires `as` to be qrels, run or examples"),
+        ("predictions", {"leak": "x"}, "`leak` requires `as` to be passages, queries or examples"),
     ],
 )
 def test_contradictory_settings_are_rejected(kind: str | None, options: dict[str, str], problem: str) -> None:

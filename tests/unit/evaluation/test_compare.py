@@ -248,7 +248,7 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
         ([*BY_ANSWERS, "--measures", "nDCG@10"], "requires `qrels`"),
         ([*BY_ANSWERS, "--by", "source"], "`by=source`"),
         (BY_ANSWERS[:4], "`answers` requires `corpus`"),
-        ([word if word != "b.run" else "-" for word in BY_ANSWERS], "cannot be read from stdin"),
+        ([word if word != "b.run" else "-" for word in BY_ANSWERS], "cannot come from stdin"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "compare", *arguments)

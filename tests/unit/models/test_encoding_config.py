@@ -42,11 +42,11 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
     folder = save_with_encoding(tmp_path / "m", passage_length=20)
     for setting, message in (
         ({"pooling": "cls"}, "pooling mean, not cls"),
-        ({"max_length": 9}, "passage length 20; 9"),
-        ({"title": "segment"}, "title 'join'; 'segment'"),
-        ({"normalize": True}, "normalize False; True"),
-        ({"prompt": "x"}, "passage prompt ''; 'x'"),
-        ({"similarity": "dot"}, "similarity 'cosine'; 'dot'"),
+        ({"max_length": 9}, "passage length 20, not 9"),
+        ({"title": "segment"}, "title 'join', not 'segment'"),
+        ({"normalize": True}, "normalize False, not True"),
+        ({"prompt": "x"}, "passage prompt '', not 'x'"),
+        ({"similarity": "dot"}, "similarity 'cosine', not 'dot'"),
     ):
         with pytest.raises(MismatchError, match="was trained with " + message):
             Embedder(str(folder), role="passage", settings=EncodeSettings(**setting))
