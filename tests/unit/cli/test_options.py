@@ -10,11 +10,13 @@ import pytest
 import typer
 
 from drtk.cli.decorators import filter_command, folder_command, plain_command
-from drtk.cli.options import Folder, Output, with_settings
+from drtk.cli.options import Folder, Output, make_argument, with_settings
 from drtk.config import option
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
+
+Source = Annotated[str, make_argument("INPUT", "File to read.")]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def call(function: Any, *arguments: str) -> Any:
 
 @with_settings(Knobs, preset=True)
 @plain_command
-def walk(source: str = "-", *, settings: Knobs) -> Any:
+def walk(source: Source = "-", *, settings: Knobs) -> Any:
     """Walk."""
     return source, settings
 
@@ -70,14 +72,14 @@ def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.Capt
 
 @with_settings(Knobs)
 @filter_command("corpus", passages=True, bare=True)
-def copy(source: str = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
+def copy(source: Source = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
     """Copy."""
     job.run([{"_id": "a"}], lambda batch: [b"a\n"] * len(batch))
     return job
 
 
 @folder_command("index", resume=True)
-def gather(output: Folder, source: str = "-", *, job: FolderJob) -> FolderJob:
+def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob:
     """Gather."""
     job.begin()
     job.finish()
