@@ -42,6 +42,8 @@ def test_judged_only_removes_unjudged_documents() -> None:
     assert list(result.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
     evaluator = Evaluator({"q": {"a": -1, "b": 1}}, parse_measures("RR(judged_only=True)@10"))  # -1: not judged
     assert evaluator("run", {"q": ["a", "b"]}).overall["RR(judged_only=True)@10"] == 1.0
+    evaluator = Evaluator({"q": {"a": 0, "b": 1}}, parse_measures("RR(judged_only=True)@10"))  # 0: judged
+    assert evaluator("run", {"q": ["a", "b"]}).overall["RR(judged_only=True)@10"] == 0.5
 
 
 def test_f_measures_with_several_betas_are_separate() -> None:

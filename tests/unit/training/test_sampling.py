@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drtk.training.sampling import (
+    EpochDataset,
     derive_step_seed,
     sample_negatives,
     select_negative_window,
@@ -65,6 +66,8 @@ def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
     )
     assert first == again != next_epoch != other != first
     assert sorted(first) == list(range(50))
+    expected = [*shuffle_epoch(5, epoch=0, seed=1)[:4], *shuffle_epoch(5, epoch=1, seed=1)[:4]]  # 1 of 5 fills no batch
+    assert [*map(EpochDataset(range(5), batch=2, steps=4, seed=1).__getitem__, range(8))] == expected
 
 
 def test_seeds_of_steps_differ_by_step_rank_and_seed_and_fit_torch():
