@@ -1,4 +1,4 @@
-"""The records that commands exchange. Unknown JSON fields are kept in `extra` and written to the output of filters."""
+"""The records that commands read and write. Unknown JSON fields are kept in `extra` and copied to the output."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import GENERATION
-from drtk.expansion.config import KeepSettings
+from drtk.expansion.config import KeepQueriesSettings
 from drtk.models.config import GenerationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
@@ -16,7 +16,7 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 
 
 @with_settings(GenerationSettings, panel=GENERATION)
-@with_settings(KeepSettings, name="keeping")
+@with_settings(KeepQueriesSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def doc2query(
@@ -27,7 +27,7 @@ def doc2query(
     device: Device = "auto",
     *,
     settings: GenerationSettings,
-    keeping: KeepSettings,
+    keeping: KeepQueriesSettings,
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, make_argument, with_settings
-from drtk.expansion.config import KeepSettings
+from drtk.expansion.config import KeepQueriesSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
 
-@with_settings(KeepSettings)
+@with_settings(KeepQueriesSettings)
 @with_settings(RunnerSettings, name="running")
 @filter_command("corpus", passages=True, bare=True)
 def keep_queries(
@@ -19,7 +19,7 @@ def keep_queries(
     output: Output = "-",
     device: Device = "auto",
     *,
-    settings: KeepSettings,
+    settings: KeepQueriesSettings,
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:

@@ -71,7 +71,7 @@ def describe_parsing_error(error: Exception) -> str | None:
 
 
 def _format_hint(error: Exception, problem: str) -> str:
-    """Return a hint to use --to if the command has this option and --as was given the name of a format."""
+    """Return a hint for `--as FORMAT`: to use --to, if the command has this option."""
     from drtk.data.writers import FORMATS
 
     options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())

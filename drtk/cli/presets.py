@@ -63,7 +63,8 @@ def _check_preset(preset: Preset) -> str:
                 check()
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
-        return f"{preset.name}: valid for drtk {preset.command}"
+        renamed = "".join(f"; {old} was renamed to {new}" for old, new in preset.renamed.items())
+        return f"{preset.name}: valid for drtk {preset.command}{renamed}"
     from drtk.pretraining.assembly import check_composition
     from drtk.pretraining.parse import parse_composition
 

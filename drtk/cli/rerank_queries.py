@@ -286,6 +286,7 @@ def rerank_queries__apply(
 rerank_queries = typer.Typer(
     cls=Group,
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
+    epilog="Documentation: docs/commands/rerank-queries.md",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -170,7 +170,9 @@ def train_generator(
     corpus: Annotated[
         str | None, make_option("--corpus FILE", "Corpus with the passages of the examples or of --run.")
     ] = None,
-    queries: Annotated[str | None, make_option("--queries FILE", "Queries of the examples.")] = None,
+    queries: Annotated[
+        str | None, make_option("--queries FILE", "Query file; required if the examples contain only query ids.")
+    ] = None,
     dev: Annotated[
         str | None,
         make_option(

@@ -90,10 +90,10 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield the hits of each query that are in the corpus, and an error for each hit that is not.
+    """Yield the hits of each query, without hits that are not in the corpus; yield an error for each of these and for unknown queries.
 
     queries: the known query ids
-    depth: number of best hits per query to look up
+    depth: number of top hits per query to check
     """
     for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:

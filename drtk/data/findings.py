@@ -27,7 +27,7 @@ class DuplicateFinder:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, key: str, value: str) -> None:
-        """Add a pair."""
+        """Add the pair (key, value), such as an id and the place where it occurs."""
         self._pairs.append((key, value))
         if len(self._pairs) >= self._max_pairs:
             self._spill_to_disk()

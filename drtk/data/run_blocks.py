@@ -178,7 +178,7 @@ class _JudgedFilter:
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
         self._table[_compute_slots(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
-    def find_candidates(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    def find_candidate_rows(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Return the rows that may be judged for their query: all judged ones, and a few others with the same hash."""
         return np.flatnonzero(self._table[_compute_slots(hashes, queries)])
 
@@ -321,7 +321,7 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
     unsorted[at[firsts[at] != rises]] = True  # the score may rise from one query to the next
-    candidate_rows = judged_filter.find_candidates(hashes, of_row)
+    candidate_rows = judged_filter.find_candidate_rows(hashes, of_row)
     bounds = np.searchsorted(candidate_rows, np.append(firsts, len(block)))
     for number, name in enumerate(names):
         rows = candidate_rows[bounds[number] : bounds[number + 1]]

@@ -327,7 +327,7 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
 
 
 def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
-    """Return {name: (task before its column, average over seven tasks)}; averages with missing tasks are omitted."""
+    """Return {name: (last task, average over its seven tasks)}; averages with missing tasks are omitted."""
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
     # SentEval selects the penalty by dev accuracies (Chuang's thesis, tables 2.3 to 2.6).

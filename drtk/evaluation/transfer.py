@@ -64,7 +64,8 @@ def cross_validate(
 
 
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
-    """Evaluate TREC or MRPC: select the penalty by ten-fold cross-validation, then fit on the training data."""
+    """Evaluate the SentEval task TREC or MRPC: select the regularization strength by ten-fold cross-validation, then fit on all
+    training data."""
     splits = list(split_folds(train.classes, FOLDS, seed))
     count = _count_classes(train, test)
 

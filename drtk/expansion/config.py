@@ -13,7 +13,7 @@ from drtk.training.config import Precision, TrainingConfig
 
 
 @dataclass(frozen=True)
-class KeepSettings(ScorerSettings):
+class KeepQueriesSettings(ScorerSettings):
     """Settings of the query filter (doc2query--) of drtk keep-queries and drtk doc2query."""
 
     scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drtk.data.rows import dump
-from drtk.expansion.config import KeepSettings
+from drtk.expansion.config import KeepQueriesSettings
 from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queries
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
@@ -36,7 +36,7 @@ class PassageExpander(BatchFunction):
         device: str,
         field: str,
         bare: bool,  # positional: the arguments travel to other processes in a tuple
-        filtering: KeepSettings | None = None,
+        filtering: KeepQueriesSettings | None = None,
     ) -> None:
         self._field, self._bare, self._filtering = field, bare, filtering
         self._scorer = None if filtering is None else QueryScorer(filtering, device)

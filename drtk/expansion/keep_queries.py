@@ -15,7 +15,7 @@ import orjson
 
 from drtk.data.rows import Row, dump, parse_strings
 from drtk.errors import RecordError
-from drtk.expansion.config import KeepSettings
+from drtk.expansion.config import KeepQueriesSettings
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
@@ -68,7 +68,7 @@ def _check_scores(passage: Passage, count: int) -> None:
 class QueryScorer:
     """Cross-encoder that scores pairs of a generated query and its passage."""
 
-    def __init__(self, settings: KeepSettings, device: str) -> None:
+    def __init__(self, settings: KeepQueriesSettings, device: str) -> None:
         from drtk.models.cross_encoder import load_scorer
 
         self._scorer, self._title = load_scorer(settings.scorer, settings, device=device)
@@ -89,7 +89,7 @@ class QueryScorer:
 class QueryFilter(BatchFunction):
     """Batch function that filters queries by cross-encoder scores, which it computes or reads from the passages."""
 
-    def __init__(self, settings: KeepSettings, device: str, bare: bool) -> None:
+    def __init__(self, settings: KeepQueriesSettings, device: str, bare: bool) -> None:
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
         self._settings, self._bare = settings, bare
 
@@ -114,7 +114,7 @@ def drop_queries(
     passages: Sequence[Passage],
     queries: Sequence[Sequence[str]],
     scores: Sequence[float],
-    settings: KeepSettings,
+    settings: KeepQueriesSettings,
     *,
     bare: bool,
 ) -> BatchResult:

@@ -116,7 +116,7 @@ class ExactIndex:
         keys = keys.cpu()
         rows = [self.ids.find_rows(ranks) for ranks in extract_ranks(keys).numpy()]
         if self._full is None:
-            return [self.ids.make_ranking(*hits) for hits in zip(rows, extract_scores(keys).numpy(), strict=True)]
+            return [self.ids.make_ranking(*hits) for hits in zip(rows, unpack_scores(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _iter_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -140,7 +140,7 @@ def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     A score equal to the lowest score in `keys` is a candidate too, so that ties at rank `depth` are broken by id.
     """
     depth = keys.shape[1]
-    floor = extract_scores(keys.amin(dim=1))
+    floor = unpack_scores(keys.amin(dim=1))
     can_raise_floor = scores.shape[1] > depth
     if can_raise_floor and bool((floor == -torch.inf).any()):
         floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
@@ -169,7 +169,7 @@ def make_keys(scores: Tensor, ranks: Tensor) -> Tensor:
     return (sortable.long() << 32) | ranks
 
 
-def extract_scores(keys: Tensor) -> Tensor:
+def unpack_scores(keys: Tensor) -> Tensor:
     """Return the float32 scores of keys made by `make_keys`."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)

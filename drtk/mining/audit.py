@@ -91,9 +91,9 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 
 
 class Audit:
-    """Writer of audit rows to the file `target`; a resumed job appends to the file.
+    """Writer of the mining audit, with a row per query, to the file `target`; a resumed job appends to the file.
 
-    scratch: whether the file is deleted at the end, because only the report reads it
+    scratch: whether `target` is a temporary file for the report, which is deleted at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:

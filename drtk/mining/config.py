@@ -102,7 +102,9 @@ class MinedFilterSettings:
 class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
     """All options of mine-negatives."""
 
-    policy: str = option("msmarco", "Mining recipe: msmarco, tevatron, nq or sbert (see the page).", metavar="NAME")
+    policy: str = option(
+        "msmarco", "Mining recipe: msmarco, tevatron, nq or sbert (see docs/methods/hard-negatives.md).", metavar="NAME"
+    )
     depth: int | None = option(
         None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
     )

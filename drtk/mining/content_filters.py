@@ -174,11 +174,11 @@ class CosineFilter(ContentFilter):
 
 
 class CrossEncoderFilter(ContentFilter):
-    """Filter that measures the cross-encoder score of query and passage.
+    """Filter by the cross-encoder score of query and passage.
 
     scorer: a `models.cross_encoder.Scorer`; None uses the scores in the training examples
-    margin: minimum difference between the lowest score of a reference positive and the score of a negative
-    max_value: highest score of a negative
+    margin: a negative must score at least this much below the lowest-scoring positive
+    max_value: maximum score of a negative
     title: title format, as in `models.generator_input.format_passage`
     Raises MismatchError for a margin larger than the scorer's range, DrtkError for a missing score.
     """

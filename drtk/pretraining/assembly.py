@@ -55,7 +55,7 @@ def _check_decoder(objective: TokenObjective, decoder: DecoderSpec) -> None:
     what, kind = f"reader '{decoder.use}'", DECODERS.load(decoder.use)
     TARGETS.check(objective.target)
     if getattr(kind, "predicts_next", False) and objective.target != "all":
-        raise UsageError(f'{what} predicts the next token; set target = "all"')
+        raise UsageError(f'{what} predicts every next token; set target = "all" in the objective')
     check_options(what, kind.__init__, decoder.options)
     needs_source = getattr(kind, "needs_source", False)
     if needs_source and not objective.source:
@@ -143,7 +143,7 @@ def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
 
 
 def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
-    """Raise UsageError if a slot may exceed the maximum input length of the encoder or the generator."""
+    """Raise UsageError if a slot (model input) may be longer than the maximum input length of the encoder or the generator."""
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
     limit = min([get_max_positions(model.config) for model in models], default=10**9)

@@ -234,7 +234,9 @@ class TwoStreamDecoder(nn.Module):
 
 
 def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
-    """Return the attention mask `visible` without padding and without the token itself; all tokens attend to position 0.
+    """Return `visible` with padding and the diagonal set to False and position 0 set to True.
+
+    A token attends to position 0 (the text vector), but not to itself.
 
     visible, result: (B, L, L) bool    attention: (B, L)
     """

@@ -23,9 +23,9 @@ Sums = dict[str, Tensor]
 class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    losses: unweighted token losses by objective, scalars: sums, or means if `counts` were given
-    statistics: shares for the log, each (2,): numerator and denominator
-    vectors: vectors for contrastive losses, (batch, hidden), by `build_vector_key`
+    losses: {objective: unweighted token loss}, scalars; a mean if `counts` were given, else a sum
+    statistics: {name: (numerator, denominator)} of ratios for the log, each (2,)
+    vectors: {key from `build_vector_key`: (batch, hidden)} for contrastive losses
     """
 
     losses: Sums

@@ -179,7 +179,7 @@ def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -
 
 def _check_table(table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise UsageError(f"expected a table, got {table!r}")
+        raise UsageError(f"expected a TOML table, got {table!r}")
     return dict(table)
 
 

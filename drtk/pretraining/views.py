@@ -1,7 +1,7 @@
 """Views: functions that select a text of a corpus row, such as the passage, a span of it, or one of its queries.
 
-A view is a function (ViewInput, **options) that returns a dictionary of texts, or None for a row without such a text. The key of
-a single text is ""; a slot names one of several texts as VIEW.KEY, such as "pair.a".
+A view is a function (ViewInput, **options) that returns {key: text}, or None for a row without such a text. A view with one text has
+the key "". If it has several, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def slice_text(text: Text, begin: int, end: int) -> Text:
 
 
 def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Text:
-    """Concatenate texts, with `separator` between them (word index -1, weight 0) and without token types.
+    """Concatenate texts, with `separator` between them. Separators have word index -1 and weight 0.
 
-    The result has weights if all texts have weights.
+    The result has no token types, and has weights only if all texts have weights.
     """
     between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)

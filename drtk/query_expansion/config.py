@@ -132,7 +132,7 @@ class QueryRerankerConfig(TrainingConfig):
 
     batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float | None = option(  # type: ignore[assignment]
-        None, "Number of passes over the questions. [default: 2 for ri, 3 for rd]", at_least=0, panel=TRAINING
+        None, "Number of passes over the questions. [default: 2 for variant ri, 3 for rd]", at_least=0, panel=TRAINING
     )
     warmup: float = setting(
         10_000.0, "Warm-up steps; a value below 1 is a fraction of all steps (linear schedule only).", at_least=0
@@ -146,7 +146,7 @@ class QueryRerankerConfig(TrainingConfig):
         "official", "Input format: [SEP] between the parts (official), or 'question ? expansion' (thesis)."
     )
     max_length: int | None = option(
-        None, "Maximum input length in tokens. [default: 64 for ri, 256 for rd]", at_least=8, panel=TRAINING
+        None, "Maximum input length in tokens. [default: 64 for variant ri, 256 for rd]", at_least=8, panel=TRAINING
     )
     candidates: int = setting(50, "Number of distinct candidates per question to train on.", at_least=2)
     max_rank: int = setting(101, "Rank assigned to candidates that retrieve no answer.", at_least=2)

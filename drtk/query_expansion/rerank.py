@@ -193,7 +193,7 @@ class QuerySelector(BatchFunction):
         return top_passages
 
     def __call__(self, prepared: TokenizedLists) -> BatchResult:
-        """Return the lines of a batch, and counts of candidates and of retrieved passages."""
+        """Rerank the candidates of a batch; return the output lines, and counts of candidates and of retrieved passages."""
         lists, tokens, prepared_counts = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | prepared_counts

@@ -145,7 +145,7 @@ class MeanRank:
             )
 
     def __call__(self) -> dict[str, float]:
-        """Return {name: mean rank}."""
+        """Evaluate the query reranker; return {metric name: mean rank of the selected candidates}."""
         scores = score_tokens(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)

@@ -166,7 +166,7 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     stopped = threading.Event()
 
-    def offer(entry: tuple[bool, Any]) -> bool:
+    def enqueue(entry: tuple[bool, Any]) -> bool:
         while not stopped.is_set():
             try:
                 ready.put(entry, timeout=0.1)
@@ -178,11 +178,11 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     def produce() -> None:
         try:
             for item in items:
-                if not offer((True, item)):
+                if not enqueue((True, item)):
                     return
-            offer((False, None))
+            enqueue((False, None))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            offer((False, error))
+            enqueue((False, error))
 
     thread = threading.Thread(target=produce, name="drtk-read-ahead", daemon=True)
     thread.start()

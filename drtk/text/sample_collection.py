@@ -205,7 +205,7 @@ def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -
     files: (package, file, module)
     """
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
-    with Workers(_make_reader, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
+    with Workers(_make_docstring_parser, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
         docstrings = [item for batch in workers.map(batches) for item in batch]
     usable = _select_usable(docstrings, settings.min_words)
     usable.sort(key=lambda item: (sample_uniform("sample", item[1].name), item[1].name))
@@ -262,7 +262,7 @@ def _find_version(package: str) -> tuple[str, Path]:
     return installed.version, Path(str(installed.locate_file(records[0])))
 
 
-def _make_reader() -> Callable[[Sequence[tuple[str, Path, str]]], list[tuple[str, DocString]]]:
+def _make_docstring_parser() -> Callable[[Sequence[tuple[str, Path, str]]], list[tuple[str, DocString]]]:
     return lambda files: [(package, item) for package, path, module in files for item in parse_docstrings(path, module)]
 
 

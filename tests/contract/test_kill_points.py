@@ -18,7 +18,7 @@ from tests.contract.forkserver import DIE_AT, Forkserver
 from tests.run_commands import read_files
 
 SIGKILLED = 128 + 9
-REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|contains an interrupted run; (--|`)")
+REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|contains an interrupted run; use (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"^out\.part(\.json|/meta\.json\.part)$")  # of the main output
 

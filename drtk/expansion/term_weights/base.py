@@ -155,7 +155,7 @@ def read_statistics(
             row = _parse_line(line, place)
             if row["statistics"] != kind:
                 raise MismatchError(
-                    f"{place}: expected '{kind}' statistics, got '{row['statistics']}'; collect them with this method"
+                    f"{place}: expected '{kind}' statistics, got '{row['statistics']}'; collect them with the same `method`"
                 )
             if made_by is None:
                 made_by = row["made_by"]

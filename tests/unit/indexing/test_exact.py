@@ -7,7 +7,7 @@ import torch
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex, extract_ranks, extract_scores, make_keys
+from drtk.indexing.exact import ExactIndex, extract_ranks, make_keys, unpack_scores
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 
@@ -113,7 +113,7 @@ def test_keys_hold_score_and_rank():
     assert keys[3] == keys[4]  # -0.0 is 0.0
     assert (keys.diff() >= 0).all()
     assert make_keys(scores[6:7], torch.tensor(2**32 - 1)) < make_keys(scores[7:], torch.tensor(0))
-    assert (extract_scores(keys) == scores).all()
+    assert (unpack_scores(keys) == scores).all()
     assert (extract_ranks(keys) == 7).all()
 
 
