@@ -351,7 +351,7 @@ def _is_json_line(line: bytes) -> bool:
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:  # a question that begins with a brace, followed by answers
-        return line.rpartition(b"\t")[2].lstrip()[:1] != b"["
+        return line.rpartition(b"\t")[2].lstrip(b' "')[:1] != b"["
     return True
 
 

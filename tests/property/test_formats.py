@@ -90,6 +90,7 @@ def test_records_round_trip(kind: str, name: str, records: st.SearchStrategy[Any
 )
 @example([("{", [])], "dpr-qa")
 @example([('{"', ["a"])], "dpr-qa")
+@example([("{", ["'"])], "dpr-qa")
 def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
     queries = [Query(f"q{number}", text, tuple(answers)) for number, (text, answers) in enumerate(pairs)]
     with write_records("queries", name, queries) as path:
