@@ -41,13 +41,14 @@ def linear_cross_entropy(
 
     features: (n, E), layer inputs    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX for unlabeled tokens
     """
+    device = features.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
     if features.is_cuda and (liger_loss := _load_liger_loss()) is not None and len(features):
-        total: Tensor = liger_loss(weight, features, labels, bias)
+        # liger-kernel is slow unless all inputs have the dtype of autocast
+        total: Tensor = liger_loss(weight.to(dtype), features.to(dtype), labels, None if bias is None else bias.to(dtype))
         return total
     if chunk is None:
         chunk = max(1, _CHUNK_LOGITS // len(weight))
-    device = features.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
     with torch.autocast(device, enabled=False):
         return _LinearCrossEntropy.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 

@@ -25,7 +25,7 @@ from drtk.models.checkpoint import (
     save_pretrained_model,
 )
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
@@ -186,7 +186,8 @@ class CrossEncoderScorer:
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
         self.dtype = choose_dtype(settings.precision, self.device, model_type=config.model_type)
-        self._model = loaded.model.to(self.device, self.dtype)
+        self._model = loaded.model
+        move_model(self._model, self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizer = (
             PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 
@@ -15,9 +16,11 @@ _FLOAT16_OVERFLOWS = ("t5", "mt5", "umt5")  # model types whose activations exce
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a torch device by name; "auto" is the GPU if there is one. Raises DrtkError if it is not available."""
+    """Return a torch device by name; "auto" is a CUDA or Apple GPU, or else the CPU. Raises DrtkError if it is not available."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -35,6 +38,18 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", mode
         name = "float32" if device.type == "cpu" else "bfloat16" if model_type in _FLOAT16_OVERFLOWS else half
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and convert its weights to a dtype, in place. Rotary frequencies stay float32.
+
+    Rounded to 16 bits, the frequencies of ModernBERT, Llama and similar models give wrong angles at later positions.
+    """
+    frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
+    model.to(device, dtype)
+    for name, frequency in frequencies.items():
+        module, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(module), attribute, frequency.to(device))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

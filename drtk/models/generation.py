@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
@@ -204,7 +204,8 @@ class TextGenerator:
         if ignored:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
-        self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
+        dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
+        move_model(self._model.model, self._device, dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self.max_input_tokens = max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
 

@@ -20,7 +20,7 @@ from drtk.models.checkpoint import (
     save_encoder,
     save_module,
 )
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.lm_head import get_head_path, load_head
 from drtk.models.model_folder import read_training_entry
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
@@ -170,8 +170,8 @@ class TermWeightPredictor:
         self._device = choose_device(device)
         self._limit = weighter.count_content_tokens(max_length or weighter.max_length)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        weighter.module.to(self._device).eval()
-        weighter.module.backbone.to(choose_dtype(dtype, self._device, half="bfloat16"))  # the head stays float32
+        move_model(weighter.module.backbone, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
+        weighter.module.to(self._device).eval()  # the head stays float32
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:

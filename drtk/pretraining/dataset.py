@@ -66,6 +66,50 @@ class SlotBatch:
 Batch = dict[str, SlotBatch]
 
 
+@dataclass
+class PackedBatches:
+    """The micro-batches of a step in one tensor of bytes.
+
+    A data worker sends a file descriptor per tensor, and a copy to the GPU is fastest for one large tensor.
+
+    buffer: (bytes,) uint8    layout: a (batch number, slot, field, dtype, shape, offset in bytes) per tensor
+    """
+
+    buffer: Tensor
+    layout: list[tuple[int, str, str, torch.dtype, torch.Size, int]]
+
+    @classmethod
+    def pack(cls, batches: Sequence[Batch]) -> PackedBatches:
+        """Copy the tensors of all batches into one buffer."""
+        tensors: list[Tensor] = []
+        layout, size = [], 0
+        for number, batch in enumerate(batches):
+            for slot, values in batch.items():
+                for name, tensor in vars(values).items():
+                    if tensor is not None:
+                        layout.append((number, slot, name, tensor.dtype, tensor.shape, size))
+                        tensors.append(tensor)
+                        size += -(-tensor.nbytes // 8) * 8  # views need aligned offsets
+        buffer = torch.zeros(size, dtype=torch.uint8)
+        for tensor, (*_, offset) in zip(tensors, layout, strict=True):
+            buffer[offset : offset + tensor.nbytes] = tensor.flatten().view(torch.uint8)
+        return cls(buffer, layout)
+
+    def pin_memory(self) -> PackedBatches:
+        return PackedBatches(self.buffer.pin_memory(), self.layout)
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> PackedBatches:
+        return PackedBatches(self.buffer.to(device, non_blocking=non_blocking), self.layout)
+
+    def unpack(self) -> list[Batch]:
+        """Return the batches; their tensors are views of the buffer."""
+        fields: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(self.layout[-1][0] + 1)]
+        for number, slot, name, dtype, shape, offset in self.layout:
+            values = self.buffer[offset : offset + shape.numel() * dtype.itemsize]
+            fields[number].setdefault(slot, {})[name] = values.view(dtype).view(shape)
+        return [{slot: SlotBatch(**tensors) for slot, tensors in batch.items()} for batch in fields]
+
+
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return a copy of a batch on a device."""
     return {name: slot.map(lambda tensor: tensor.to(device, non_blocking=True)) for name, slot in batch.items()}
@@ -91,14 +135,14 @@ class PretrainingCollator:
                     self._visible[name] = float(reader.options.get("visible", 0.5))
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
-        """Return {"parts": micro-batches, longest first, "ids": the example ids of each micro-batch}."""
+        """Return {"batches": PackedBatches of the micro-batches, longest first, "ids": the example ids of each}."""
         if self.micro < len(examples):
             examples = sorted(
                 examples, key=lambda example: sum(len(slot.input_ids) for slot in example.slots.values()), reverse=True
             )
         groups = [examples[start : start + self.micro] for start in range(0, len(examples), self.micro)]
         return {
-            "parts": [self.collate(group) for group in groups],
+            "batches": PackedBatches.pack([self.collate(group) for group in groups]),
             "ids": [[str(example.key[-1]) for example in group] for group in groups],
         }
 

@@ -19,7 +19,7 @@ from drtk.models.lm_head import get_head_path, save_lm_head
 from drtk.models.model_folder import EncodingConfig
 from drtk.pretraining.assembly import MODULES_FILE
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import Batch, PretrainingCollator, PretrainingData, to_device
+from drtk.pretraining.dataset import Batch, PretrainingCollator, PretrainingData
 from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
 from drtk.pretraining.network import (
     PretrainingNetwork,
@@ -71,14 +71,17 @@ class Pretrainer(DrtkTrainer):
         """Run one training step, and return the weighted sum of the losses for the log, a scalar."""
         model.train()
         network: PretrainingNetwork = self.accelerator.unwrap_model(model)
-        total = self._step(model, network, [*zip(inputs["parts"], inputs["ids"], strict=True)])
+        total = self._step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
         self._num_terms_steps += 1
         return total
 
     def _step(
-        self, model: nn.Module, network: PretrainingNetwork, split: Sequence[tuple[Batch, Sequence[str]]]
+        self,
+        model: nn.Module,
+        network: PretrainingNetwork,
+        parts: Sequence[Batch],
+        ids_of_parts: Sequence[Sequence[str]],
     ) -> Tensor:
-        parts = [to_device(part, self.args.device) for part, _ in split]
         counts_of_parts = [network.count_labels(part) for part in parts]
         counts = {
             name: all_reduce_sum(torch.stack([counts_of_part[name] for counts_of_part in counts_of_parts]).sum())
@@ -90,7 +93,7 @@ class Pretrainer(DrtkTrainer):
             gradients, contrastive = self._cache_gradients(model, network, parts)
         total = torch.zeros((), device=self.args.device)
         start = 0
-        for number, (part, (_, ids)) in enumerate(zip(parts, split, strict=True)):
+        for number, (part, ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
             is_last = number == len(parts) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():

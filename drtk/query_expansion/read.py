@@ -16,7 +16,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.device import choose_device, choose_dtype
+from drtk.models.device import choose_device, choose_dtype, move_model
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
@@ -173,7 +173,7 @@ class AnswerReader(BatchFunction):
             raise MismatchError(f"{model}: is a decoder-only model; give an encoder-decoder such as T5")
         on_cpu = self._device.type == "cpu"
         self._dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
-        self._reader.model.to(self._device, self._dtype)
+        move_model(self._reader.model, self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoder_budget = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
         self._room = min(settings.max_length, self._reader.max_length)

@@ -20,7 +20,7 @@ from drtk.data.readers import read_passages, read_queries
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
@@ -94,7 +94,7 @@ class Embedder:
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
-        encoder.backbone.to(self.dtype)
+        move_model(encoder.backbone, self.device, self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 

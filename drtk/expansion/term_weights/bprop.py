@@ -16,7 +16,7 @@ from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
 from drtk.models.checkpoint import load_encoder
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.model_folder import locate
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
@@ -47,7 +47,7 @@ class FirstTokenAttention:
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
         self._row = _watch_last_layer(self._model, folder)
-        self._model.to(self._device, choose_dtype(dtype, self._device, half="bfloat16"))
+        move_model(self._model, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
 
     @torch.inference_mode()
     def __call__(

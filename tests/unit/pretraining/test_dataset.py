@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -73,7 +75,7 @@ def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles)
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
         )
-        return [each["parts"][0] for each in loader]
+        return [step["batches"].unpack()[0] for step in loader]
 
     torch.manual_seed(0)
     alone = batches(0)
@@ -84,6 +86,26 @@ def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles)
             for item, value in vars(slot).items():
                 actual = getattr(two[name], item)
                 assert (value is None and actual is None) or torch.equal(value, actual), (name, item)
+
+
+def test_a_step_of_many_micro_batches_needs_few_file_descriptors(files: PretrainingFiles):
+    """Data workers send each tensor through a file descriptor; a step of cotmae in 24 micro-batches has hundreds of tensors."""
+    stage = files.prepare("cotmae", batch_size=24, max_steps=4)
+    loader = DataLoader(
+        stage.rows,
+        batch_size=24,
+        sampler=SequentialSampler(stage.rows),
+        collate_fn=stage.data.build_collator(1),
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 64, limits[1]))
+    try:
+        steps = [step["batches"].unpack() for step in loader]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [len(batches) for batches in steps] == [24] * 4
 
 
 def test_visibility_matrices_do_not_depend_on_the_micro_batch(files: PretrainingFiles):

@@ -64,7 +64,7 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
     """Compute a step without gradient caching: all micro-batches with their seeds, then the contrastive losses."""
     network = stage.network
     network.zero_grad()
-    parts = stage.data.build_collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
+    parts = stage.data.build_collator(micro)(stage.get_examples(*EXAMPLES))["batches"].unpack()
     assert len(parts) == 3
     counts = {name: sum(network.count_labels(part)[name] for part in parts) for name in network.count_labels(parts[0])}
     sums, vectors, present = [], [], []
@@ -110,8 +110,9 @@ def test_micro_batches_are_weighted_by_their_labels(files: PretrainingFiles, tmp
     one = numbers[0]
     assert int(stage.get_examples(one)[0].slots["passage"].masked.sum()) == 1
     inputs = stage.data.build_collator(1)(stage.get_examples(three, one))
-    assert len(inputs["parts"]) == 2
-    for part in inputs["parts"]:  # so that the head can say the same of all
+    parts = inputs["batches"].unpack()  # views: changes are seen by the training step
+    assert len(parts) == 2
+    for part in parts:  # so that the head can say the same of all
         part["passage"].original_ids[part["passage"].masked] = 10
     set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
     assert float(trainer.training_step(stage.network, inputs)) == pytest.approx(1.75, abs=1e-5)
