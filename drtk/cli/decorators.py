@@ -16,14 +16,14 @@ from drtk.cli.options import (
     record_arguments,
     set_signature,
 )
-from drtk.config import CONTROL, INPUT, check_integer
+from drtk.config import CONTROL, HARDWARE, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import check_outputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
-from drtk.runtime.sharding import WHOLE_INPUT, parse_shard
+from drtk.runtime.sharding import WHOLE_INPUT, parse_shard, start_torchrun
 from drtk.runtime.streams import STANDARD
 
 
@@ -40,6 +40,9 @@ def _declare_common(
         bool, make_option("--bare", "Write only ids and the fields this command adds.", panel=INPUT)
     ] = False,
     shard: Annotated[str, make_option("--shard I/N", "Process only shard I of N, such as 1/4.", panel=CONTROL)] = "1/1",
+    gpus: Annotated[
+        int, make_option("--gpus N", "Number of GPUs; several run under torchrun.", panel=HARDWARE, min=1)
+    ] = 1,
     quiet: Annotated[bool, make_option("--quiet -q", "Print warnings and errors only.", panel=CONTROL)] = False,
     verbose: Annotated[
         bool, make_option("--verbose -v", "Print details, and tracebacks of errors.", panel=CONTROL)
@@ -52,7 +55,7 @@ _COMMON_OPTIONS = get_parameters(_declare_common)
 TRAINING_MAY_DIFFER = ("learning_rate", "precision", "gradient_checkpointing", "log_steps", "save_steps")
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
-    *("runner", "ray_workers", "ray_address"),
+    *("runner", "ray_workers", "ray_address", "gpus"),
 }
 
 
@@ -123,6 +126,8 @@ def folder_command(
     A command with a parameter `dry_run` writes nothing if it is set, and needs no output.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
+    if resume and kind == "model":  # a training
+        flags.append("gpus")
 
     def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
         return _make_folder_job(name, kind, output, settings | extra_settings(settings), given, may_differ)
@@ -168,6 +173,8 @@ def _add_common_options(
         for option, value in given.items():
             check_integer("--" + option.replace("_", "-"), value)
         common = {flag: given.pop(flag) for flag in flags}
+        if common.get("gpus", 1) > 1 and not given.get("dry_run"):
+            start_torchrun(common["gpus"])
         if make_job is None:
             return _run_command(function, *args, **given)
         settings = {key: value for key, value in record_arguments(given | common).items() if key not in _NOT_RECORDED}

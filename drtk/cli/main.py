@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import re
+import resource
 import signal
 import sys
 import traceback
@@ -203,6 +204,7 @@ def run() -> None:
     """Run a command. Exit status: 0 success, 1 error, 2 usage error, 130 interrupted, 141 output closed."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     _prepare_streams()
+    _raise_file_limit()
     with _record_interrupts() as interrupts:
         try:
             _check_arguments()
@@ -254,6 +256,13 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
         traceback.print_exception(error)
     _print_error(message)
     return status
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system does: data workers and large indexes need more than the usual 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS rejects "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _ClosedStdout(io.TextIOBase):

@@ -109,7 +109,7 @@ def pretrain(
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
-    from drtk.models.device import AttentionBackend, choose_device
+    from drtk.models.device import AttentionBackend
     from drtk.pretraining.assembly import (
         build_network,
         check_composition,
@@ -122,13 +122,13 @@ def pretrain(
     from drtk.pretraining.trainer import pretrain as train
     from drtk.runtime.manifest import find_inputs
     from drtk.text.token_dataset import TokenCorpus
-    from drtk.training.arguments import check_reporting, resolve_precision, trains_on_gpu
+    from drtk.training.arguments import check_reporting, choose_training_device, resolve_precision
 
     fields = check_composition(plan, place=place)
     check_reporting(settings.report_to)
-    on_gpu = trains_on_gpu(device)
-    half = resolve_precision(settings.precision, on_gpu=on_gpu) != "float32"
-    attention = AttentionBackend(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
+    chosen = choose_training_device(device)
+    half = resolve_precision(settings.precision, chosen) != "float32"
+    attention = AttentionBackend(settings.attention, chosen, half)
     attention.check()
     network, tokenizer = build_network(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)

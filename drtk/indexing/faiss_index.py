@@ -21,7 +21,7 @@ from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, Vectors, rescore
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, log, log_detail, warn
+from drtk.runtime.progress import Progress, log, warn
 
 try:
     import faiss
@@ -65,7 +65,8 @@ class FaissIndex:
             raise UsageError(
                 f"index type {kind}: {count:,} vectors are too few to train {clusters.nlist:,} clusters; use fewer clusters"
             )
-        _copy_to_gpu(index, settings.device)
+        if settings.device != "auto":
+            _copy_to_gpu(index, settings.device)
 
     @classmethod
     def build(
@@ -90,16 +91,14 @@ class FaissIndex:
         graph = _as_hnsw(index)
         if graph is not None:
             graph.hnsw.efConstruction = settings.ef_construction
-        on_gpu = _copy_to_gpu(index, settings.device)
-        index = index if on_gpu is None else on_gpu
+        if not index.is_trained:
+            index = _build_on_gpu(index, vectors, settings, factory, progress)
         if not index.is_trained:
             _train(index, vectors, settings, factory)
-        for _, block in vectors.iter_blocks():
-            index.add(block)
-            if progress is not None:
-                progress.add(len(block))
+        if not index.ntotal:
+            _add_vectors(index, vectors, progress)
         try:
-            faiss.write_index(index if on_gpu is None else faiss.index_gpu_to_cpu(index), str(folder / INDEX_FILE))
+            faiss.write_index(index, str(folder / INDEX_FILE))
         except RuntimeError as error:
             raise DrtkError(f"{folder / INDEX_FILE}: cannot be written: {_shorten_message(error)}") from error
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
@@ -257,6 +256,42 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
         ) from error
 
 
+def _add_vectors(index: Any, vectors: Vectors, progress: Progress | None) -> None:
+    for _, block in vectors.iter_blocks():
+        index.add(block)
+        if progress is not None:
+            progress.add(len(block))
+
+
+def _build_on_gpu(
+    index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str, progress: Progress | None
+) -> Any:
+    """Train and fill a copy of `index` on the GPU, and return it as a CPU index.
+
+    Without a GPU, return `index`. If GPU memory is too small, warn and return an index without vectors, trained if possible.
+    Raises DrtkError if it is too small for an explicit `device`.
+    """
+    on_gpu = _copy_to_gpu(index, settings.device)
+    if on_gpu is None:
+        return index
+    try:
+        _train(on_gpu, vectors, settings, factory)
+        index = faiss.index_gpu_to_cpu(on_gpu)
+        _add_vectors(on_gpu, vectors, progress)
+        return faiss.index_gpu_to_cpu(on_gpu)
+    except (RuntimeError, DrtkError) as error:
+        if "out of memory" not in str(error):
+            raise
+        if settings.device != "auto":
+            raise DrtkError(
+                f"index type {factory}: out of memory on `device={settings.device}`; use `device=cpu`"
+            ) from error
+        warn(f"index type {factory}: out of GPU memory; building the index on the CPU")
+        if progress is not None:
+            progress.add(-on_gpu.ntotal)
+        return index
+
+
 def _as_hnsw(index: Any) -> Any:
     """Return the index as a faiss.IndexHNSW; None for other index types."""
     concrete = faiss.downcast_index(index)
@@ -287,7 +322,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
             raise UsageError(
                 f"`device={device}`: not supported by faiss for this index; use `device=cpu` ({_shorten_message(error)})"
             ) from error
-        log_detail(f"the index stays on the CPU: {_shorten_message(error)}")
+        warn(f"the GPU cannot hold the index; searching on the CPU ({_shorten_message(error)})")
         return None
 
 

@@ -45,7 +45,9 @@ def linear_cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
     if features.is_cuda and (liger_loss := _load_liger_loss()) is not None and len(features):
         # liger-kernel is slow unless all inputs have the dtype of autocast
-        total: Tensor = liger_loss(weight.to(dtype), features.to(dtype), labels, None if bias is None else bias.to(dtype))
+        total: Tensor = liger_loss(
+            weight.to(dtype), features.to(dtype), labels, None if bias is None else bias.to(dtype)
+        )
         return total
     if chunk is None:
         chunk = max(1, _CHUNK_LOGITS // len(weight))

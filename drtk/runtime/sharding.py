@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -24,6 +26,30 @@ def ignore_torchrun() -> None:
     """Remove torchrun's variables, for a command that runs in a single process."""
     for name in (*_RANK_VARIABLES, *_ADDRESS_VARIABLES):
         os.environ.pop(name, None)
+
+
+def start_torchrun(num_gpus: int) -> None:
+    """Run this command again with a process per GPU, under torchrun, and exit; return only in such a process.
+
+    Raises UsageError if there are fewer GPUs, or if the command reads stdin.
+    """
+    if is_distributed():
+        return
+    import torch
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    available = torch.cuda.device_count()
+    if num_gpus > available:
+        raise UsageError(f"`gpus` {num_gpus}: {available} CUDA GPUs are available; use fewer")
+    if "-" in sys.argv[1:]:
+        raise UsageError("`gpus`: several processes cannot share stdin; give a file")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
+    try:
+        run(parse_args(["--standalone", "--nproc-per-node", str(num_gpus), "-m", "drtk", *sys.argv[1:]]))
+    except ChildFailedError as error:
+        raise SystemExit(error.get_first_failure()[1].exitcode) from error
+    raise SystemExit(0)
 
 
 def get_world_size() -> int:

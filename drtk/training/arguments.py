@@ -16,6 +16,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+from drtk.models.device import choose_device
 from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
 from drtk.training.distributed import get_world_size
@@ -80,20 +81,20 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def trains_on_gpu(device: str) -> bool:
-    """Return whether to train on a GPU. Raises UsageError for an unsupported device, DrtkError if there is no GPU."""
-    check_device(device)
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    if device == "cuda" and not on_gpu:
-        raise DrtkError("`device` cuda: not available; use auto or cpu")
-    return on_gpu
+def choose_training_device(name: str) -> torch.device:
+    """Return the device to train on. Raises UsageError for an unsupported device, DrtkError if it is not available."""
+    check_device(name)
+    device = choose_device("auto")
+    if name not in ("auto", "cpu", device.type):
+        raise DrtkError(f"`device` {name}: not available; use auto or cpu")
+    return torch.device("cpu") if name == "cpu" else device
 
 
-def resolve_precision(name: str, *, on_gpu: bool) -> str:
-    """Return the compute dtype by name; "auto" is bfloat16 on a GPU that supports it, else float32."""
+def resolve_precision(name: str, device: torch.device) -> str:
+    """Return the compute dtype by name; "auto" is bfloat16 on a CUDA GPU that supports it, else float32."""
     if name != "auto":
         return name
-    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
 
 
 def build_training_arguments(
@@ -117,8 +118,8 @@ def build_training_arguments(
     defaults: KEY=VALUE strings, which `config.trainer` overrides
     Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a tracker that is not installed.
     """
-    on_gpu, steps = trains_on_gpu(device), schedule.steps
-    precision = resolve_precision(config.precision, on_gpu=on_gpu)
+    chosen, steps = choose_training_device(device), schedule.steps
+    precision = resolve_precision(config.precision, chosen)
     learning_rate = config.learning_rate if learning_rate is None else learning_rate
     warmup = config.warmup if warmup is None else warmup
     warmup_steps = round(warmup * steps) if warmup < 1 else round(warmup)
@@ -137,7 +138,7 @@ def build_training_arguments(
         "optim": "adamw_torch_fused" if getattr(config, "fused", True) else "adamw_torch",
         "lr_scheduler_type": "constant_with_warmup" if lr_schedule == "constant" and warmup else lr_schedule,
         "seed": seed,
-        "use_cpu": not on_gpu,
+        "use_cpu": chosen.type == "cpu",
         "bf16": precision == "bfloat16",
         "fp16": precision == "float16",
         "logging_steps": config.log_steps,
@@ -152,8 +153,8 @@ def build_training_arguments(
         "report_to": [*getattr(config, "report_to", ())] or "none",
         "run_name": folder.name.removesuffix(".part"),  # the output folder is called OUT.part until it is complete
         "ddp_find_unused_parameters": False,
-        "dataloader_num_workers": 2 if on_gpu else 0,
-        "dataloader_pin_memory": on_gpu,
+        "dataloader_num_workers": 2 if chosen.type == "cuda" else 0,
+        "dataloader_pin_memory": chosen.type == "cuda",
     }
     values |= parse_trainer_items([*defaults, *config.trainer])
     loggers = values["report_to"]
@@ -162,7 +163,10 @@ def build_training_arguments(
         arguments = TrainingArguments(**values)
     except (ValueError, TypeError, ImportError) as error:
         raise UsageError(f"`trainer`: {str(error).splitlines()[0]}") from error
-    if arguments.n_gpu > 1:  # no DataParallel; use torchrun for several GPUs
+    if arguments.n_gpu > 1:  # no DataParallel
+        warn(
+            f"training uses one of {arguments.n_gpu} GPUs; use `gpus` {arguments.n_gpu}, or CUDA_VISIBLE_DEVICES to choose one"
+        )
         arguments._n_gpu = 1
     return arguments
 

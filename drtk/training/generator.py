@@ -73,13 +73,13 @@ class GenerationEvaluator:
     def _compute_loss(self) -> float:
         """Return the mean cross-entropy over the tokens of all targets, without label smoothing."""
         device = next(self._generator.model.parameters()).device
-        total = torch.zeros(2, dtype=torch.float64, device=device)
+        loss, tokens = 0.0, 0
         for pairs in self._iter_batches():
             batch = {name: value.to(device) for name, value in self._collate(pairs).items()}
-            loss = cross_entropy_sum(compute_logits(self._generator.model, batch), batch["labels"])
-            total += torch.stack([loss.double(), (batch["labels"] != IGNORE_INDEX).sum().double()])
-        loss, tokens = all_reduce_sum(total).tolist()
-        return loss / tokens
+            loss += cross_entropy_sum(compute_logits(self._generator.model, batch), batch["labels"]).item()
+            tokens += int((batch["labels"] != IGNORE_INDEX).sum())
+        losses, counts = zip(*gather_items([(loss, tokens)]), strict=True)
+        return sum(losses) / sum(counts)
 
     def _generate(self) -> list[str]:
         """Return a generated text for each held-out pair, gathered from all processes."""

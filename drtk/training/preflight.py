@@ -81,5 +81,5 @@ def check_trainer_items(items: Sequence[str]) -> None:
 
 def check_device(device: str) -> None:
     """Raise UsageError for a device that training does not support."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"`device` {device}: use auto, cpu or cuda; select GPUs with CUDA_VISIBLE_DEVICES")
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise UsageError(f"`device` {device}: use auto, cpu, cuda or mps; select GPUs with CUDA_VISIBLE_DEVICES")

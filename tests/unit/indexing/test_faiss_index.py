@@ -146,6 +146,53 @@ def test_a_damaged_index_ids_of_another_and_a_full_disk_are_errors(tmp_path):
         FaissIndex.build(Vectors(read_shards(str(tmp_path / "v-flat"))), folder, DenseIndexSettings())
 
 
+def use_small_gpu(monkeypatch, capacity):
+    """Replace copies on the GPU by indexes on the CPU that run out of memory above `capacity` vectors."""
+
+    def copy_to_gpu(index, _device):
+        copy = faiss.clone_index(index)
+        add = copy.add
+
+        def add_if_it_fits(block):
+            if copy.ntotal + len(block) > capacity:
+                raise RuntimeError("Error in allocMemory: alloc fail (cudaMalloc error out of memory [2])")
+            add(block)
+
+        copy.add = add_if_it_fits
+        return copy
+
+    monkeypatch.setattr("drtk.indexing.faiss_index._copy_to_gpu", copy_to_gpu)
+    monkeypatch.setattr(faiss, "index_gpu_to_cpu", faiss.clone_index, raising=False)
+
+
+@pytest.mark.parametrize("capacity", [100, 10_000])
+def test_an_index_larger_than_the_gpu_is_built_on_the_cpu(capacity, tmp_path, monkeypatch, caplog):
+    build(tmp_path / "cpu", VECTORS, "ivf4")
+    use_small_gpu(monkeypatch, capacity)
+    build(tmp_path / "gpu", VECTORS, "ivf4")
+    one, other = ((tmp_path / name / "index-ivf4" / "index.faiss").read_bytes() for name in ("cpu", "gpu"))
+    assert one == other
+    assert ("out of GPU memory; building the index on the CPU" in caplog.text) == (capacity == 100)
+    if capacity == 100:
+        with pytest.raises(DrtkError, match="IVF4,Flat: out of memory on `device=cuda`; use `device=cpu`"):
+            build(tmp_path / "cuda", VECTORS, "ivf4", index=DenseIndexSettings(device="cuda"))
+
+
+def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("Error in allocMemory: out of memory")
+
+    build(tmp_path, VECTORS, "flat")
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", fail, raising=False)
+    index = FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings())
+    assert "the GPU cannot hold the index; searching on the CPU" in caplog.text
+    assert len(index.search(QUERIES, 3)) == len(QUERIES)
+    with pytest.raises(DrtkError, match="`device=cuda`: not supported by faiss for this index"):
+        FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device="cuda"))
+
+
 @pytest.mark.gpu
 def test_faiss_on_a_gpu_finds_what_it_finds_on_the_cpu(tmp_path):
     build(tmp_path, VECTORS, "flat")

@@ -97,6 +97,7 @@ def test_a_step_of_many_micro_batches_needs_few_file_descriptors(files: Pretrain
         sampler=SequentialSampler(stage.rows),
         collate_fn=stage.data.build_collator(1),
         num_workers=2,
+        timeout=300,  # without it, a worker that cannot open a file would block the loader forever
         multiprocessing_context="fork",
     )
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -10,7 +12,15 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, parse_shard, sample_evenly, select_shard
+from drtk.runtime.sharding import (
+    get_rank,
+    get_world_size,
+    is_distributed,
+    parse_shard,
+    sample_evenly,
+    select_shard,
+    start_torchrun,
+)
 from tests.run_commands import make_torchrun_variables
 
 
@@ -85,3 +95,26 @@ def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     copy(tmp_path / "out", 20, resume=True)
     # batches of 2: the second of three begins at 2, 8 and 14
     assert (tmp_path / "out").read_text().split() == ["2", "3", "8", "9", "14", "15"]
+
+
+def test_gpus_starts_the_command_again_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[tuple[str, list[str]]] = []
+
+    def launch(options: argparse.Namespace) -> None:
+        launches.append((options.nproc_per_node, [options.training_script, *options.training_script_args]))
+
+    monkeypatch.setattr("torch.distributed.run.run", launch)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(sys, "argv", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])
+    with pytest.raises(SystemExit):
+        start_torchrun(2)
+    assert launches == [("2", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])]
+    with pytest.raises(UsageError, match="`gpus` 3: 2 CUDA GPUs are available; use fewer"):
+        start_torchrun(3)
+    monkeypatch.setattr(sys, "argv", ["drtk", "train-retriever", "-", "--gpus", "2"])
+    with pytest.raises(UsageError, match="several processes cannot share stdin"):
+        start_torchrun(2)
+    for name, value in make_torchrun_variables(rank=0, processes=2).items():
+        monkeypatch.setenv(name, value)
+    start_torchrun(2)  # in a process of torchrun
+    assert len(launches) == 1

@@ -35,7 +35,7 @@ def test_values_are_parsed_as_json():
         ({"trainer": ("learning_rate=1",)}, "learning_rate: use `learning_rate`"),
         ({"trainer": ("gradient_accumulation_steps=2",)}, r"cannot be set \(the loss needs the whole batch"),
         ({"trainer": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
-        ({"device": "cuda:1"}, "`device` cuda:1: use auto, cpu or cuda"),
+        ({"device": "cuda:1"}, "`device` cuda:1: use auto, cpu, cuda or mps"),
     ],
 )
 def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: str):
@@ -50,6 +50,12 @@ def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     arguments.check_reporting(["none"])
     with pytest.raises(UsageError, match=r"`report_to`: unknown 'tensorbord'; choose from .*tensorboard"):
         arguments.check_reporting(["tensorbord"])
+
+
+def test_unused_gpus_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 8))
+    assert make_arguments(tmp_path)._n_gpu == 1
+    assert "training uses one of 8 GPUs; use `gpus` 8" in caplog.text
 
 
 def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
