@@ -118,13 +118,15 @@ def _train_folds(
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
-    def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
+    def finish(target: Path, start: StartModel, statistics: Mapping[str, Any]) -> None:
         if get_rank() == 0:
             # The folder can be used alone as a generator, so it records its own questions.
-            write_question_record(target, (query for query in pairs.all_questions if folds[query.id] != facts["fold"]))
-            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(begun, settings)
-            counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
-            manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
+            write_question_record(
+                target, (query for query in pairs.all_questions if folds[query.id] != statistics["fold"])
+            )
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(start, settings)
+            counts = {name: value for name, value in statistics.items() if name not in ("best", "fold")}
+            manifest |= {"best": statistics.get("best"), "fold": statistics["fold"]}
             write_manifest(
                 target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
             )

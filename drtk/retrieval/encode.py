@@ -30,7 +30,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
-from drtk.runtime.streams import count_lines, digest_file, name_of
+from drtk.runtime.streams import count_lines, digest_file, get_source_name
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
@@ -178,7 +178,7 @@ def encode_corpus(
     role: Role = "passage",
     part: InputShard = WHOLE_INPUT,
     device: str = "auto",
-    running: RunnerSettings | None = None,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Encode a corpus, or with role "query" a file of queries, and write the vectors to the folder of `job`.
 
@@ -186,9 +186,9 @@ def encode_corpus(
     Raises MismatchError if `dimensions` exceeds the dimension of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
-    running = running or RunnerSettings()
+    runner_settings = runner_settings or RunnerSettings()
     entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is detected
-    embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
+    embedder = Embedder(model, role=role, settings=settings, device=device, weights=runner_settings.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
@@ -208,10 +208,17 @@ def encode_corpus(
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     total = count_lines(source, shards=part[1])
     encode_records(
-        records, embedder, writer, running=running, part=part, unit=unit, total=total, empty_texts=empty_texts
+        records,
+        embedder,
+        writer,
+        runner_settings=runner_settings,
+        part=part,
+        unit=unit,
+        total=total,
+        empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(name_of(source), unit)
+    empty_texts.warn(get_source_name(source), unit)
     job.tracker.inputs.append(entry)
     job.finish(
         encoder=identity,
@@ -242,7 +249,7 @@ def encode_records(
     embedder: Embedder,
     writer: ShardWriter,
     *,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
@@ -278,7 +285,9 @@ def encode_records(
 
     with (
         Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(map_batches(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
+        closing(
+            map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
+        ) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

@@ -309,7 +309,11 @@ def create_chunk_task(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
+    documents: Iterable[Passage],
+    settings: ChunkSettings,
+    job: FilterJob,
+    *,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Chunk documents and write their passages to the output of `job`, in order.
 
@@ -319,8 +323,8 @@ def chunk_corpus(
     """
     job.record(settings)
     check_settings(settings)
-    running = running or RunnerSettings()
-    if running.runner != "local" and settings.num_workers:
+    runner_settings = runner_settings or RunnerSettings()
+    if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
@@ -337,13 +341,13 @@ def chunk_corpus(
         chain(head, stream),
         job,
         ChunkFunction,
-        count if running.runner == "local" else 1,
+        count if runner_settings.runner == "local" else 1,
         settings,
         cap,
         model,
         tokenizer,
         job.bare,
-        running=running,
+        runner_settings=runner_settings,
         batch_size=BATCH_SIZE,
         unit="documents",
         gpu=False,
