@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def _index_passages(
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index
     if first is None:
         raise DrtkError(f"{name_of(sources[0])}: contains no passages; check the corpus")
-    with Progress("index", total=count_lines(sources[0]), unit="passages") as progress:
+    get_share = partial(job.tracker.get_share_read, sources[0])
+    with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
     get_versions = getattr(engine, "get_versions", None)

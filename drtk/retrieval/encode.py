@@ -208,7 +208,15 @@ def encode_corpus(
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     total = count_lines(source, shards=part[1])
     encode_records(
-        records, embedder, writer, running=running, part=part, unit=unit, total=total, empty_texts=empty_texts
+        records,
+        embedder,
+        writer,
+        running=running,
+        part=part,
+        unit=unit,
+        total=total,
+        get_share_read=lambda: job.tracker.get_share_read(source),
+        empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
@@ -246,12 +254,13 @@ def encode_records(
     part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
+    get_share_read: Callable[[], float | None] = lambda: None,
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
-    total: number of records, for the progress bar
+    total: number of records, for the progress bar; if unknown, it is estimated from the share of the input that was read
     empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """
@@ -261,10 +270,17 @@ def encode_records(
         stream = empty_texts.count_records(stream)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
     reported = 0  # records of the current shard
+    num_read = 0
+
+    def get_share() -> float | None:
+        share = get_share_read()
+        return share and share * progress.done / num_read  # a whole shard is read before it is encoded
 
     def iter_missing_shards() -> Iterator[list[Any]]:
+        nonlocal num_read
         number = 0
         while shard := list(islice(stream, size)):
+            num_read += len(shard)
             digest = digest_records(shard)
             if not writer.is_finished(number, digest):
                 pending.append(([record.id for record in shard], digest))
@@ -277,7 +293,7 @@ def encode_records(
         progress.add(count)
 
     with (
-        Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
+        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
         closing(map_batches(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:

@@ -382,12 +382,11 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         left -= len(data)
     model = train_model(texts, settings.language)
     if head:
-        reason = (
-            "for `save_punkt`" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
-        )
+        hint = "" if settings.save_punkt else "; to use nltk's model instead, run python -m nltk.downloader punkt_tab"
         log(
-            f"{reason}: trained Punkt on the first {-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
-            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
+            "sentence boundaries: Punkt trained on the first "
+            f"{-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
+            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations){hint}"
         )
     if settings.save_punkt:
         save_model(model, settings.save_punkt, replace=job.force)
