@@ -64,7 +64,7 @@ class Embedder:
         loaded = self._load_model(weights=load_weights)
         self.encoding = loaded.encoding
         self._tokenize = loaded.get_tokenizer(role)
-        self._prompt_length = loaded.prompt_length(role)
+        self._prompt_length = loaded.count_prompt_tokens(role)
         self.dimension = loaded.encoder.dimension
         self.normalized = self.encoding.normalize
         self.similarity = self.encoding.similarity or "dot"

@@ -182,9 +182,9 @@ class RunReranker(_CrossEncoderFunction):
         records, pairs = batch
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
-            scores, vectors = self._scorer.scores_and_vectors(pairs)
+            scores, vectors = self._scorer.compute_scores_and_vectors(pairs)
         else:
-            scores = self._scorer.scores(pairs)
+            scores = self._scorer.compute_scores(pairs)
         lines: list[bytes] = []
         start = 0
         for record in records:
@@ -204,7 +204,7 @@ class ExampleScorer(_CrossEncoderFunction):
 
     def __call__(self, batch: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
         records, pairs = batch
-        scores = _to_decimals(self._scorer.scores(pairs))
+        scores = _to_decimals(self._scorer.compute_scores(pairs))
         lines, start = [], 0
         for record in records:
             split, end = start + len(record.example.positives), start + len(record.texts)
