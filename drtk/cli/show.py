@@ -76,7 +76,7 @@ def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
     yield f"{recipe.get('name', 'of no name')}{summary}"
     try:
-        plan = parse_composition(apply_changes(recipe, changes), "recipe").without(dropped)
+        plan = parse_composition(apply_changes(recipe, changes), "recipe").drop_objectives(dropped)
     except DrtkError:
         return
     for name, slot in plan.slots.items():

@@ -29,7 +29,7 @@ _TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "
 
 
 def parse_row(line: bytes) -> Row:
-    """Parse the JSON object on a line. Raises ValueError with the problem."""
+    """Parse the JSON object on a line. Raises ValueError for any other line."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -52,7 +52,7 @@ def is_array(head: bytes) -> bool:
 
 
 def is_too_deep(line: bytes, row: Row) -> bool:
-    """Return whether a JSON object is nested more than MAX_DEPTH levels deep and could not be written again."""
+    """Return whether a JSON object has more than MAX_DEPTH nesting levels, too many to write it again as JSON."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # fast path for nearly every line
         return False
     level: list[Any] = [row]
@@ -187,7 +187,7 @@ def parse_query(row: Row) -> Query:
     """Return the query of a row in BEIR's format, or of a row with `question` or `query`.
 
     Answers may be in `metadata.answers`. A question without an id (NQ-open) gets one generated from its text. In
-    TriviaQA's answer objects, the value comes before the aliases. Raises ValueError for an invalid row.
+    answers from TriviaQA, the object's `Value` comes before its `Aliases`. Raises ValueError for an invalid row.
     """
     row = row.copy()
     for ours, theirs in _TRIVIAQA_NAMES:

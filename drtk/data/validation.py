@@ -91,7 +91,7 @@ def _check_vectors(folder: str, findings: Findings) -> None:
 
 @dataclass
 class FindingsTracker(InputTracker):
-    """An `InputTracker` that accepts any number of bad records and adds them to the findings."""
+    """An `InputTracker` that skips all bad records and adds their problems to the findings."""
 
     findings: Findings | None = None
 
@@ -393,7 +393,7 @@ def _add_missing_queries(
 def add_repeated(
     duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each repetition of a key. `describe` returns its message from the key and the line of its first use."""
+    """Add a finding for each repetition of a key. `describe` returns the message from the key and its first line."""
     for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))

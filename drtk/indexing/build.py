@@ -53,8 +53,8 @@ def _index_passages(
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
     get_versions = getattr(engine, "get_versions", None)
-    facts = {"software": get_versions()} if get_versions else {}
-    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.facts, **facts}
+    software = {"software": get_versions()} if get_versions else {}
+    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries, **software}
 
 
 def _index_vectors(
@@ -73,10 +73,10 @@ def _index_vectors(
             raise UsageError(
                 f"{source}: an index of type {kind} is built from vectors; run `drtk encode` on the file and index its output"
             )
-    vectors, facts = open_embeddings(sources)
-    engine.check(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
+    vectors, entries = open_embeddings(sources)
+    engine.check_vectors(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", total=len(vectors), unit="vectors") as progress:
-        facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
+        entries |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
     job.counts["passages"] = len(vectors)
-    return facts
+    return entries

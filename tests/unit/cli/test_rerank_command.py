@@ -246,7 +246,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(cwd: Path) -> None:
     scorer = CrossEncoderScorer("model")
     passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
-    [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
+    [expected] = scorer.compute_scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: contains vectors of pairs; give passage embeddings"):
         run("index", "v", "--type", "exact", "-o", "index")
