@@ -95,7 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = str(folder / "model")
-        made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
+        made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default_length=chosen.max_length)
         save_cross_encoder(made, Path(model))
         task = RerankingTask(
             folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth

@@ -145,7 +145,7 @@ def _train_on_pairs(
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=MAX_LENGTH)
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default_length=MAX_LENGTH)
     build_evaluator = None
     if probe is not None and dev is not None:
         dev_queries, passages = _load_dev_texts(dev, probe, corpus, job)

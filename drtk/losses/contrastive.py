@@ -91,7 +91,7 @@ def simlm_full(
 def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
     """Return the mask of the duplicates of each query's positive, (B, B * n) bool; False at the positive itself.
 
-    passages: (B * n,), passage indices; duplicates have the same index    queries: B
+    passages: (B * n,), passage indices; duplicates have the same index    queries: number of queries, B
     """
     columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)

@@ -40,7 +40,7 @@ class TextEncoder:
     encoding: EncodingConfig
 
     def get_tokenizer(self, role: Role) -> TextTokenizer:
-        """Return the tokenizer for the texts of a role, with its prompt and maximum length."""
+        """Return the tokenizer for queries or passages, with the prompt and the maximum length of this role."""
         return TextTokenizer(
             self.tokenizer,
             prompt=self.encoding.get_prompt(role),
@@ -50,7 +50,7 @@ class TextEncoder:
         )
 
     def prompt_length(self, role: Role) -> int:
-        """Return the number of prompt tokens that pooling excludes, with the special tokens before them; 0 if none."""
+        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it, or none."""
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
@@ -107,7 +107,7 @@ def load_encoder(
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens as sentence-transformers does: the minimum of tokenizer limit and positions."""
+    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the number of positions."""
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(

@@ -144,7 +144,7 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
 
 
 class TokenizedPairs(NamedTuple):
-    """Tokenized distinct pairs, and the row index of each pair's tokens, (pairs,)."""
+    """The tokens of the distinct pairs. rows: (pairs,), index of each input pair among the distinct pairs"""
 
     tokens: TokenizedTexts
     rows: np.ndarray
@@ -308,13 +308,13 @@ class PairClassifier(nn.Module):
         return logits.float().squeeze(-1)
 
 
-def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
+def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default_length: int) -> CrossEncoder:
     """Load a cross-encoder to train: a trained one, or an encoder with a randomly initialized head.
 
     The result has no activation function and no prompt.
 
     model: a folder or hub name; for an untied bi-encoder, its passage encoder is used
-    max_length: maximum length of a pair in tokens; None: the lesser of `default` and the model's maximum
+    max_length: maximum length of a pair in tokens; None: the lesser of `default_length` and the model's maximum
     Raises MismatchError for a folder without an encoder or a `max_length` above its maximum, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
@@ -345,7 +345,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     limit = positions or get_max_length(tokenizer, config)
     if max_length is not None and max_length > limit:
         raise MismatchError(f"{model}: cannot read {max_length} tokens; use at most {limit}")
-    return CrossEncoder(classifier, tokenizer, max_length or min(default, limit), nn.Identity())
+    return CrossEncoder(classifier, tokenizer, max_length or min(default_length, limit), nn.Identity())
 
 
 def is_classifier(folder: Path) -> bool:

@@ -89,7 +89,7 @@ def generate_tokens(
 
     Sampled texts depend on (seed, key of the input, index of the text) only. greedy+sample returns the greedy text first,
     then the samples.
-    ids, mask: (inputs, tokens)    keys: one per input
+    ids, mask: (inputs, tokens)    keys: a sampling key for each input
     """
     if settings.decode == "beam":
         return _search_beams(model, ids, mask, settings)
@@ -224,7 +224,7 @@ class TextGenerator:
     def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the generated texts of each input, without special tokens.
 
-        keys: one per input, which determine the random numbers. Raises DrtkError when out of memory.
+        keys: a sampling key for each input. Raises DrtkError when out of memory.
         """
         texts: list[list[str]] = [[] for _ in keys]
         cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the last step

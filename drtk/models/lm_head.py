@@ -43,7 +43,8 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
         module.load_state_dict(weights)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        raise MismatchError(f"{path}: does not fit the model: {lines[min(1, len(lines) - 1)]}") from error
+        problem = lines[min(1, len(lines) - 1)].rstrip(".")
+        raise MismatchError(f"{path}: does not fit the model ({problem}); restore the file") from error
 
 
 LM_HEAD = "lm_head"

@@ -239,6 +239,6 @@ class Composition:
 
 
 def format_choices(names: Iterable[str]) -> str:
-    """Return "choose from NAME, NAME …" for an error message, or "define one" without names."""
+    """Return "choose from NAME, NAME …" for an error message, or "define one" if there are no names."""
     names = sorted(names)
     return f"choose from {', '.join(names)}" if names else "define one"

@@ -283,7 +283,7 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
     content = text.words >= 0
     beside[:-1] |= content
     beside[1:] |= content
-    gaps = rng.permutation(beside.nonzero()[0])[: _num_edits(rate, text)]
+    gaps = rng.permutation(beside.nonzero()[0])[: _count_edits(rate, text)]
     return insert_masks_at(text, np.sort(gaps), vocabulary.mask)
 
 
@@ -304,7 +304,7 @@ def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
 def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
     """Delete round(rate * T) of the T word pieces at random."""
     removed = np.zeros(len(text.ids), dtype=bool)
-    removed[rng.permutation((text.words >= 0).nonzero()[0])[: _num_edits(rate, text)]] = True
+    removed[rng.permutation((text.words >= 0).nonzero()[0])[: _count_edits(rate, text)]] = True
     return delete_tokens_at(text, removed)
 
 
@@ -318,7 +318,7 @@ def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
     return EditedText(edited, np.zeros(len(edited.ids), dtype=bool), after[kept])
 
 
-def _num_edits(rate: float, text: Text) -> int:
+def _count_edits(rate: float, text: Text) -> int:
     return round(rate * int(np.count_nonzero(text.words >= 0)))
 
 

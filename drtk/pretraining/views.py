@@ -1,7 +1,7 @@
 """Views: functions that select a text of a corpus row, such as the passage, a span of it, or one of its queries.
 
 A view is a function (ViewInput, **options) that returns {key: text}, or None for a row without such a text. A view with one text has
-the key "". If it has several, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
+the key "". If a view has several texts, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) 
     shortest, longest: bounds of the length, as shares of the passage length
     """
     if shortest > longest:
-        raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; use a smaller value")
+        raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; lower shortest")
     text = view.corpus.get_text(view.row)
     count = len(text.ids)
     low = max(1, ceil(shortest * count - _ROUNDING))

@@ -15,7 +15,7 @@ NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of the training loop, `drtk.training.fit.fit`, whose defaults the subclasses of each trainer override.
+    """Settings of the training loop, `drtk.training.fit.fit`. Each trainer has a subclass with its own defaults.
 
     A subclass removes a setting by declaring its name as a ClassVar.
     """
@@ -154,10 +154,10 @@ class RetrieverConfig(TrainingConfig):
         "", "Masked language model that replaces tokens for the auxiliary loss.", no_effect=_NO_AUX
     )
     aux_decode: Literal["sample", "argmax"] = setting(
-        "argmax", "Decoding of the generator of the auxiliary loss.", no_effect=_NO_AUX
+        "argmax", "Tokens of the auxiliary generator: sampled, or the most likely (argmax).", no_effect=_NO_AUX
     )
     aux_scope: Literal["masked", "all"] = setting(
-        "all", "Positions that the generator of the auxiliary loss replaces.", no_effect=_NO_AUX
+        "all", "Positions that the auxiliary generator replaces: masked, or all but the first.", no_effect=_NO_AUX
     )
     aux_reduction: Literal["mean", "mean_all", "sum"] = setting(
         "mean_all",

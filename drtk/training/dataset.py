@@ -108,6 +108,7 @@ def collate(
     """Return the inputs of a step: the inputs of BiEncoder, and `passage_indices` (queries * n,).
 
     Includes `positives` (queries, max positives), padded with -1, and `teacher` (queries, n) if the examples have them.
+    query, passage: tokenizers of queries and passages
     corrupt: (role, padded tokens, key per text) -> inputs of an auxiliary task
     """
     texts: dict[str, tuple[TextTokenizer, list[Any]]] = {

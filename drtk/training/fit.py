@@ -104,8 +104,8 @@ def fit(
                 **trainer_options,
             )
         try:
-            facts = trainer.run(save)
-            return facts if micro_batch == initial_micro_batch else facts | {"micro_batch": micro_batch}
+            summary = trainer.run(save)
+            return summary if micro_batch == initial_micro_batch else summary | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
             if error.__cause__ is not None:  # free the tensors of the failed step, since saving needs memory
@@ -304,15 +304,15 @@ class DrtkTrainer(Trainer):
         Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
         """
         steps = self._train_to_end()
-        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
+        summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
             if isinstance(self.evaluator, ModelSelection | ModelSelections):
-                facts["best"] = self.evaluator.save_best(self.model, save)
+                summary["best"] = self.evaluator.save_best(self.model, save)
             else:
                 save()
             shutil.rmtree(self.args.output_dir, ignore_errors=True)
         wait_for_all()
-        return facts
+        return summary
 
     def _train_to_end(self) -> int:
         start = find_last_checkpoint(Path(self.args.output_dir))

@@ -74,8 +74,8 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
         for index in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[index])]
             problem = (
-                f"{vectors.folder} has no vector of '{ids[index]}' for '{hits.query_id}'; use the run that they were computed for "
-                f"({vectors.run}) or a smaller `depth`"
+                f"{vectors.folder} has no vector of '{ids[index]}' for query '{hits.query_id}'; use the run of the "
+                f"vectors ({vectors.run}) or a smaller `depth`"
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         has_vector = rows >= 0
@@ -130,7 +130,8 @@ class ListEvaluator:
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(
-                    f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; encode the dev run"
+                    f"{vectors.folder} has no vector of '{absent}' for dev query '{query}'; "
+                    "run `drtk rerank` with `vectors` on the dev run"
                 )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_if_order_differs("the dev run")

@@ -145,7 +145,7 @@ def read_pairs(
     for file in files:
         rows = read_examples(file, tracker=tracker)
         positives = (replace(row, negatives=(), scores=None, sources=None) for row in rows)
-        packed.append(PackedExamples(positives, line=lambda: tracker.line))
+        packed.append(PackedExamples(positives, get_line=lambda: tracker.line))
     query_ids = {query for examples in packed for query in examples.query_ids}
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
@@ -166,7 +166,7 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return (key, digest of the target) of the pairs with the given keys; None: all pairs."""
+    """Return (key, digest of the target) for each pair whose key is in `keys`, or for all pairs if `keys` is None."""
     indices = (index for index in range(len(pairs)) if keys is None or pairs.key(index) in keys)
     return [(pairs.key(index), digest_question(pairs[index].target)) for index in indices]
 

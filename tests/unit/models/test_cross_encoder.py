@@ -67,7 +67,7 @@ def reference(folder: Path) -> np.ndarray:
 
 
 def start_training(model: Path, **given: object) -> CrossEncoder:
-    return init_cross_encoder(str(model), **{"max_length": None, "seed": 1, "default": 48} | given)
+    return init_cross_encoder(str(model), **{"max_length": None, "seed": 1, "default_length": 48} | given)
 
 
 def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
@@ -214,7 +214,7 @@ def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
 def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Path) -> None:
     assert start_training(encoder).max_length == 48
     assert start_training(encoder, max_length=20).max_length == 20
-    assert start_training(encoder, default=192).max_length == 64  # its positions
+    assert start_training(encoder, default_length=192).max_length == 64  # its positions
     with pytest.raises(MismatchError, match="encoder: cannot read 65 tokens; use at most 64"):
         start_training(encoder, max_length=65)
 

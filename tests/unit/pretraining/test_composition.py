@@ -113,7 +113,7 @@ WRONG = {
     "corruption without masking": (('[slots]\none = { view = "passage", corruption = "bert" }\n', MLM), "[slots.one]: corruption 'bert' requires a masking"),
     "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 is too small; use 3 or more"),
     "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two]: of: there is no slot 'zero'; choose from one, plain, two"),
-    "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two]: of = \"one\" requires the same view and length in both slots"),
+    "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two]: of = \"one\" requires the same view and max_length in both slots"),
     "a circle": (
         (SLOTS.replace('one = { view = "passage",', 'one = { view = "passage", of = "two",'), MLM),
         "slots one -> two -> one refer to each other in a cycle",
