@@ -96,7 +96,7 @@ def pretrain(
         content["generator"] = content["generator"] | {"model": generator}
     plan = parse_composition(content, place)
     if drop:
-        plan = plan.without(drop)
+        plan = plan.drop_objectives(drop)
     if generator is not None:
         if plan.generator is None:
             raise UsageError(

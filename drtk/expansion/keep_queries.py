@@ -83,7 +83,7 @@ class QueryScorer:
 
     def score(self, pairs: Pairs) -> list[float]:
         """Return the scores of all queries in order, as floats with the shortest decimal representation."""
-        return [float(str(score)) for score in self._scorer.scores(pairs)]
+        return [float(str(score)) for score in self._scorer.compute_scores(pairs)]
 
 
 class QueryFilter(BatchFunction):

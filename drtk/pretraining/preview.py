@@ -90,7 +90,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Function from a token id to (text, whether the token continues a word), for WordPiece and byte-level BPE."""
+    """Formatter that returns (text, whether the token continues a word) of a WordPiece or byte-level BPE token id."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -117,7 +117,7 @@ class RankEstimator:
 
     def estimate(self, prepared: TokenizedPairs) -> np.ndarray:
         """Return the estimated ranks of tokenized candidates, (candidates,), float32."""
-        return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
+        return self._scorer.compute_scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
 # Lists of distinct candidates, the tokens of all candidates by query reranker, and counts.

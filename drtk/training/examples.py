@@ -111,7 +111,7 @@ class PackedExamples:
         self._scores = scores if self._scores is not None else None
 
     def positives_by_query(self) -> dict[str, array[int]]:
-        """Return the passage indices of all positives of each query, by query id."""
+        """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
             positives.setdefault(id, array("i")).extend(self.positives(index))
