@@ -43,11 +43,11 @@ RENAMED: dict[str, dict[str, str]] = {
     "rerank": {"store": "vector_dtype"},
     "index": {"dtype": "vector_dtype", "weights": "term_weights"},
     "search": {"k": "depth"},
-    "show": {"weights": "term_weights"},
+    "show": {"weights": "term_weights", "top": "top_words"},
     "fuse": {"normalize": "norm"},
     "termweight": {"normalize": "weight_norm", "report": "stopword_share"},
     "compare": {"title": "heading"},
-    "report": {"title": "heading"},
+    "report": {"title": "heading", "show": "system"},
     "plot": {"title": "heading"},
 }
 

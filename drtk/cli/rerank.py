@@ -27,7 +27,7 @@ LISTS_PER_BATCH = 512  # queries, for HLATR
 
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="running")
-@filter_command("run", sharded=True, writes=("vectors",))
+@filter_command("run", sharded=True, writes=("save_vectors",))
 def rerank(
     model: Annotated[str, make_option("--model MODEL", "Cross-encoder or HLATR model, a folder or Hub name.")],
     source: Annotated[str, make_argument("RUN", "TREC run; - is stdin.")] = "-",
@@ -35,7 +35,12 @@ def rerank(
     corpus: Corpus | None = None,
     queries: Queries | None = None,
     vectors: Annotated[
-        str | None, make_option("--vectors DIR", "Folder for the vectors of the scored pairs, to train or apply HLATR.")
+        str | None,
+        make_option("--vectors DIR", "Vectors of the run's pairs, a folder from --save-vectors (HLATR models)."),
+    ] = None,
+    save_vectors: Annotated[
+        str | None,
+        make_option("--save-vectors DIR", "Folder for the vectors of the scored pairs, to train and apply HLATR."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -50,7 +55,7 @@ def rerank(
 
     Examples:
     drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
-    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --vectors vectors
+    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --save-vectors vectors
     """
     from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
@@ -62,14 +67,19 @@ def rerank(
         check_same_corpus(source, corpus, skip=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
-        if vectors is None or corpus is not None or queries is not None:
-            raise UsageError(f"{model}: HLATR models rerank by vectors; give --vectors, without --corpus and --queries")
+        if vectors is None or any(option is not None for option in (corpus, queries, save_vectors)):
+            problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
+            raise UsageError(f"{model}: {problem}")
         _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'} is required by a cross-encoder")
-    _rerank_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
+    if vectors is not None:
+        raise UsageError(
+            "--vectors requires an HLATR model; use --save-vectors to write the vectors of a cross-encoder"
+        )
+    _rerank_pairs(source, model, (corpus, queries), save_vectors, device, settings, running, job)
 
 
 def _rerank_pairs(
@@ -161,7 +171,9 @@ class _VectorFolder:
         from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_current
 
-        settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
+        settings = {
+            name: value for name, value in job.settings.items() if name not in ("save_vectors", "output", "source")
+        }
         self.job = FolderJob(
             job.command, "embeddings", folder, settings, resumable=True, resume=job.resume, force=job.force
         )

@@ -236,9 +236,9 @@ def show(
     weights: Annotated[
         bool, make_option("--term-weights", "Show the words of passages shaded by term weight.")
     ] = False,
-    top: Annotated[
+    top_words: Annotated[
         int,
-        make_option("--top N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
+        make_option("--top-words N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
     ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,
@@ -288,9 +288,11 @@ def show(
     if weights or html is not None:
         if json:
             raise UsageError("--json cannot be combined with --term-weights or --html")
-        _show_term_weights(path, count, top, tokenizer or "", html, with_files or [])
-    elif top != NUM_TOP_WORDS or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == NUM_TOP_WORDS else '--top'} requires --term-weights or --html")
+        _show_term_weights(path, count, top_words, tokenizer or "", html, with_files or [])
+    elif top_words != NUM_TOP_WORDS or tokenizer is not None:
+        raise UsageError(
+            f"{'--tokenizer' if top_words == NUM_TOP_WORDS else '--top-words'} requires --term-weights or --html"
+        )
     elif with_files:
         raise UsageError("--with requires --term-weights or --preset")
     else:

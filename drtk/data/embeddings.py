@@ -94,7 +94,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardWriter:
-    """Writer of shards. After a crash, a shard is complete or absent; a journal records the digests of its records.
+    """Writer of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
 
     model: name of the model, for errors
     entries: one {"rows", "digest"} per finished shard, as in meta.json
@@ -192,7 +192,7 @@ def make_pair_id(query_id: str, doc_id: str) -> str:
 class PairVectors:
     """The vectors of (query, document) pairs in a finished folder. Memory grows with the number of queries, not of pairs.
 
-    scorer: the entry of meta.json on the cross-encoder that computed the vectors
+    scorer: the entry in meta.json of the cross-encoder that computed the vectors
     Raises MismatchError for a folder of another kind, or if the pairs of a query are not consecutive.
     """
 

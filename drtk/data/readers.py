@@ -110,7 +110,7 @@ def iter_valid(
     tracker: InputTracker,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the valid records; errors and repeated ids go to `tracker`.
+    """Yield the valid records; `tracker` skips or raises errors and repeated ids.
 
     records: (line number, record or error)
     id_of: returns the id of a record; None if ids may be repeated
@@ -141,7 +141,7 @@ def join_side_files(
 ) -> Iterator[Passage]:
     """Add the fields of side files to passages, line by line.
 
-    Raises MismatchError, with both places, if a side file has other ids or another length.
+    Raises MismatchError, naming the lines of both files, if a side file has other ids or another length.
     """
     sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
     count = 0

@@ -154,7 +154,7 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a Parquet file. The records are read twice, first to infer the types of the columns.
 
     read_records: returns an iterator over the records; kind: "passages", "queries" or "examples"
-    Raises UsageError without a named output, DrtkError if records differ in the type of a field.
+    Raises UsageError for stdout and for `resume`, DrtkError if records differ in the type of a field.
     """
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")

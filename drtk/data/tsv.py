@@ -130,7 +130,7 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Return the fields of a row that continues on the next lines, [] if it does not end; and the lines that were read."""
+    """Read the next lines of a row; return its fields, [] if a quoted field never ends, and the lines that were read."""
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
         following = waiting.popleft() if waiting else next(lines, None)

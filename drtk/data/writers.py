@@ -100,7 +100,7 @@ FORMATS: dict[str, Registry] = {
 def count_loss(losses: LossCounts, what: str) -> None:
     """Count a record with data that the output format cannot represent.
 
-    what: name of the data in the manifest
+    what: name of the lost data, for the counts in the manifest
     """
     losses[what] = losses.get(what, 0) + 1
 

@@ -109,7 +109,7 @@ def read_rankings(
     if judged_by == "judgments":
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
-            judged.check()
+            judged.report_problem()
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
@@ -130,9 +130,7 @@ def evaluate_with_rankings(
     judged_by: RelevanceSource = "judgments",
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; return its evaluation and rankings."""
-    judgments = evaluator.judgments
-    rankings = read_rankings(run, judgments, builder, tracker, judged_by=judged_by)
-    log_missing(run.name, len(rankings.ids), len(judgments), retrieved_only=retrieved_only, judged_by=judged_by)
+    rankings = read_rankings(run, evaluator.judgments, builder, tracker, judged_by=judged_by)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
     return result, rankings
@@ -158,7 +156,9 @@ def evaluate_run(
             return _evaluate_in_blocks(run, evaluator, builder, tracker, retrieved_only)
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: reading line by line")
-    return evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)[0]
+    result, rankings = evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)
+    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
+    return result
 
 
 def evaluate_runs(

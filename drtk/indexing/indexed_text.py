@@ -29,7 +29,7 @@ class IndexedText:
 
     tracker: skips or raises the errors of invalid passages
     counts: number of passages without each field; complete when all passages are read
-    facts: entries for the manifest of the index
+    manifest_entries: entries for the manifest of the index
     Raises UsageError for contradicting settings.
     """
 
@@ -43,7 +43,9 @@ class IndexedText:
                 "`expand` and `term_weights` cannot be combined, because added words have no weights; give one"
             )
         self.counts: dict[str, int] = {}
-        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
+        self.manifest_entries: dict[str, Any] = (
+            {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
+        )
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield the passages with the text to index. Raises DrtkError if no passage has a field of `expand`."""
@@ -121,7 +123,7 @@ class IndexedText:
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:
-    """Return round(100 * max(weight, 0)); scale "sqrt" replaces the weight by its square root."""
+    """Convert a term weight to round(100 * weight), or with "sqrt" to round(100 * sqrt(weight)). Negative weights become 0."""
     positive = max(weight, 0.0)
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 

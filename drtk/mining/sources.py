@@ -282,9 +282,9 @@ class QueryStream:
             )
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
-            self.counts["without_judgments"] = num_unjudged
+            self.counts["without judgments"] = num_unjudged
         if num_missing := len((self.judgments or {}).keys() - seen):
-            self.counts["not_retrieved"] = num_missing
+            self.counts["not retrieved"] = num_missing
 
     def _has_judged_documents(self, query: MiningQuery) -> bool:
         """Return whether a hit is a chunk of a judged document, which would be mined as a negative."""
@@ -316,7 +316,7 @@ class QueryStream:
             for id in remaining:
                 yield merge([other.take(id) for other in others])
         elif remaining:
-            self.counts["not_in_queries"] = len(remaining)
+            self.counts["not in queries"] = len(remaining)
 
     def _iter_index_queries(self) -> Iterator[MiningQuery]:
         """Yield the queries to search indexes with, without hits."""

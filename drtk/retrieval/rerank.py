@@ -37,27 +37,27 @@ PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 class RankingTexts:
     """A query with its ranking, and the texts of the top-ranked documents to rerank.
 
-    textless: number of documents without text, which may have a title
+    num_textless: number of documents without text, which may have a title
     """
 
     query_id: str
     query: str
     ranking: Ranking
     texts: list[str]
-    textless: int = 0
+    num_textless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
     """A training example with its query, and the texts of positives and then negatives.
 
-    textless: number of passages without text, which may have a title
+    num_textless: number of passages without text, which may have a title
     """
 
     example: Example
     query: str
     texts: list[str]
-    textless: int = 0
+    num_textless: int = 0
 
 
 def read_ranking_texts(
@@ -73,8 +73,8 @@ def read_ranking_texts(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
-        texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
-        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, textless)
+        texts, num_textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
+        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_textless)
 
 
 def read_example_texts(
@@ -101,8 +101,8 @@ def read_example_texts(
             yield (None if errors else example), errors
 
     for example in skip_unknown_ids(check_ids(), source, tracker):
-        texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
-        yield ExampleTexts(example, queries[example.query_id], texts, textless)
+        texts, num_textless = _look_up(corpus, [*example.positives, *example.negatives], title)
+        yield ExampleTexts(example, queries[example.query_id], texts, num_textless)
 
 
 def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
@@ -116,7 +116,7 @@ def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
     """Return the number of pairs, of pairs without text, and of pairs with neither text nor title."""
     unreadable = sum(not text.strip() for record in records for text in record.texts)
-    counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.textless for record in records), UNREADABLE: unreadable}
+    counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.num_textless for record in records), UNREADABLE: unreadable}
     return {name: count for name, count in counts.items() if count or name == PAIRS}
 
 
@@ -128,10 +128,10 @@ def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
 
 def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
     """Log a warning if the passages of some pairs have no text."""
-    pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
-    if textless:
-        message = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
-        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else message)
+    pairs, num_textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
+    if num_textless:
+        message = f"{corpus}: the passages of {num_textless:,} of the {pairs:,} pairs have no text"
+        warn(_describe_missing_texts(pairs, corpus) if num_textless == pairs else message)
 
 
 def _describe_missing_texts(pairs: int, corpus: str) -> str:
@@ -178,8 +178,8 @@ class RunReranker(_CrossEncoderFunction):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> BatchResult | RerankedBatch:
-        records, pairs = prepared
+    def __call__(self, batch: tuple[list[RankingTexts], TokenizedPairs]) -> BatchResult | RerankedBatch:
+        records, pairs = batch
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
             scores, vectors = self._scorer.compute_scores_and_vectors(pairs)
@@ -202,8 +202,8 @@ class RunReranker(_CrossEncoderFunction):
 class ExampleScorer(_CrossEncoderFunction):
     """Batch function that scores `ExampleTexts`; results are JSON lines of the examples with scores."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
-        records, pairs = prepared
+    def __call__(self, batch: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
+        records, pairs = batch
         scores = _to_decimals(self._scorer.compute_scores(pairs))
         lines, start = [], 0
         for record in records:
@@ -285,9 +285,9 @@ class RunListReranker(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[RankingRows]) -> BatchResult:
+    def __call__(self, records: list[RankingRows]) -> BatchResult:
         lines: list[bytes] = []
-        for record in prepared:  # one list at a time: logits must not depend on padding to the length of other lists
+        for record in records:  # one list at a time: logits must not depend on padding to the length of other lists
             vectors = torch.from_numpy(self._vectors.load_vectors(record.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(record.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
@@ -297,4 +297,4 @@ class RunListReranker(BatchFunction):
                 )
             ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
             lines += format_run_lines(record.query_id, ranking, self._tag)
-        return BatchResult(lines, {"pairs": sum(len(record.rows) for record in prepared)})
+        return BatchResult(lines, {"pairs": sum(len(record.rows) for record in records)})

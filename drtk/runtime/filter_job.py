@@ -280,7 +280,13 @@ class FilterJob:
                 journal=self.journal if resumable else None,
             ) as output,
             self._keep_journal(output),
-            Progress(self.command, total=self._count_records(unit), unit=unit, initial=journal.records) as progress,
+            Progress(
+                self.command,
+                total=self._count_records(unit),
+                get_share=self._get_share_read,
+                unit=unit,
+                initial=journal.records,
+            ) as progress,
         ):
             for path in list_temporary_files(Path(self.output)) if resumable else ():
                 path.unlink(missing_ok=True)
@@ -312,6 +318,10 @@ class FilterJob:
         source, sample = self.settings.get("source"), self.settings.get("sample")
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
+
+    def _get_share_read(self) -> float | None:
+        source = self.settings.get("source")
+        return self.tracker.get_share_read(source) if isinstance(source, str) else None
 
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:

@@ -13,6 +13,8 @@ from drtk.errors import DrtkError, UsageError
 from drtk.runtime.progress import log
 from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream, name_of, open_input, read_lines
 
+MIN_SHARED_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
+
 
 @dataclass
 class InputTracker:
@@ -32,6 +34,7 @@ class InputTracker:
     copies: dict[str, str] = field(default_factory=dict)
     _temporary_files: list[Any] = field(default_factory=list, init=False, repr=False)
     _peeked: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)
+    _readers: dict[str, DigestingReader] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
         """Return the first decompressed bytes of a source, usually 4 kB, without consuming them."""
@@ -94,8 +97,17 @@ class InputTracker:
         self.bad += 1
         log(f"skipped: {error}")
 
+    def get_share_read(self, source: str) -> float | None:
+        """Return the share of a file's bytes, before decompression, that was read; None for streams and small files."""
+        reader = self._readers.get(source)
+        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_SHARED_BYTES:
+            return None
+        return min(reader.size / size, 1.0)
+
     def _take(self, source: str) -> tuple[BinaryIO, DigestingReader]:
-        return self._peeked.pop(source) if source in self._peeked else self._open(source)
+        stream, raw = self._peeked.pop(source) if source in self._peeked else self._open(source)
+        self._readers[source] = raw
+        return stream, raw
 
     def _open(self, source: str) -> tuple[BinaryIO, DigestingReader]:
         if source in self.copies:

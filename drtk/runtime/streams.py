@@ -22,6 +22,7 @@ from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
+MAX_COUNTED_COMPRESSED_BYTES = 16 << 20  # of a compressed file; beyond, the total is estimated from the bytes read
 _COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
@@ -126,11 +127,16 @@ def name_of(source: str) -> str:
 
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of an uncompressed JSONL file, or of one of its shards; None if it takes long to count."""
-    if not source.endswith(".jsonl") or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
+    """Return the number of lines of a JSONL file, or of one of its shards; None if it takes long to count."""
+    limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
+    is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
+    if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
         return None
-    with open(source, "rb") as file:
-        lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    try:
+        with open_input(source)[0] as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except Exception:  # noqa: BLE001 - damaged data; reading the records reports the place
+        return None
     return lines // shards
 
 
