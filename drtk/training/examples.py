@@ -110,7 +110,7 @@ class PackedExamples:
         self._references, self._starts, self._splits, self._indices = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
 
-    def positives_by_query(self) -> dict[str, array[int]]:
+    def group_positives_by_query(self) -> dict[str, array[int]]:
         """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
