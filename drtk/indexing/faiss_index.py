@@ -105,9 +105,9 @@ class FaissIndex:
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
             vectors.store(folder / FULL, str(vectors.dtype))
-        facts = {"factory": factory, "full": full}
-        write_json(folder / FACTS_FILE, facts)
-        return facts
+        entries = {"factory": factory, "full": full}
+        write_json(folder / FACTS_FILE, entries)
+        return entries
 
     @classmethod
     def open(cls, folder: Path, settings: DenseSearchSettings) -> FaissIndex:

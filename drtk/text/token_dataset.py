@@ -280,7 +280,7 @@ def _is_usable(folder: Path, tracker: InputTracker) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path, sources: str) -> Iterator[None]:
-    """Lock a cache folder while it is built; wait for another process, and remove what killed processes left behind."""
+    """Lock a cache folder while it is built; wait for another process, and remove the files of killed processes."""
     with open(folder.with_suffix(".lock"), "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
