@@ -122,7 +122,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
                 read_manifest(path)  # raises MismatchError
             is_text = is_quiet() or any(map(str.isspace, path))
             hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_text else ""
-            raise DrtkError(f"{path}: no such file or folder{hint}")
+            raise DrtkError(f"{path}: No such file or directory{hint}")
         if path == "-" or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:

@@ -17,7 +17,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
+from drtk.runtime.streams import digest_file, get_source_name, is_stream, open_input
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -99,13 +99,13 @@ def iter_known_hits(
     """
     for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:
-            place = f"{name_of(run)}:{hits.lines[0]}"
+            place = f"{get_source_name(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
         errors: list[RecordError] = []
         while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
             errors += [
-                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+                RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in absent
             ]

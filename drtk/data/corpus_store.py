@@ -34,7 +34,7 @@ from drtk.runtime.integrity import (
     replace_folder,
 )
 from drtk.runtime.progress import log, track
-from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
+from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
 _BLOCK = 1 << 20
 INDEX_VERSION = 1  # of the index files, part of the folder name
@@ -61,7 +61,7 @@ class CorpusStore:
         """
         if is_stream(str(source)):
             raise DrtkError(
-                f"{name_of(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
+                f"{get_source_name(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
             )
         path = Path(source)
         if not path.exists():

@@ -21,7 +21,7 @@ from drtk.runtime.atomic import commit, write_json
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import FOLDER_MANIFEST, read_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 KIND = "embeddings"
 SHARD_JOURNAL = "shards.json.part"
@@ -231,7 +231,11 @@ class PairVectors:
         """Path of the run from which the pairs were made, for messages."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
-            (name_of(entry["path"]) for entry in self._manifest.get("inputs", []) if entry["path"] not in named),
+            (
+                get_source_name(entry["path"])
+                for entry in self._manifest.get("inputs", [])
+                if entry["path"] not in named
+            ),
             "a run",
         )
 

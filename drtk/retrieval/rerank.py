@@ -28,7 +28,7 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
@@ -93,7 +93,7 @@ def read_example_texts(
 
     def check_ids() -> Iterator[WithErrors[Example]]:
         for example in examples:
-            place = f"{name_of(source)}:{tracker.line}"
+            place = f"{get_source_name(source)}:{tracker.line}"
             missing = corpus.find_missing((*example.positives, *example.negatives))
             errors = [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             if example.query_id not in queries:
@@ -258,7 +258,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
             missing = {ranking[position][0] for position in np.flatnonzero(rows < 0)}
             errors = [
                 RecordError(
-                    f"{name_of(run)}:{line}",
+                    f"{get_source_name(run)}:{line}",
                     f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'; lower `depth`, or give "
                     f"the run of the vectors ({vectors.run})",
                 )

@@ -312,7 +312,11 @@ def create_chunk_task(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
+    documents: Iterable[Passage],
+    settings: ChunkSettings,
+    job: FilterJob,
+    *,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Chunk documents and write their passages to the output of `job`, in order.
 
@@ -322,8 +326,8 @@ def chunk_corpus(
     """
     job.record(settings)
     check_settings(settings)
-    running = running or RunnerSettings()
-    if running.runner != "local" and settings.num_workers:
+    runner_settings = runner_settings or RunnerSettings()
+    if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
@@ -340,13 +344,13 @@ def chunk_corpus(
         chain(head, stream),
         job,
         ChunkFunction,
-        count if running.runner == "local" else 1,
+        count if runner_settings.runner == "local" else 1,
         settings,
         cap,
         model,
         tokenizer,
         job.bare,
-        running=running,
+        runner_settings=runner_settings,
         batch_size=BATCH_SIZE,
         unit="documents",
         gpu=False,
@@ -385,12 +389,11 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         left -= len(data)
     model = train_model(texts, settings.language)
     if head:
-        reason = (
-            "for `save_punkt`" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
-        )
+        hint = "" if settings.save_punkt else "; to use nltk's model instead, run python -m nltk.downloader punkt_tab"
         log(
-            f"{reason}: trained Punkt on the first {-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
-            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
+            "sentence boundaries: Punkt trained on the first "
+            f"{-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
+            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations){hint}"
         )
     if settings.save_punkt:
         save_model(model, settings.save_punkt, replace=job.force)
