@@ -115,7 +115,7 @@ class ShardWriter:
         return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
-        """Return whether an interrupted run has written this shard. Raises MismatchError if it was made from other records.
+        """Return whether an interrupted run has written shard `number`. Raises MismatchError if it was made from other records.
 
         digest: digest of the records of the shard (see `digest_records`)
         """

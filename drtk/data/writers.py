@@ -98,7 +98,7 @@ FORMATS: dict[str, Registry] = {
 
 
 def count_loss(losses: LossCounts, name: str) -> None:
-    """Count a record with data that the output format cannot represent.
+    """Count in `losses` a record with data that the output format cannot represent.
 
     name: name of the lost data in the counts of the manifest
     """

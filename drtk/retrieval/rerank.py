@@ -114,7 +114,7 @@ def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[
 
 
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
-    """Return the number of pairs, of pairs without text, and of pairs with neither text nor title."""
+    """Return {PAIRS: all pairs, WITHOUT_TEXT: pairs without text, UNREADABLE: pairs with neither text nor title}."""
     unreadable = sum(not text.strip() for record in records for text in record.texts)
     counts = {
         PAIRS: num_pairs,
@@ -125,13 +125,13 @@ def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int)
 
 
 def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return an error message if no pair has a text or title; else None."""
+    """Return an error message if no pair in `counts` has a text or title; None otherwise."""
     pairs = counts.get(PAIRS, 0)
     return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
 def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
-    """Log a warning if the passages of some pairs have no text."""
+    """Log a warning if the passages of some pairs in `counts` have no text."""
     pairs, num_without_text = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if num_without_text:
         message = f"{corpus}: the passages of {num_without_text:,} of the {pairs:,} pairs have no text"
