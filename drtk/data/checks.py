@@ -90,9 +90,9 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield (hits, errors) per query: the hits without those that the corpus lacks, and an error for each of those.
+    """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
 
-    For an unknown query, or if no hit is left, `hits` is None.
+    `hits` is None for an unknown query, which is an error too, and if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
     order: order of the hits, as in `QueryHits.to_ranking`
@@ -114,7 +114,10 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the records of (record or None, errors); pass errors to `tracker`. A raised error counts further unknown ids."""
+    """Yield the records of (record or None, errors) pairs, and pass the errors to `tracker`.
+
+    If `tracker` raises an error, the message includes the number of further unknown ids.
+    """
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:

@@ -70,7 +70,7 @@ class CorpusStore:
         if not is_intact(folder, INDEX_MANIFEST):
             if folder.exists():
                 log(f"{folder}: is damaged or from an older version; rebuilding it")
-            _build(path, folder)
+            _build_index(path, folder)
         text = folder / "corpus.jsonl"
         return cls(text if text.exists() else path, folder, source=path)
 
@@ -148,7 +148,7 @@ class CorpusStore:
             self.close()
 
 
-def _build(path: Path, folder: Path) -> None:
+def _build_index(path: Path, folder: Path) -> None:
     """Build the index of a corpus in a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))

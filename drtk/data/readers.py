@@ -321,7 +321,7 @@ def _read_records_or_examples(
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
-    """Yield (line number, `parse(row)`) for rows; a ValueError of `parse` is yielded in place of the record."""
+    """Yield (line number, record of `parse(row)`) for each row; if `parse` raises ValueError, yield the error as record."""
     for number, row in rows:
         if type(row) is dict:
             try:

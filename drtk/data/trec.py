@@ -85,7 +85,7 @@ def iter_query_hits(source: str, *, tracker: InputTracker | None = None) -> Iter
     """
     tracker = tracker or InputTracker()
     current: QueryHits | None = None
-    for piece in _iter_pieces(source, tracker):
+    for piece in _iter_partial_hits(source, tracker):
         if current is None:
             current = piece
         elif piece.query_id == current.query_id:
@@ -153,7 +153,7 @@ def load_run(source: str, *, tracker: InputTracker | None = None, order: Order =
             gc.enable()
 
 
-def _iter_pieces(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
+def _iter_partial_hits(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     lines = tracker.iter_lines(source)
     while block := list(islice(lines, _BLOCK_LINES)):
         yield from _parse_block(block) or _parse_lines(block, source, tracker)
@@ -217,15 +217,15 @@ def _split_columns(line: bytes) -> list[str]:
         raise ValueError("not UTF-8") from error
 
 
-def _parse_int(text: str, what: str) -> int:
+def _parse_int(text: str, column: str) -> int:
     try:
         if "_" in text:  # valid in Python only
             raise ValueError
         number = int(text)
     except ValueError:
-        raise ValueError(f"{what} '{text}' is not an integer") from None
+        raise ValueError(f"{column} '{text}' is not an integer") from None
     if not -_MAX_NUMBER <= number <= _MAX_NUMBER:
-        raise ValueError(f"{what} '{text}' does not fit into 64 bits")
+        raise ValueError(f"{column} '{text}' does not fit into 64 bits")
     return number
 
 

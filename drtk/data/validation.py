@@ -393,7 +393,7 @@ def _add_missing_queries(
 def add_repeated(
     duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each repetition of a key. `describe` returns the message from the key and its first line."""
+    """Add a finding for each repeated key in `duplicates`. `describe` returns the message for a key and its first line."""
     for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))

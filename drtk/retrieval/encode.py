@@ -262,7 +262,8 @@ def encode_records(
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
-    total: number of records, for the progress bar; if unknown, it is estimated from the share of the input that was read
+    total: number of records, for the progress bar
+    get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """

@@ -178,10 +178,10 @@ class Chunker:
             for document, text, spans_of_document in zip(documents, texts, passages, strict=True)
         ]
 
-    def _find_sentences(self, text: str, area: Span) -> list[Span]:
+    def _find_sentences(self, text: str, span: Span) -> list[Span]:
         if self._splitter is None:
             return []
-        begin, end = area
+        begin, end = span
         return [(begin + start, begin + stop) for start, stop in self._splitter.find_spans(text[begin:end])]
 
     def _split_words(self, text: str, sentences: list[Span]) -> list[PassageSpan]:
@@ -372,7 +372,7 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first input."""
+    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first documents (`head`)."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
