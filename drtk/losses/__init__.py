@@ -12,7 +12,7 @@ RETRIEVER_LOSSES = Registry(
     {
         "infonce": (
             "drtk.losses.contrastive:infonce",
-            "cross-entropy of the positive with all other passages of the batch as negatives (DPR, coCondenser)",
+            "cross-entropy of the positive; all other passages of the batch are negatives (DPR, coCondenser)",
         ),
         "simlm-paper": (
             "drtk.losses.contrastive:simlm_paper",

@@ -47,7 +47,8 @@ def simlm_paper(
 ) -> Tensor:
     """Return InfoNCE with the positive's similarities to all other passages as additional negatives, a scalar.
 
-    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+.
+    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+
+    and phi = exp(similarity / temperature).
     Source: SimLM, Eq. 3. The loss is ln(2 B n - 1) if all vectors are equal.
     """
     columns = get_positive_columns(queries, passages)
@@ -91,7 +92,7 @@ def simlm_full(
 def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
     """Return the mask of the duplicates of each query's positive, (B, B * n) bool; False at the positive itself.
 
-    passages: (B * n,), passage indices; duplicates have the same index    queries: B
+    passages: (B * n,), passage indices; duplicates have the same index    queries: number of queries, B
     """
     columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)

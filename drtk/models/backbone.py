@@ -67,7 +67,9 @@ class BackboneAdapter:
         # RoBERTa's first position is the one after the id of its padding token
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
         if begin + length > len(table):
-            raise MismatchError(f"the encoder has {len(table) - begin} positions; shorten inputs of {length} tokens")
+            raise MismatchError(
+                f"the encoder has {len(table) - begin} positions for inputs of {length} tokens; shorten them"
+            )
         return self._project(table[begin : begin + length], bias=False)
 
     def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:

@@ -21,7 +21,7 @@ from drtk.text.batching import group_by_length
 class BiEncoder(nn.Module):
     """A query encoder and a passage encoder; a single encoder for both if `query` is None.
 
-    prompt_lengths: number of prompt tokens that pooling excludes, (of queries, of passages)
+    prompt_lengths: numbers of prompt tokens that pooling excludes, (in queries, in passages)
     group_overhead: cost of one more group, in tokens, when texts are encoded in groups of similar length to save padding;
         None: encode all texts together
     """
@@ -75,7 +75,8 @@ class BiEncoder(nn.Module):
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
     """Load the initial encoders of a training, by role: {"passage"} if one encoder is shared, else {"query", "passage"}.
 
-    untied: return two encoders; the encoder of a folder with one is copied. A folder with two encoders is always untied.
+    overrides: fields of the model's EncodingConfig to replace
+    untied: return two encoders even if the folder contains one; the query encoder is then a copy
     Raises MismatchError if the vectors of the two encoders have different dimensions.
     """
     folder = locate(model)

@@ -40,7 +40,7 @@ class TextEncoder:
     encoding: EncodingConfig
 
     def get_tokenizer(self, role: Role) -> TextTokenizer:
-        """Return the tokenizer for the texts of a role, with its prompt and maximum length."""
+        """Return the tokenizer for queries or passages, with the prompt and the maximum length of this role."""
         return TextTokenizer(
             self.tokenizer,
             prompt=self.encoding.get_prompt(role),
@@ -49,8 +49,8 @@ class TextEncoder:
             with_types="token_type_ids" in self.tokenizer.model_input_names,
         )
 
-    def prompt_length(self, role: Role) -> int:
-        """Return the number of prompt tokens that pooling excludes, with the special tokens before them; 0 if none."""
+    def count_prompt_tokens(self, role: Role) -> int:
+        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it, or none."""
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
@@ -107,7 +107,7 @@ def load_encoder(
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens as sentence-transformers does: the minimum of tokenizer limit and positions."""
+    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the number of positions."""
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(
@@ -251,7 +251,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
             batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
-            vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
+            vectors[rows] = encoder(**inputs, prompt_length=model.count_prompt_tokens(role)).float().cpu().numpy()
     finally:
         encoder.train(training)
     return vectors

@@ -144,7 +144,7 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
 
 
 class TokenizedPairs(NamedTuple):
-    """Tokenized distinct pairs, and the row index of each pair's tokens, (pairs,)."""
+    """The tokens of the distinct pairs. rows: (pairs,), index of each input pair among the distinct pairs"""
 
     tokens: TokenizedTexts
     rows: np.ndarray
@@ -202,14 +202,14 @@ class CrossEncoderScorer:
 
     @property
     def dimension(self) -> int:
-        """The dimension of the vectors that `scores_and_vectors` returns."""
+        """The dimension of the vectors that `compute_scores_and_vectors` returns."""
         config: Any = self._model.config
         return int(config.get_text_config().hidden_size)
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of the pairs, (pairs,) float32."""
         batches = (pairs[start : start + TOKENIZE_BATCH_SIZE] for start in range(0, len(pairs), TOKENIZE_BATCH_SIZE))
-        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
+        scores = [self.compute_scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
@@ -218,14 +218,14 @@ class CrossEncoderScorer:
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
         return TokenizedPairs(self._tokenizer(row_of), rows)
 
-    def scores(self, pairs: TokenizedPairs) -> np.ndarray:
+    def compute_scores(self, pairs: TokenizedPairs) -> np.ndarray:
         """Return the scores of tokenized pairs, (pairs,) float32. Raises DrtkError for a NaN or infinite score, or out of memory."""
         return self._run(pairs, None)
 
-    def scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
+    def compute_scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
         """Return (scores, (pairs,); last hidden states of the first token, (pairs, dimension)), float32.
 
-        Raises MismatchError if the model has no encoder below its head, and the errors of `scores`.
+        Raises MismatchError if the model has no encoder below its head, and the errors of `compute_scores`.
         """
         if self._model.base_model is self._model:
             raise MismatchError(f"{self.model}: has no encoder to take vectors from; use another cross-encoder")
@@ -309,13 +309,13 @@ class PairClassifier(nn.Module):
         return logits.float().squeeze(-1)
 
 
-def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
+def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default_length: int) -> CrossEncoder:
     """Load a cross-encoder to train: a trained one, or an encoder with a randomly initialized head.
 
     The result has no activation function and no prompt.
 
     model: a folder or hub name; for an untied bi-encoder, its passage encoder is used
-    max_length: maximum length of a pair in tokens; None: the lesser of `default` and the model's maximum
+    max_length: maximum length of a pair in tokens; None: the lesser of `default_length` and the model's maximum
     Raises MismatchError for a folder without an encoder or a `max_length` above its maximum, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
@@ -346,7 +346,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     limit = positions or get_max_length(tokenizer, config)
     if max_length is not None and max_length > limit:
         raise MismatchError(f"{model}: cannot read {max_length} tokens; use at most {limit}")
-    return CrossEncoder(classifier, tokenizer, max_length or min(default, limit), nn.Identity())
+    return CrossEncoder(classifier, tokenizer, max_length or min(default_length, limit), nn.Identity())
 
 
 def is_classifier(folder: Path) -> bool:

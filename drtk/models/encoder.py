@@ -19,6 +19,7 @@ def run_by_length(
     """Call `run` on groups of texts of similar length to save padding; return the results in the original order.
 
     inputs: (texts, tokens) by name, including "attention_mask"; inputs padded on the left are not grouped
+    grouping: (lengths) -> text indices of each group, longest text first
     """
     mask = inputs["attention_mask"]
     lengths = mask.sum(dim=1)
@@ -84,7 +85,7 @@ class Dense(nn.Module):
             self.residual = nn.Linear(width, out, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return (batch, out_features) from (batch, in_features)."""
+        """Return the output vectors, (batch, out_features). vectors: (batch, in_features)"""
         out = self.activation(self.linear(vectors))
         if self.use_residual:
             out = out + (self.residual(vectors) if hasattr(self, "residual") else vectors)

@@ -85,7 +85,8 @@ def load_list_reranker(folder: Path) -> ListReranker:
         model = ListReranker(config)
         model.load_state_dict(load_file(folder / WEIGHTS))
     except Exception as error:
-        raise DrtkError(f"{folder}: cannot be loaded as a list reranker: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise DrtkError(f"{folder}: cannot be loaded as a list reranker ({reason}); restore the folder") from error
     return model.eval()
 
 

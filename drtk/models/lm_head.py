@@ -43,7 +43,8 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
         module.load_state_dict(weights)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        raise MismatchError(f"{path}: does not fit the model: {lines[min(1, len(lines) - 1)]}") from error
+        problem = lines[min(1, len(lines) - 1)].rstrip(".")
+        raise MismatchError(f"{path}: does not fit the model ({problem}); restore the file") from error
 
 
 LM_HEAD = "lm_head"
@@ -96,14 +97,14 @@ class LMHead(nn.Module):
         weight: Tensor = encoder.get_input_embeddings().weight
         return weight
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def compute_features(self, hidden: Tensor) -> Tensor:
         """Return the input of the output layer, (…, E), for hidden states (…, H)."""
         features: Tensor = self.norm(self._activation(self.dense(hidden)))
         return features
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary, (…, V), for hidden states (…, H)."""
-        return F.linear(self.features(hidden), self.weight, self.bias)
+        return F.linear(self.compute_features(hidden), self.weight, self.bias)
 
 
 def _get_submodules(model_type: str) -> tuple[str, str, str]:

@@ -65,7 +65,7 @@ class TermWeightModel:
 
     method: "deepct" or "deepimpact"
     folder: folder of the tokenizer
-    facts: values that training stored in meta.json; for deepimpact `expand` and `largest`
+    metadata: entry "term_weights" of meta.json, such as the largest impact of the training passages (`largest`)
     first, last: ids of the special tokens before and after a text
     """
 
@@ -73,7 +73,7 @@ class TermWeightModel:
     folder: Path
     encoder: TextEncoder
     module: TermWeighter
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
 
     def __post_init__(self) -> None:
         tokenizer = self.encoder.tokenizer
@@ -84,7 +84,10 @@ class TermWeightModel:
         self.pad = int(tokenizer.pad_token_id or 0)
 
     def count_content_tokens(self, max_length: int) -> int:
-        """Return `max_length` without special tokens. Raises MismatchError if `max_length` exceeds the model's maximum."""
+        """Return how many of `max_length` tokens are not special tokens.
+
+        Raises MismatchError for a `max_length` above the model's maximum.
+        """
         if max_length > self.max_length:
             raise MismatchError(f"{self.folder}: cannot read {max_length} tokens; use at most {self.max_length}")
         return max_length - len(self.first) - len(self.last)
@@ -102,7 +105,7 @@ class TermWeightModel:
 
 
 def _build_term_weighter(
-    folder: Path, method: str, facts: dict[str, Any], *, seed: int | None = None
+    folder: Path, method: str, metadata: dict[str, Any], *, seed: int | None = None
 ) -> TermWeightModel:
     """Load an encoder and add a new head: a linear layer (deepct) or an ImpactHead (deepimpact)."""
     encoder = load_encoder(folder, strict=False)
@@ -110,7 +113,7 @@ def _build_term_weighter(
         torch.manual_seed(seed)
     hidden = encoder.encoder.hidden_size
     head = nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
-    return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), facts)
+    return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), metadata)
 
 
 def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
@@ -121,17 +124,17 @@ def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightMode
     return weighter
 
 
-def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
-    """Return the values that training stored in meta.json.
+def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
+    """Return the entry "term_weights" that training wrote into meta.json.
 
     Raises MismatchError for a folder without a term weighting model, or with a model of another method.
     """
-    facts = read_training_entry(folder, "term_weights")
-    if facts is None:
+    metadata = read_training_entry(folder, "term_weights")
+    if metadata is None:
         raise MismatchError(f"{folder}: not a term weighting model; train one with `drtk termweight`")
-    if facts.get("method") != method:
-        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}, not {method}")
-    return facts
+    if metadata.get("method") != method:
+        raise MismatchError(f"{folder}: was trained with `method` {metadata.get('method')}, not {method}")
+    return metadata
 
 
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
@@ -139,7 +142,7 @@ def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
 
     Raises MismatchError for a folder without such a model, or with a model of another method.
     """
-    weighter = _build_term_weighter(folder, method, read_training_facts(folder, method))
+    weighter = _build_term_weighter(folder, method, read_training_metadata(folder, method))
     load_head(weighter.module.head, folder, method)
     weighter.module.eval()
     return weighter

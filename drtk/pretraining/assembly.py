@@ -76,7 +76,7 @@ def build_network(
 
     model: folder of the encoder to start from
     place: prefix of error messages
-    attention: attention implementation of encoder, decoders and generator; None: the default
+    attention: attention implementation of the encoder, the decoders and the generator; None: the default
     Raises MismatchError if a decoder or the generator does not support the encoder.
     """
     with torch.random.fork_rng(devices=[]):
@@ -99,7 +99,7 @@ def build_network(
                 with prefix_errors(place):
                     readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
         parts = LossParts(adapter, head, readers)
-        recoveries: dict[str, Any] = {
+        token_losses: dict[str, Any] = {
             objective.name: load_attribute(objective.implementation)(objective, parts)
             for objective in composition.objectives
             if not objective.compares_vectors
@@ -114,14 +114,14 @@ def build_network(
         attention.apply(generator.backbone)
     if head.is_untrained:
         warn_untrained_head(model)
-    if not any(part is head for token_loss in recoveries.values() for part in token_loss.modules()):
+    if not any(part is head for token_loss in token_losses.values() for part in token_loss.modules()):
         head.requires_grad_(False)  # not used, like the pooler
     network = PretrainingNetwork(
         composition,
         backbone=backbone,
         adapter=adapter,
         head=head,
-        recoveries=recoveries,
+        token_losses=token_losses,
         projectors=projectors,
         generator=generator,
         stop_words=_build_stop_word_mask(tokenizer),

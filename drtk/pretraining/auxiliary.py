@@ -73,22 +73,22 @@ def build_diffcse_network(
             )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies; use one tokenizer")
-    proposing = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
+    generator = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
     adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
-        recoveries = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
-        for token_loss in recoveries.values():  # one head for queries and passages
-            token_loss.target = next(iter(recoveries.values())).target
+        losses = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
+        for token_loss in losses.values():  # one head for queries and passages
+            token_loss.target = next(iter(losses.values())).target
     return PretrainingNetwork(
-        plan, backbone=nothing, adapter=None, head=nothing, recoveries=recoveries, projectors={}, generator=proposing
+        plan, backbone=nothing, adapter=None, head=nothing, token_losses=losses, projectors={}, generator=generator
     )
 
 
 class TokenCorruptor:
-    """Corruption of the tokens of queries and passages. Sampling depends only on the keys of the texts."""
+    """Corruptor of the tokens of queries and passages for DiffCSE; samples by the keys of the texts only."""
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
         self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary
@@ -140,7 +140,7 @@ class BiEncoderWithDiffCSE(nn.Module):
         self.pair, self.network = pair, network
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return (query vectors, passage vectors, auxiliary losses by name).
+        """Return (query vectors, passage vectors, {objective name: auxiliary loss}).
 
         The losses are multiplied by the number of processes, because DDP averages gradients.
         """
@@ -167,7 +167,7 @@ class BiEncoderWithDiffCSE(nn.Module):
         return all_reduce_sum(token_loss.count_labels({f"{role}_changed": slot}))
 
     def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the loss of a chunk of queries or passages by name, divided by `count`, the labels of all chunks."""
+        """Return {objective name: loss} of a chunk of queries or passages. count: number of labels in all chunks, the divisor"""
         name = f"diffcse_{role}"
         token_loss: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})

@@ -70,10 +70,10 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
 
 
 def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
-    """Regroup the vectors of several batches into groups of GROUP_SIZE rows, with flags, True for rows with a text.
+    """Split the rows of all batches into groups of GROUP_SIZE rows. The last group may be smaller.
 
-    batches: pairs of vectors, (rows, hidden), and flags, (rows,) bool, by slot
-    The last group may be smaller. A group of a single row is dropped, because it has no negatives.
+    A group of a single row is dropped, because it has no negatives.
+    batches, result: pairs of {vector key: (rows, hidden)} and {slot: (rows,) bool, True for rows with a text}
     """
     if not batches:
         return

@@ -23,9 +23,9 @@ Sums = dict[str, Tensor]
 class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    losses: {objective: unweighted token loss}, scalars; a mean if `counts` were given, else a sum
-    statistics: {name: (numerator, denominator)} of ratios for the log, each (2,)
-    vectors: {key from `build_vector_key`: (batch, hidden)} for contrastive losses
+    losses: {objective name: unweighted token loss}; the mean over labels if `forward` gets `counts`, else the sum
+    statistics: {name: (numerator, denominator)}, (2,) each; the log contains the ratios
+    vectors: {key from `build_vector_key`: vectors of a slot, (batch, hidden)}, for contrastive losses
     """
 
     losses: Sums
@@ -40,7 +40,7 @@ class Projector(nn.Module):
             bias (2,362,368 parameters for H = 768)
         "tanh": Linear(H, H), tanh
         "none": identity
-    Batch norm uses all rows of a call, so both views of a batch are projected together. Weights are normal(0, .02).
+    Batch norm uses all rows of a call, so both views of a batch are projected together. Initial weights have standard deviation 0.02.
     """
 
     def __init__(self, width: int, *, kind: Literal["bn", "tanh", "none"] = "bn") -> None:
@@ -72,7 +72,7 @@ class Projector(nn.Module):
 class PretrainingNetwork(nn.Module):
     """The trained modules of a composition: encoder, heads, decoders, projectors and generator.
 
-    adapter: adapter of the encoder    head: masked-LM head of the encoder    recoveries: token losses by objective name
+    adapter: adapter of the encoder    head: masked-LM head of the encoder    token_losses: {objective name: token loss}
     stop_words: (vocabulary,) bool, True at stop words and punctuation, for statistics; None: no statistics
     """
 
@@ -83,7 +83,7 @@ class PretrainingNetwork(nn.Module):
         backbone: nn.Module,
         adapter: Any,
         head: nn.Module,
-        recoveries: Mapping[str, nn.Module],
+        token_losses: Mapping[str, nn.Module],
         projectors: Mapping[str, nn.Module],
         generator: Any = None,
         stop_words: Tensor | None = None,
@@ -92,7 +92,7 @@ class PretrainingNetwork(nn.Module):
         self.composition = composition
         self.backbone, self.adapter = backbone, adapter
         self.head: Any = head
-        self.recoveries: Any = nn.ModuleDict(recoveries)
+        self.recoveries: Any = nn.ModuleDict(token_losses)  # the attribute name is part of saved weight names
         self.projectors = nn.ModuleDict(projectors)
         self._joint = composition.joint_generator
         self.generator: Any
@@ -153,7 +153,7 @@ class PretrainingNetwork(nn.Module):
     def _sum_generator_losses(self, slot: SlotBatch) -> Tensor:
         """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), a scalar."""
         where, head = _select_masked(slot), self.generator.head
-        features = self.generator.features(slot.input_ids, slot.attention, where, slot.types)
+        features = self.generator.compute_features(slot.input_ids, slot.attention, where, slot.types)
         return linear_cross_entropy(features, head.weight, head.bias, slot.original_ids[where])
 
     @torch.no_grad()

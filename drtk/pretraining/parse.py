@@ -75,7 +75,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
                 _check_names(plan, projector.slots)
         with prefix_errors("[generator]"):
             _check_generator(plan)
-    return plan.without_unused()
+    return plan.drop_unused()
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -116,7 +116,10 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
 
 
 def _get_child(node: Any, step: str) -> Any:
-    """Return the entry `step` of a table, created if missing, or of a list of objectives, by name or number; None if not found."""
+    """Return the entry `step` of a table, or the objective with the name or number `step` of a list.
+
+    A missing entry of a table is created; for a missing objective, return None.
+    """
     if isinstance(node, dict):
         return node.setdefault(step, {})
     if step.isdigit():
@@ -179,7 +182,7 @@ def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -
 
 def _check_table(table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise UsageError(f"expected a TOML table, got {table!r}")
+        raise UsageError(f"expected a TOML table of KEY = VALUE entries, got {table!r}")
     return dict(table)
 
 
@@ -197,7 +200,7 @@ def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | No
         values[name] = _convert_value(value, hints[name], name)
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise UsageError(f"'{name}' is missing; set it")
+            raise UsageError(f"'{name}' is missing; add it")
     return kind(**values)
 
 
@@ -246,7 +249,10 @@ def _check_slot(plan: Composition, name: str) -> None:
                 "deleted",
                 "any",
             ):
-                raise UsageError(f'of = "{slot.of}" requires the same view and length in both slots, without edits')
+                raise UsageError(
+                    f'of = "{slot.of}" requires the same view and max_length in both slots, and no insertions or deletions '
+                    f"in '{slot.of}'"
+                )
             if slot.masking == "extension" and slot.rate < other.rate:
                 raise UsageError(f"rate {slot.rate} is below the rate of '{slot.of}'; use {other.rate} or more")
         elif slot.masking in ("extension", "complement"):

@@ -37,7 +37,7 @@ _CORRUPTIONS = {
 
 
 def describe_objective(plan: Composition, objective: Objective) -> str:
-    """Return a line with the decoder and the tokens that it predicts, or with the vectors that an objective compares."""
+    """Describe an objective in a line: its decoder and the predicted tokens, or the vectors that it compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
         positives = _quote([objective.b, *objective.extra_positives])
@@ -49,7 +49,7 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     if not isinstance(objective, TokenObjective):
         return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
     reader = plan.readers[objective.reader]
-    who = "the encoder" if reader.use == "encoder" else _with_options(reader.use, reader.options)
+    who = "the encoder" if reader.use == "encoder" else _add_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
         who = f"'{objective.reader}', {who},"
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
@@ -60,8 +60,8 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
 
 
 def describe_slot(slot: Slot) -> str:
-    """Return a line with the view, masking and corruption of a slot."""
-    view = _with_options(" or ".join(slot.view), slot.view_options)
+    """Describe the view, masking and corruption of a slot in a line."""
+    view = _add_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
         view += f", sampled once per {slot.draw}"
     corruption = _CORRUPTIONS[slot.corruption].format(rate=f"{slot.rate:.0%}")
@@ -69,10 +69,10 @@ def describe_slot(slot: Slot) -> str:
         return f"{view}: {corruption}"
     rate = "" if slot.masking == "complement" else f"{slot.rate:.0%} "
     other = f" of '{slot.of}'" if slot.of else ""
-    return f"{view}: {rate}{_with_options(slot.masking, slot.masking_options)}{other}, {corruption}"
+    return f"{view}: {rate}{_add_options(slot.masking, slot.masking_options)}{other}, {corruption}"
 
 
-def _with_options(name: str, options: Mapping[str, Any]) -> str:
+def _add_options(name: str, options: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {value}" for key, value in options.items())
     return f"{name} ({values})" if values else name
 
@@ -90,7 +90,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Function from a token id to (text, whether the token continues a word), for WordPiece and byte-level BPE."""
+    """Formatter that returns (text, whether the token continues a word) of a WordPiece or byte-level BPE token id."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -109,7 +109,7 @@ class TokenFormatter:
 
 
 def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot with their marks, without special tokens, except for the last token if it was edited.
+    """Return the tokens of a slot with their marks. Special tokens are omitted, except for an edited last token.
 
     input_ids: ids of the slot, with the generator's tokens if there is a generator
     """
@@ -177,7 +177,7 @@ def _format_slot(
 def describe_uses(
     plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line for each objective that uses a slot: the labels, or else a description of the objective."""
+    """Yield a line per objective that uses the slot: its labels in the slot, or a description if it has none."""
     for objective in plan.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
             yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"
@@ -227,6 +227,7 @@ def preview_slots(
     """Yield lines with the first `count` examples of a corpus, as in the first epoch of training.
 
     path: corpus file    preset: name and content of the preset    model: folder with the tokenizer
+    changes: PATH=VALUE changes of the preset    side_files: files with further fields of the passages
     generator: folder of the generator that replaces tokens; None: show the generator's input
     Raises DrtkError for an invalid preset, corpus or model.
     """
@@ -301,7 +302,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
         present = [example[name] for example in examples if example[name].present]
         length = sum(len(slot_example.input_ids) for slot_example in present) / len(examples)
         masked = sum(int(slot_example.masked.sum()) for slot_example in present) / len(examples)
-        share = "" if len(present) == len(examples) else f" ({len(present) / len(examples):.0%} of examples have one)"
+        share = "" if len(present) == len(examples) else f" (in {len(present) / len(examples):.0%} of examples)"
         slots.append((name, f"{length:.1f} tokens, {masked:.1f} masked", describe_slot(slot) + share))
         tokens += length
     yield from _format_table(slots)
@@ -311,7 +312,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
     if network.generator is not None and plan.joint_generator is None:
         frozen = sum(parameter.numel() for parameter in network.generator.parameters())
     settings = data.settings
-    yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
+    yield f"Parameters: {total + frozen:,} ({trained:,} trained)"
     yield (
         f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"

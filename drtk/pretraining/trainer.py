@@ -130,7 +130,7 @@ class Pretrainer(DrtkTrainer):
     def _cache_gradients(
         self, model: nn.Module, network: PretrainingNetwork, parts: Sequence[Batch]
     ) -> tuple[Sums, Sums]:
-        """Return (gradients, losses): the gradients of the contrastive losses by vector key, each (rows, hidden)."""
+        """Return the gradients of the contrastive losses, {vector key: (rows, hidden)}, and the losses, {objective name: loss}."""
         vectors: list[Sums] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
@@ -297,7 +297,7 @@ def pretrain(
         network.cpu().eval()
         exporter.save(folder)
 
-    facts = fit(
+    summary = fit(
         network,
         data.build_dataset(),
         data.build_collator(micro),
@@ -314,7 +314,7 @@ def pretrain(
         callbacks=[exporter],
         memory_advice=memory_advice,
     )
-    return {"micro_batch": micro} | facts
+    return {"micro_batch": micro} | summary
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:

@@ -1,7 +1,7 @@
 """Views: functions that select a text of a corpus row, such as the passage, a span of it, or one of its queries.
 
 A view is a function (ViewInput, **options) that returns {key: text}, or None for a row without such a text. A view with one text has
-the key "". If it has several, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
+the key "". If a view has several texts, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VIEWS = Registry(
     {
         "passage": (f"{__name__}:passage_view", "the passage itself"),
         "next": (f"{__name__}:next_passage_view", "the next passage of the document"),
-        "halves": (f"{__name__}:halves_view", "the first half of the passage, and the second"),
+        "halves": (f"{__name__}:halves_view", "the two halves of the passage"),
         "pair": (f"{__name__}:passage_pair_view", "two passages of one document, possibly overlapping"),
         "query": (f"{__name__}:query_view", "one of the passage's queries"),
         "queries": (f"{__name__}:queries_view", "the passage's queries, joined"),
@@ -41,7 +41,7 @@ VIEWS = Registry(
         "crop-pair": (f"{__name__}:crop_pair_view", "two random spans of the passage"),
         "ict": (
             f"{__name__}:ict_view",
-            "a sentence of the passage, and the passage, usually without it (inverse cloze task)",
+            "a sentence, and the passage, usually without this sentence (inverse cloze task)",
         ),
     },
 )
@@ -276,7 +276,7 @@ def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) 
     shortest, longest: bounds of the length, as shares of the passage length
     """
     if shortest > longest:
-        raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; use a smaller value")
+        raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; lower shortest")
     text = view.corpus.get_text(view.row)
     count = len(text.ids)
     low = max(1, ceil(shortest * count - _ROUNDING))

@@ -45,7 +45,7 @@ def start_query_reranker(model: str, input_format: InputFormat, *, max_length: i
     max_length: maximum input length; None uses the length of `input_format`, or the model's maximum if it is shorter
     Raises the errors of `init_cross_encoder`.
     """
-    start = init_cross_encoder(model, max_length=max_length, seed=seed, default=input_format.max_length)
+    start = init_cross_encoder(model, max_length=max_length, seed=seed, default_length=input_format.max_length)
     folder: Path = resolve_tower_folder(locate(model), "passage")
     if is_classifier(folder) and read_input_format(folder) is None:
         _negate_head(start.model, model)

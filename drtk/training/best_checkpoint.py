@@ -47,7 +47,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, None if there is none, and delete incomplete checkpoints."""
+    """Delete incomplete checkpoints, and return the newest complete checkpoint, or None if there is none."""
     wait_for_all()  # rank zero may just have deleted checkpoints
     complete = list_complete_checkpoints(folder)
     wait_for_all()
@@ -163,8 +163,9 @@ class ModelSelection(TrainingEvaluator):
             log_message(f"step {step:,}: {self.metric} {value:z.4f}, the best so far")
         else:
             best.since += 1
-            how = "as good" if value == best.value else "better"
-            log_message(f"step {step:,}: {self.metric} {value:z.4f}; that of step {best.step:,} was {how}")
+            log_message(
+                f"step {step:,}: {self.metric} {value:z.4f}; the best is {best.value:z.4f} at step {best.step:,}"
+            )
         return metrics
 
     def _save_best_weights(self) -> None:
@@ -208,16 +209,16 @@ class ModelSelection(TrainingEvaluator):
         return {"step": self.best.step, self.metric: self.best.value}
 
 
-def _link(path: Path, other: Path) -> None:
-    other.unlink(missing_ok=True)  # a checkpoint may be written twice
+def _link(path: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)  # a checkpoint may be written twice
     try:
-        os.link(path, other)
+        os.link(path, target)
     except OSError:  # a file system without hard links
-        shutil.copyfile(path, other)
+        shutil.copyfile(path, target)
 
 
 def get_selection_folder(folder: Path, name: str) -> Path:
-    """Return the folder of a selector's weights below a checkpoint or the folder of checkpoints."""
+    """Return the folder of a selector's weights. folder: a checkpoint, or the folder of all checkpoints"""
     return folder / f"best-{name}"
 
 

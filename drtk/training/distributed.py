@@ -32,7 +32,7 @@ def _all_gather(rows: Tensor) -> Tensor:
 class _Gather(torch.autograd.Function):
     """Autograd function that gathers the rows of all processes; backward returns this process's slice times the world size.
 
-    For losses that every process computes from the same gathered rows, such as contrastive losses. The gradient is then
+    Use it for losses that every process computes from the same gathered rows, such as contrastive losses. The gradient is then
     exact, because DDP *averages* the gradients of the parameters over processes.
     """
 
@@ -50,7 +50,7 @@ class _Gather(torch.autograd.Function):
 class _GatherPartial(torch.autograd.Function):
     """Autograd function that gathers the rows of all processes; backward sums all processes' gradients of this process's rows.
 
-    For losses in which each process uses different gathered rows.
+    Use it for losses in which each process uses different gathered rows.
     """
 
     @staticmethod

@@ -13,7 +13,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.rng import sample_uniform
 
 
@@ -28,7 +28,7 @@ class PackedExamples:
         self,
         examples: Iterable[Example],
         *,
-        line: Callable[[], int] | None = None,
+        get_line: Callable[[], int] | None = None,
         scored: bool = False,
         first_positive: bool = False,
     ) -> None:
@@ -36,7 +36,7 @@ class PackedExamples:
 
         Negatives that are also positives of the example are removed and counted in `contradictions`.
 
-        line: returns the line number of the last example, for errors; None: count the examples
+        get_line: returns the line number of the current example, for errors; None: number the examples from 1
         scored: keep teacher scores (4 bytes per passage)
         first_positive: keep the first positive of each example only
         """
@@ -50,7 +50,7 @@ class PackedExamples:
         self._splits = array("q")  # index of each example's first negative
         for example in examples:
             self.query_ids.append(example.query_id)
-            self._lines.append(line() if line else len(self.query_ids))
+            self._lines.append(get_line() if get_line else len(self.query_ids))
             positives, positive_ids = example.positives[: 1 if first_positive else None], set(example.positives)
             kept = [index for index, id in enumerate(example.negatives) if id not in positive_ids]
             self.contradictions += len(example.negatives) - len(kept)
@@ -110,8 +110,8 @@ class PackedExamples:
         self._references, self._starts, self._splits, self._indices = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
 
-    def positives_by_query(self) -> dict[str, array[int]]:
-        """Return the passage indices of all positives of each query, by query id."""
+    def group_positives_by_query(self) -> dict[str, array[int]]:
+        """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
             positives.setdefault(id, array("i")).extend(self.positives(index))
@@ -151,12 +151,14 @@ class PackedExamples:
                     f"{location}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}"
                 )
             elif negatives and not len(self.negatives(index)):
-                error = DrtkError(f"{location}: '{query_id}' has no negatives; mine them with `drtk mine-negatives`")
+                error = DrtkError(
+                    f"{location}: query '{query_id}' has no negatives; mine them with `drtk mine-negatives`"
+                )
             elif absent and (id := self._find_absent_id(index, absent)) is not None:
                 missing = _count_missing(len(absent), self.passage_ids)
                 error = MismatchError(f"{location}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                error = self._find_bad_score(index, f"{location}: '{query_id}'")
+                error = self._find_bad_score(index, f"{location}: query '{query_id}'")
             if error is None:
                 valid.append(index)
             elif on_error is None:
@@ -182,7 +184,7 @@ class PackedExamples:
         if scores[position] != scores[position]:  # missing scores are packed as NaN
             return DrtkError(f"{location} has no score for '{id}'; add teacher scores with `drtk score`")
         return DrtkError(
-            f"{location}: the score of '{id}' is {scores[position]}; write finite scores with `drtk score`"
+            f"{location} has the score {scores[position]} for '{id}'; write finite scores with `drtk score`"
         )
 
 
@@ -221,12 +223,17 @@ def load_examples(
     Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
     """
     examples = PackedExamples(
-        read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive
+        read_examples(source, tracker=tracker),
+        get_line=lambda: tracker.line,
+        scored=scored,
+        first_positive=first_positive,
     )
     if fraction < 1:
         examples.subsample(fraction, seed=seed)
     query_ids = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
-    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise)
-    return TrainingData(name_of(source), examples, texts, store)
+    examples.check(
+        get_source_name(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise
+    )
+    return TrainingData(get_source_name(source), examples, texts, store)

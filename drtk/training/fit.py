@@ -70,11 +70,11 @@ def fit(
     memory_advice: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **trainer_options: Any,
 ) -> dict[str, Any]:
-    """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
+    """Train a model, and `save` it with its last or best weights (rank zero).
 
     Resumes from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so resumed training equals
     uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the new size is
-    returned as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
+    added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
     dataset: the items of all steps in order    collate: (items of a step) -> model inputs
     objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None if `trainer_class` computes it
@@ -83,6 +83,7 @@ def fit(
     micro_batch: items in memory at once, a divisor of the batch per device; only for losses that are means over items
     memory_advice: other ways to reduce memory, for the error message
     trainer_options: further arguments of `trainer_class`
+    Returns "steps", "epochs" and, with an `evaluator`, "best", the step and value of the best evaluation.
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
     """
     trainer_options |= {} if objective is None else {"objective": objective}
@@ -104,8 +105,8 @@ def fit(
                 **trainer_options,
             )
         try:
-            facts = trainer.run(save)
-            return facts if micro_batch == initial_micro_batch else facts | {"micro_batch": micro_batch}
+            summary = trainer.run(save)
+            return summary if micro_batch == initial_micro_batch else summary | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
             if error.__cause__ is not None:  # free the tensors of the failed step, since saving needs memory
@@ -304,15 +305,15 @@ class DrtkTrainer(Trainer):
         Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
         """
         steps = self._train_to_end()
-        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
+        summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
             if isinstance(self.evaluator, ModelSelection | ModelSelections):
-                facts["best"] = self.evaluator.save_best(self.model, save)
+                summary["best"] = self.evaluator.save_best(self.model, save)
             else:
                 save()
             shutil.rmtree(self.args.output_dir, ignore_errors=True)
         wait_for_all()
-        return facts
+        return summary
 
     def _train_to_end(self) -> int:
         start = find_last_checkpoint(Path(self.args.output_dir))

@@ -35,9 +35,9 @@ def digest_question(question: str) -> str:
 
 
 def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
-    """Assign each question to a random fold, which depends on seed and id only; return folds by question id.
+    """Assign each question to one of `count` folds at random; return {question id: fold}.
 
-    Questions with equal texts get the fold of the smallest of their ids.
+    The fold depends on seed and id only. Questions with equal texts get the fold of the smallest of their ids.
     """
     names: dict[str, str] = {}
     digests = [(query.id, digest_question(query.text)) for query in questions]
@@ -52,13 +52,13 @@ class TrainedQuestions:
     def __init__(
         self, folder: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
-        """questions: digests by id    folds: folds by digest    count: number of folds; None: a single generator"""
+        """questions: {id: digest}    folds: {digest: fold}    count: number of folds; None: a single generator"""
         self.folder, self.count = folder, count
         self._questions, self._folds = questions, folds
 
     @classmethod
     def read(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
-        """Read the record of training questions in a folder; None if there is none.
+        """Read the record of training questions in a folder; return None if the folder has no record.
 
         Raises RecordError (file:line) for an invalid line, DrtkError for inconsistent folds.
         """
@@ -82,7 +82,7 @@ class TrainedQuestions:
     def choose_fold(self, query: Query, *, allow_unknown: bool) -> int:
         """Return the fold of a question, matched by text. The generator of this fold was not trained on the question.
 
-        allow_unknown: assign a question without a fold to a random fold, by its id
+        allow_unknown: return a random fold, which depends on the id only, for a question without a fold
         Raises MismatchError for a question without a fold, or an id that belongs to another question.
         """
         assert self.count is not None

@@ -48,7 +48,7 @@ class RetrieverTrainer(DrtkTrainer):
         self._max_texts = 0  # texts of the largest step so far
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the micro-batch (without one: half the texts of a step); None if the result is less than 1."""
+        """Return half the micro-batch (without gradient caching: half the texts of a step), or None if that is below 1."""
         return (self.micro_batch or self._max_texts) // 2 or None
 
     @property
@@ -57,7 +57,7 @@ class RetrieverTrainer(DrtkTrainer):
         if not self._warm_up_temperature:
             return self.loss.temperature
         return compute_warmup_temperature(
-            self.state.global_step, last=self.loss.temperature, steps=int(self.args.warmup_steps)
+            self.state.global_step, final=self.loss.temperature, warmup_steps=int(self.args.warmup_steps)
         )
 
     def _compute_terms(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

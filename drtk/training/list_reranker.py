@@ -18,7 +18,7 @@ from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
@@ -58,7 +58,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
 
     Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
-    data = ListData(name_of(run))
+    data = ListData(get_source_name(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgments.get(hits.query_id)
@@ -74,8 +74,8 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
         for index in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[index])]
             problem = (
-                f"{vectors.folder} has no vector of '{ids[index]}' for '{hits.query_id}'; use the run that they were computed for "
-                f"({vectors.run}) or a smaller `depth`"
+                f"{vectors.folder} has no vector of '{ids[index]}' for query '{hits.query_id}'; use the run of the "
+                f"vectors ({vectors.run}) or a smaller `depth`"
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         has_vector = rows >= 0
@@ -130,7 +130,8 @@ class ListEvaluator:
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(
-                    f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; encode the dev run"
+                    f"{vectors.folder} has no vector of '{absent}' for dev query '{query}'; "
+                    "run `drtk rerank` with `vectors` on the dev run"
                 )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_if_order_differs("the dev run")

@@ -38,9 +38,9 @@ GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
 class DevCandidates(Protocol):
-    """Protocol for evaluation candidates, a list of (query id, passage ids); called with their scores, returns metrics.
+    """Protocol for the candidates of an evaluation, as implemented by drtk.evaluation.probes.RerankingProbe.
 
-    drtk.evaluation.probes.RerankingProbe implements it.
+    candidates: (query id, passage ids) of each query. A call with the scores of all candidates returns the metrics.
     """
 
     candidates: list[tuple[str, list[str]]]
@@ -167,7 +167,7 @@ def train_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with an evaluator, "best".
+    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder, from whose last checkpoint training resumes    title: format of passage titles
     build_evaluator: (model, tokenizer) -> evaluator, which selects the best weights (possibly the initial ones)

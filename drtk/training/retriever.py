@@ -45,15 +45,18 @@ class AuxiliaryTask(Protocol):
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
         """Return the model to train, whose `forward` returns (query vectors, passage vectors, losses of the task by name).
 
-        Gradient caching also uses these attributes and methods of the model. pair: the BiEncoder
-        build_slot: inputs of the task for the texts of a role    count_labels: number of labels in all processes
-        compute_loss: losses of the texts by name, divided by the number of labels
+        pair: the BiEncoder
+        With gradient caching, the model also needs the methods of drtk.pretraining.auxiliary.BiEncoderWithDiffCSE:
+        `build_slot`, `count_labels` and `compute_loss`.
         """
 
     def corrupt(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return the task's inputs of a step for the texts of a role. keys: seed of random numbers for each text"""
+        """Return the task's inputs of a step for queries or passages (`role`).
+
+        padded: the padded model inputs    keys: a sampling key for each text
+        """
 
 
 def check_retriever_config(config: RetrieverConfig) -> None:
@@ -101,11 +104,11 @@ def train_retriever(
     dev: Callable[[], dict[str, float]] | None = None,
     auxiliary: AuxiliaryTask | None = None,
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
+    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder, from whose last checkpoint training resumes
     towers: encoders by role, as `load_start_towers` returns them
-    dev: function that returns metrics of the towers by name, of which SELECT_BY selects the best weights
+    dev: function that evaluates the towers and returns metrics by name; the metric SELECT_BY selects the best weights
     Raises DrtkError if the examples do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
@@ -119,7 +122,7 @@ def train_retriever(
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,
-        prompt_lengths=(query.prompt_length("query"), passage.prompt_length("passage")),
+        prompt_lengths=(query.count_prompt_tokens("query"), passage.count_prompt_tokens("passage")),
         group_overhead=GROUP_OVERHEAD.get(arguments.device.type),
     )
     model: nn.Module = pair if auxiliary is None else auxiliary.wrap(pair, arguments.device)
@@ -219,13 +222,13 @@ def train_from_files(
     towers = load_start_towers(model, config)
     auxiliary = None if build_auxiliary is None else build_auxiliary(towers)  # before the folder is touched
     dev = None if build_dev is None else build_dev(towers, data)
-    facts = train_retriever(
+    summary = train_retriever(
         data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
     )
     job.tracker.inputs += find_inputs(
         {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
     )
-    best = facts.pop("best", None)
-    job.counts |= {"examples": len(data.examples), **facts}
+    best = summary.pop("best", None)
+    job.counts |= {"examples": len(data.examples), **summary}
     encoding = towers["passage"].encoding.to_dict()
     job.finish(encoding=encoding, towers=sorted(towers) if len(towers) > 1 else None, best=best)

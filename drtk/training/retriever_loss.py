@@ -128,11 +128,11 @@ class RetrieverLoss:
         return gather_rows(mask.to(torch.uint8)).bool()  # not every backend gathers booleans
 
 
-def compute_warmup_temperature(step: int, *, last: float, steps: int) -> float:
-    """Return the temperature at a step of the warm-up: its inverse rises linearly from 1 to 1 / last.
+def compute_warmup_temperature(step: int, *, final: float, warmup_steps: int) -> float:
+    """Return the temperature at a step of the warm-up: its inverse rises linearly from 1 to 1 / final.
 
-    last: final temperature    steps: number of warm-up steps    Source: SimLM's released code for NQ.
+    final: temperature after the warm-up    Source: SimLM's released code for NQ.
     """
-    if step >= steps or last >= 1:
-        return last
-    return 1 / max(1.0, step / steps / last)
+    if step >= warmup_steps or final >= 1:
+        return final
+    return 1 / max(1.0, step / warmup_steps / final)

@@ -136,6 +136,7 @@ def read_pairs(
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
+    source: function that formats a passage as the source text of a pair
     Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
     both with file:line, and DrtkError for a file without pairs.
     """
@@ -145,7 +146,7 @@ def read_pairs(
     for file in files:
         rows = read_examples(file, tracker=tracker)
         positives = (replace(row, negatives=(), scores=None, sources=None) for row in rows)
-        packed.append(PackedExamples(positives, line=lambda: tracker.line))
+        packed.append(PackedExamples(positives, get_line=lambda: tracker.line))
     query_ids = {query for examples in packed for query in examples.query_ids}
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
@@ -166,15 +167,18 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return (key, digest of the target) of the pairs with the given keys; None: all pairs."""
+    """Return (key, digest of the target) for each pair whose key is in `keys`, or for all pairs if `keys` is None."""
     indices = (index for index in range(len(pairs)) if keys is None or pairs.key(index) in keys)
     return [(pairs.key(index), digest_question(pairs[index].target)) for index in indices]
 
 
 def warn_of_overlap(
-    dev: Iterable[Hashable], trained: Collection[Hashable], unit: str, *, file: str, source: str
+    dev_items: Iterable[Hashable], training_items: Collection[Hashable], unit: str, *, file: str, source: str
 ) -> None:
-    """Warn if items of the evaluation file are also training items, since the best weights would then be overfitted."""
-    items = [*dev]
-    if both := sum(item in trained for item in items):
+    """Warn if evaluation items are also training items, since the best weights would then be overfitted.
+
+    unit: name of the items    file, source: files of the evaluation and training items, for the message
+    """
+    items = [*dev_items]
+    if both := sum(item in training_items for item in items):
         warn(f"{file}: {both:,} of its {len(items):,} {unit} are in {source} too, so the best weights overfit them")

@@ -11,10 +11,10 @@ from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import SplitPassage, Statistics, TermWeights
 from drtk.models.model_folder import locate
-from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
 from drtk.text.words import load_function_words, normalize_word
@@ -70,13 +70,13 @@ def iter_with_added_texts(
 
     Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """
-    fields = _get_expansion_fields(settings, read_training_facts(Path(locate(model)), "deepimpact"))
+    fields = _get_expansion_fields(settings, read_training_metadata(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:
                 get_added_texts(passage, name)
         except ValueError as error:
-            place = f"{name_of(source)}:{tracker.line}" if tracker.line else name_of(source)
+            place = f"{get_source_name(source)}:{tracker.line}" if tracker.line else get_source_name(source)
             tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {error}"))
             continue
         yield passage
@@ -97,8 +97,8 @@ class DeepImpact(TermWeights):
     ) -> None:
         weigher, self._weigh = _load_model(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
-        self._expand = _get_expansion_fields(settings, weigher.facts)
-        self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
+        self._expand = _get_expansion_fields(settings, weigher.metadata)
+        self._largest = settings.impact_max or float(weigher.metadata.get("largest") or 0)
         if self._largest <= 0:
             raise MismatchError(f"{model}: does not record the largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}

@@ -518,7 +518,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(files: PretrainingFi
     ]
     assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ masked passage: 30% whole-word, .*", lines[4])
     assert re.fullmatch(r"decoder [\d.]+ tokens, [\d.]+ masked passage: 50% extension of 'encoder', .*", lines[5])
-    assert lines[6] == f"Parameters: {count:,}, of which {count - 16 * 17:,} are trained"  # all but BERT's pooler
+    assert lines[6] == f"Parameters: {count:,} ({count - 16 * 17:,} trained)"  # all but BERT's pooler
     assert f"{rows - 4} passages to train on, 4 held out" in lines[7]
     assert re.fullmatch(r"Tokens per step: \d+", lines[8])
 

@@ -131,7 +131,7 @@ def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
     log = entries(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
-    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; add teacher scores"):
+    with pytest.raises(DrtkError, match=r"examples.jsonl:1: query 'q0' has no score for 'd0'; add teacher scores"):
         train(data, tmp_path / "n", "--loss", "margin-mse")
     scores = '{"positives": [NaN], "negatives": [1]}'
     row = f'{{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {scores}}}'

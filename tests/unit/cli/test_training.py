@@ -314,7 +314,7 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(
     needs_negatives = name != "generator"
     expected = [
         "the queries have no 'q99'",
-        "'q1' has no negatives",
+        "query 'q1' has no negatives",
         "the corpus has no 'd98'",
         "the corpus has no 'd99'",
     ]

@@ -181,6 +181,6 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
     assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
     assert json.loads((runs / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; choose from bm25, trained"):
-        run_command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
+        run_command(capfd, *REPORT, *TEXTS, "--system", "x", "--force")
     with pytest.raises(UsageError, match="num_ret is not a mean over queries"):
         run_command(capfd, *REPORT, "--measures", "num_ret", "--force")

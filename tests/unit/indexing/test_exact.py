@@ -7,7 +7,7 @@ import torch
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex, extract_ranks, make_keys, unpack_scores
+from drtk.indexing.exact import ExactIndex, pack_sort_keys, unpack_ranks, unpack_scores
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 
@@ -54,6 +54,7 @@ def test_half_precision_is_rescored_exactly(tmp_path):
     index, facts = build(tmp_path, vectors, ["z", "a", "m"], index=settings)
     assert facts == {"dtype": "float16", "full": True}
     assert index.search(np.float32([[1]]), 2) == [[("a", 1 + 2**-12), ("z", 1.0)]]
+    assert index.search(np.float32([[1]]), 1) == [[("a", 1 + 2**-12)]]  # more than k candidates are rescored
     coarse = ExactIndex.open(tmp_path / "index", DenseSearchSettings(rescore=0))
     assert coarse.search(np.float32([[1]]), 2) == [[("z", 1.0), ("a", 1.0)]]
 
@@ -67,6 +68,10 @@ def test_int8_has_a_scale_for_each_dimension(tmp_path):
     assert [best[0], middle[0], worst[0]] == ["v0", "v2", "v1"]
     assert [best[1], middle[1], worst[1]] == pytest.approx([50, 0, -127], abs=1e-3)
     assert np.load(tmp_path / "index" / "vectors.npy").tolist() == [[127, 50], [100, -127], [-3, 0]]
+    settings = DenseIndexSettings(vector_dtype="int8")
+    rescored, _ = build(tmp_path / "full", [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
+    (ranking,) = rescored.search(np.float32([[0, 1000]]), 3)
+    assert [score for _, score in ranking] == pytest.approx([50, 0, -127], abs=1e-3)
 
 
 def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):
@@ -109,12 +114,12 @@ def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
 
 def test_keys_hold_score_and_rank():
     scores = torch.tensor([-torch.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, 2.0 + 2**-22])
-    keys = make_keys(scores, torch.tensor(7))
+    keys = pack_sort_keys(scores, torch.tensor(7))
     assert keys[3] == keys[4]  # -0.0 is 0.0
     assert (keys.diff() >= 0).all()
-    assert make_keys(scores[6:7], torch.tensor(2**32 - 1)) < make_keys(scores[7:], torch.tensor(0))
+    assert pack_sort_keys(scores[6:7], torch.tensor(2**32 - 1)) < pack_sort_keys(scores[7:], torch.tensor(0))
     assert (unpack_scores(keys) == scores).all()
-    assert (extract_ranks(keys) == 7).all()
+    assert (unpack_ranks(keys) == 7).all()
 
 
 @pytest.mark.gpu

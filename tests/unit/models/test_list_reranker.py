@@ -74,7 +74,7 @@ def test_a_folder_gives_the_same_logits_unless_it_is_damaged(model: ListReranker
     with torch.no_grad():
         assert bool((again(*make_lists()) == model(*make_lists())).all())
     (tmp_path / "h" / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(DrtkError, match="h: cannot be loaded as a list reranker: "):
+    with pytest.raises(DrtkError, match="h: cannot be loaded as a list reranker \\("):
         load_list_reranker(tmp_path / "h")
     (tmp_path / "h" / "listreranker.json").write_text('{"colour": 3}')
     with pytest.raises(DrtkError, match=r"listreranker\.json: expected 'width' to be an integer"):

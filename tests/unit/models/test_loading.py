@@ -28,7 +28,7 @@ Weights = dict[str, Tensor]
 
 
 def start(folder: Path) -> Any:
-    return init_cross_encoder(str(folder), max_length=None, seed=1, default=32)
+    return init_cross_encoder(str(folder), max_length=None, seed=1, default_length=32)
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {

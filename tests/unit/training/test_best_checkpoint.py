@@ -56,8 +56,8 @@ def test_the_best_weights_are_kept_the_first_of_equals(
     assert script.best() == best
     if metric == "rougeL":
         assert messages[2:] == [
-            "step 30: rougeL 0.1000; that of step 20 was better",
-            "step 40: rougeL 0.6000; that of step 20 was as good",
+            "step 30: rougeL 0.1000; the best is 0.6000 at step 20",
+            "step 40: rougeL 0.6000; the best is 0.6000 at step 20",
         ]
 
 

@@ -51,7 +51,7 @@ def test_packing_loses_nothing():
             0,
             r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing; use the file",
         ),
-        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
+        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: query 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
     ],
 )
 def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
@@ -76,9 +76,9 @@ def test_scores_are_kept_beside_their_passages():
 @pytest.mark.parametrize(
     ("scores", "told"),
     [
-        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; add teacher scores"),
-        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; add teacher scores"),
-        ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: 'q3': the score of 'a' is inf"),
+        (None, r"ex\.jsonl:3: query 'q3' has no score for 'e'; add teacher scores"),
+        ({"positives": [1.0]}, r"ex\.jsonl:3: query 'q3' has no score for 'a'; add teacher scores"),
+        ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: query 'q3' has the score inf for 'a'"),
     ],
 )
 def test_missing_scores_are_named_where_a_teacher_is_wanted(scores: dict | None, told: str):
@@ -139,7 +139,7 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
     assert (read_ids(first, first.positives(0)), read_ids(first, first.negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
-    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives"):
+    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: query 'q1' has no negatives"):
         PackedExamples([Example("q1", ("a",), ("a",))]).check(
             "ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1
         )
@@ -158,7 +158,7 @@ def test_faults_that_are_forgiven_leave_their_examples_out():
     )
     assert [fault.partition(";")[0] for fault in told] == [
         "ex.jsonl:2: the corpus has no 'd'",
-        "ex.jsonl:3: 'q3' has no negatives",
+        "ex.jsonl:3: query 'q3' has no negatives",
         "ex.jsonl:4: the queries have no 'q4'",
     ]
     assert packed.query_ids == ["q1", "q1"]

@@ -182,7 +182,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
-    with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
+    with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for query 'q2'"):
         read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
     lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
     assert (len(lists.lists), lists.without_relevant) == (1, 2)  # at depth 1 only q2 has its positive

@@ -168,10 +168,10 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
 
 def test_the_temperature_warms_up_from_one():
     # 1 / t rises to 50 over 1000 steps, and is 1 at least: 0, 10 of 1000 -> .5 -> 1; 100 -> 5; 500 -> 25
-    actual = [compute_warmup_temperature(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
+    actual = [compute_warmup_temperature(step, final=0.02, warmup_steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
     assert actual == pytest.approx([1, 1, 1 / 5, 1 / 25, 0.02, 0.02])
-    assert compute_warmup_temperature(3, last=0.05, steps=0) == 0.05
-    assert compute_warmup_temperature(3, last=2.0, steps=10) == 2.0
+    assert compute_warmup_temperature(3, final=0.05, warmup_steps=0) == 0.05
+    assert compute_warmup_temperature(3, final=2.0, warmup_steps=10) == 2.0
 
 
 def test_losses_that_cannot_be_combined_are_rejected():

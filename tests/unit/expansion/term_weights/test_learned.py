@@ -241,7 +241,7 @@ def test_missing_files_are_named(data: Path, tmp_path: Path, capfd: Capture) -> 
 def test_bad_examples_are_named(data: Path, tmp_path: Path, capfd: Capture) -> None:
     row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
     for method, more, rows, message in (
-        ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: 'q1' has no negatives"),
+        ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: query 'q1' has no negatives"),
         ("deepct", ("--set", "batch_size=1"), [row | {"positives": ["p99"]}], r"bad\.jsonl:1: the corpus has no 'p99'"),
         ("deepct", (), [row], "1 passages do not fill one batch"),
     ):
