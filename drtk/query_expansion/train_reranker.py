@@ -186,7 +186,7 @@ def train_query_reranker(
         _log_learning_rate(settings, schedule.steps)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(start.model)
-    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])
     tokenizer = CandidateTokenizer(start.tokenizer, input_format)
 
     def make_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:

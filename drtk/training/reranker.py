@@ -33,7 +33,7 @@ from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 
 MAX_LENGTH = 192  # default maximum length of a pair in tokens (docs/methods/re-ranker.md)
-GROUP_TOKENS = 2048  # tokens per group of pairs of similar length, on a CPU
+GROUP_TOKENS = {"cpu": 2048, "cuda": 16384, "mps": 16384}  # tokens per group of pairs of similar length, in training
 GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
@@ -124,7 +124,7 @@ def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np
     """Score tokenized pairs split over n processes (process r: pairs r, r + n, …); return the scores of all pairs, (pairs,)."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
-    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
+    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS["cpu"] if device.type == "cpu" else GPU_TOKENS):
         inputs = {name: value.to(device) for name, value in pad_tokens(tokens, tokenizer, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
@@ -178,7 +178,7 @@ def train_reranker(
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     if config.gradient_checkpointing:
         enable_gradient_checkpointing(start.model)
-    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])
     tokenizer = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
     if build_evaluator is not None:
