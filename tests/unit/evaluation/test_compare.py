@@ -245,7 +245,7 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
     write_texts(runs, "", "text of {}", "")
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
-        (["x=a.run", "x=b.run", *qrels], "requires two systems"),
+        (["x=a.run", "x=b.run", *qrels], "two systems are required"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
