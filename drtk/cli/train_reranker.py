@@ -231,10 +231,10 @@ def _train_on_lists(
     opened.warn_if_order_differs(data.source)
     if data.without_relevant:
         log(
-            f"excluded {data.without_relevant:,} queries without a positive among their first {settings.depth} documents"
+            f"excluded {data.without_relevant:,} queries that have no positive among their first {settings.depth} documents"
         )
     if data.unjudged:
-        log(f"excluded {data.unjudged:,} of {data.queries:,} queries without a judgment")
+        log(f"excluded {data.unjudged:,} of {data.queries:,} queries, because they have no judgments")
     plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]

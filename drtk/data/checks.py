@@ -17,7 +17,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
+from drtk.runtime.streams import digest_file, get_source_name, is_stream, open_input
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -90,22 +90,22 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield (hits, errors) per query: the hits without those that the corpus lacks, and an error for each of those.
+    """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
 
-    For an unknown query, or if no hit is left, `hits` is None.
+    `hits` is None for an unknown query, which is an error too, and if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
     order: order of the hits, as in `QueryHits.to_ranking`
     """
     for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:
-            place = f"{name_of(run)}:{hits.lines[0]}"
+            place = f"{get_source_name(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
         errors: list[RecordError] = []
         while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
             errors += [
-                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+                RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in absent
             ]
@@ -114,7 +114,10 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the records of (record or None, errors); pass errors to `tracker`. A raised error counts further unknown ids."""
+    """Yield the records of (record or None, errors) pairs, and pass the errors to `tracker`.
+
+    If `tracker` raises an error, the message includes the number of further unknown ids.
+    """
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:

@@ -47,7 +47,7 @@ class ValidationSettings:
         None, "Judgments to compare with queries, a run or examples.", metavar="FILE", panel=INPUT
     )
     leak: str | None = option(
-        None, "Test set, to report texts of the input that also occur in it (leakage).", metavar="FILE", panel=INPUT
+        None, "Test set; report input texts that also occur in this file (leakage).", metavar="FILE", panel=INPUT
     )
     show: int = option(10, "Number of problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

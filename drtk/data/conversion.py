@@ -57,12 +57,12 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
         return
     form: Format[Any] = FORMATS[kind].load(name)
-    complete = None
+    add_texts = None
     if kind == "examples":
-        complete = _TextLookup(form.needs, settings, job.tracker)
+        add_texts = _TextLookup(form.needs, settings, job.tracker)
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
-    _write_records(stream, form, job, complete)
+    _write_records(stream, form, job, add_texts)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
         log(
             "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
@@ -155,13 +155,13 @@ def _list_passage_ids(parsed: ParsedExample) -> tuple[str, ...]:
 _GENERATED_IDS = "examples with ids made from texts"
 
 
-def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, complete: _TextLookup | None) -> None:
+def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: _TextLookup | None) -> None:
     framed = bool(form.header or form.footer)
 
     def format_batch(batch: list[Any]) -> Iterator[bytes]:
         valid = [record for record in batch if record is not _OPENING and record is not _CLOSING]
-        if complete is not None:
-            valid = complete(valid)
+        if add_texts is not None:
+            valid = add_texts(valid)
             generated = sum(record.has_new_ids for record in valid)
             if generated:
                 job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated

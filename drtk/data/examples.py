@@ -53,7 +53,7 @@ def parse_example_row(row: Row) -> ParsedExample:
 
 
 def parse_query_id(row: Row) -> str:
-    """Return the query id of a training example in any known format. Passages are parsed only without an id field."""
+    """Return the query id of a training example in any known format. With an id field, passages are not parsed."""
     named = [name for name in ("query_id", "qid") if name in row]
     if len(named) != 1:
         return parse_example_row(row).example.query_id

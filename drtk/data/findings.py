@@ -117,7 +117,7 @@ def format_count(number: int, noun: str) -> str:
 
 @dataclass
 class Findings:
-    """The problems found in a file, by check: their number, and the place and message of the first `show` problems.
+    """The problems found in a file: for each check, their number, and the place and message of the first `show` problems.
 
     compared: description of the comparison with another file
     """

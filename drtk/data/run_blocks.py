@@ -79,7 +79,7 @@ class UnsupportedRunError(Exception):
 
 
 class JudgedDocuments(NamedTuple):
-    """The judged documents of a ranking and their ranks, from 1 and ascending; `length` is the length of the ranking."""
+    """The judged documents of a ranking in rank order, with ranks from 1; `length` is the length of the ranking."""
 
     query_id: str
     doc_ids: list[str]
@@ -251,9 +251,9 @@ class _RunBlock:
         """Return the text of a field."""
         return self._data[self.starts[row, column] : self.ends[row, column]].decode()
 
-    def get_column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_column(self, column: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the fields in a column, (lines,) each."""
-        return self.starts[:, number], self.ends[:, number]
+        return self.starts[:, column], self.ends[:, column]
 
     def _check_ranks(self) -> None:
         starts, ends = self.get_column(3)

@@ -123,17 +123,17 @@ def _unquote(field: str) -> str:
 
 
 def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield (line number, row) of DPR's TSV. A quoted field may contain tabs and line ends; the number is that of the first line."""
-    waiting: deque[Line] = deque()
-    while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
+    """Yield (number of its first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
+    buffer: deque[Line] = deque()
+    while (first := buffer.popleft() if buffer else next(lines, None)) is not None:
         number, line = first
         if not line.strip():
             continue
         columns = split_quoted(line)
         if columns is None:
-            columns, more = _read_continuation(line, waiting, lines)
+            columns, more = _read_continuation(line, buffer, lines)
             if len(columns) != 3:  # a misplaced quote; the next lines may be valid
-                waiting.extendleft(reversed(more))
+                buffer.extendleft(reversed(more))
                 yield (
                     number,
                     ValueError("a quoted field is not closed; expected a quote before the next tab or line end"),
@@ -147,11 +147,11 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         yield number, {"_id": id, "title": title, "text": text}
 
 
-def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Read the next lines of a row; return its fields, [] if a quoted field never ends, and the lines that were read."""
+def _read_continuation(line: bytes, buffer: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
+    """Read the next lines of a row, first from `buffer`; return its fields, [] if a quote is never closed, and the lines read."""
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
-        following = waiting.popleft() if waiting else next(lines, None)
+        following = buffer.popleft() if buffer else next(lines, None)
         if following is None:
             break
         more.append(following)

@@ -24,7 +24,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
-from drtk.runtime.streams import STANDARD, is_stream, name_of
+from drtk.runtime.streams import STANDARD, get_source_name, is_stream
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -41,9 +41,9 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     tracker = FindingsTracker()
     kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
-        raise UsageError(f"{name_of(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
+        raise UsageError(f"{get_source_name(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
     references = ReferenceFiles(settings, kind)
-    findings = tracker.findings = Findings(name_of(source), kind, settings.show)
+    findings = tracker.findings = Findings(get_source_name(source), kind, settings.show)
     try:
         _CHECKERS[kind](source, tracker, findings, references)
     except RecordError as error:  # damaged data; the following lines cannot be read
@@ -395,7 +395,7 @@ def _add_missing_queries(
 def add_repeated(
     duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each repetition of a key. `describe` returns the message from the key and its first line."""
+    """Add a finding for each repeated key in `duplicates`. `describe` returns the message for a key and its first line."""
     for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))

@@ -12,7 +12,7 @@ from drtk.data.rows import Row
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 MIN_TREND_VALUES = 6  # values needed for a trend
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
@@ -94,8 +94,10 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
             curve.steps.append(step)
             curve.values.append(value)
     if not curves and field is None:
-        raise DrtkError(f"{name_of(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'")
+        raise DrtkError(
+            f"{get_source_name(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'"
+        )
     if field is not None and field not in curves:
         others = f"; choose from {', '.join(curves)}" if curves else ""
-        raise DrtkError(f"{name_of(source)}: no field {field}{others}")
+        raise DrtkError(f"{get_source_name(source)}: no field {field}{others}")
     return curves

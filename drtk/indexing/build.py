@@ -17,7 +17,7 @@ from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
-from drtk.runtime.streams import count_lines, name_of
+from drtk.runtime.streams import count_lines, get_source_name
 
 
 def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
@@ -47,7 +47,7 @@ def _index_passages(
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index
     if first is None:
-        raise DrtkError(f"{name_of(sources[0])}: contains no passages; check the corpus")
+        raise DrtkError(f"{get_source_name(sources[0])}: contains no passages; check the corpus")
     get_share = partial(job.tracker.get_share_read, sources[0])
     with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)

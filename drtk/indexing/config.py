@@ -148,7 +148,7 @@ class BM25SearchSettings:
     fb_weight: float = setting(0.5, "Weight of the original query, 0 to 1 (RM3).", at_least=0, at_most=1)
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
-    def parameters(self) -> tuple[float, float]:
+    def get_parameters(self) -> tuple[float, float]:
         """Return k1 and b; Anserini's defaults are 0.9 and 0.4."""
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 

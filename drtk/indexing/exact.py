@@ -92,7 +92,7 @@ class ExactIndex:
 
     @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension), by score, then by descending id."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension); ties are sorted by descending id."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             rankings += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))

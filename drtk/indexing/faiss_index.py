@@ -105,9 +105,9 @@ class FaissIndex:
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
             vectors.store(folder / FULL, str(vectors.dtype))
-        facts = {"factory": factory, "full": full}
-        write_json(folder / FACTS_FILE, facts)
-        return facts
+        entries = {"factory": factory, "full": full}
+        write_json(folder / FACTS_FILE, entries)
+        return entries
 
     @classmethod
     def open(cls, folder: Path, settings: DenseSearchSettings) -> FaissIndex:
@@ -147,7 +147,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension); HNSW and IVF may return fewer."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension); HNSW and IVF may return fewer."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_AT_A_TIME], dtype=np.float32)

@@ -13,7 +13,7 @@ from drtk.indexing.config import IndexSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
@@ -118,7 +118,7 @@ class IndexedText:
                 self._reject(passage, self._tracker.line, str(error))
 
     def _reject(self, passage: Passage, line: int, problem: str) -> None:
-        place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
+        place = f"{get_source_name(self._source)}:{line}" if line else get_source_name(self._source)
         self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
 

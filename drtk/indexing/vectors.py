@@ -46,7 +46,7 @@ class DenseIndex(Protocol):
         """Open the index in `folder`."""
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension) float32, by score, then by descending id."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension) float32; ties are sorted by descending id."""
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""

@@ -71,7 +71,10 @@ def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Ten
 
 
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), (keys, count, steps) float64, that depend on (seed, key, sample, step) only."""
+    """Return uniform random numbers in [0, 1), (keys, count, steps) float64: `count` sequences of `steps` numbers per key.
+
+    The numbers depend on (seed, key, index of the sequence, step) only.
+    """
     numbers = np.empty((len(keys), count, steps), dtype=np.float64)
     for row, key in enumerate(keys):
         for sample in range(count):

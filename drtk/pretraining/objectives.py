@@ -33,7 +33,7 @@ class LossParts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def get_head(self, reader: str) -> Any:
-        """Return the masked-LM head of a decoder: the encoder's head, or a copy for a decoder with `own_head`."""
+        """Return the masked-LM head of the decoder `reader`: the encoder's head, or a copy if the decoder has `own_head`."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head

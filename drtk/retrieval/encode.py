@@ -30,7 +30,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
-from drtk.runtime.streams import count_lines, digest_file, name_of
+from drtk.runtime.streams import count_lines, digest_file, get_source_name
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
@@ -178,7 +178,7 @@ def encode_corpus(
     role: Role = "passage",
     part: InputShard = WHOLE_INPUT,
     device: str = "auto",
-    running: RunnerSettings | None = None,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Encode a corpus, or a file of queries with role "query", and write the vectors to the folder of `job`.
 
@@ -186,9 +186,11 @@ def encode_corpus(
     Raises MismatchError if `dimensions` exceeds the dimension of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
-    running = running or RunnerSettings()
+    runner_settings = runner_settings or RunnerSettings()
     entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is detected
-    embedder = Embedder(model, role=role, settings=settings, device=device, load_weights=running.runner == "local")
+    embedder = Embedder(
+        model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
+    )
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
@@ -211,7 +213,7 @@ def encode_corpus(
         records,
         embedder,
         writer,
-        running=running,
+        runner_settings=runner_settings,
         part=part,
         unit=unit,
         total=total,
@@ -219,7 +221,7 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(name_of(source), unit)
+    empty_texts.warn(get_source_name(source), unit)
     job.tracker.inputs.append(entry)
     job.finish(
         encoder=identity,
@@ -250,7 +252,7 @@ def encode_records(
     embedder: Embedder,
     writer: ShardWriter,
     *,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
@@ -260,7 +262,8 @@ def encode_records(
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
-    total: number of records, for the progress bar; if unknown, it is estimated from the share of the input that was read
+    total: number of records, for the progress bar
+    get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """
@@ -294,7 +297,9 @@ def encode_records(
 
     with (
         Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
-        closing(map_batches(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
+        closing(
+            map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
+        ) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

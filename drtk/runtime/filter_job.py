@@ -1,4 +1,4 @@
-"""Run a filter over batches of consecutive records, with a journal (NAME.part.json) from which a killed run resumes."""
+"""Run a filter (records in, lines out) over batches of records, with a journal (NAME.part.json) from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[BatchResult]]
 class Journal:
     """The state of an interrupted `FilterJob`, from which it resumes.
 
-    sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
+    sources: manifest entries of inputs that were not read to the end; `digest` detects whether their records changed
     others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
     records, lines: numbers of input records and output lines of the finished batches
     offset: size of the output lines in NAME.part, in bytes
@@ -327,7 +327,7 @@ class FilterJob:
 
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:
-        """If the run fails, write the journal again and log the number of finished records."""
+        """Context manager that writes the journal and logs the number of finished records if the run fails."""
         try:
             yield
         except BaseException:

@@ -11,7 +11,14 @@ from typing import Any, BinaryIO
 
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.progress import log
-from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream, name_of, open_input, read_lines
+from drtk.runtime.streams import (
+    DigestingReader,
+    convert_read_errors,
+    get_source_name,
+    is_stream,
+    open_input,
+    read_lines,
+)
 
 MIN_SHARED_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
 
@@ -55,15 +62,17 @@ class InputTracker:
         for source in streams:
             if streams.count(source) > 1:
                 raise UsageError(
-                    f"{name_of(source).strip('<>')} cannot be given for two inputs; use a file for one of them"
+                    f"{get_source_name(source).strip('<>')} cannot be given for two inputs; use a file for one of them"
                 )
             if source in self.copies:
                 continue
-            log(f"{name_of(source).strip('<>')} is copied to a temporary file, because it is read more than once")
+            log(
+                f"{get_source_name(source).strip('<>')} is copied to a temporary file, because it is read more than once"
+            )
             is_peeked = source in self._peeked
             stream, raw = self._take(source)
             copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - deleted with the tracker
-            with convert_read_errors(lambda source=source: name_of(source)):  # type: ignore[misc]
+            with convert_read_errors(lambda source=source: get_source_name(source)):  # type: ignore[misc]
                 shutil.copyfileobj(stream if is_peeked else raw, copy)
                 copy.flush()
             self.copies[source] = copy.name
@@ -73,7 +82,7 @@ class InputTracker:
         """Yield (line number, line without line end). Add the source to `inputs`, and its digest after the last line."""
         stream, raw = self._take(source)
         entry = self._add_entry(source)
-        yield from read_lines(stream, name_of(source))
+        yield from read_lines(stream, get_source_name(source))
         _add_digest(entry, raw)
 
     def iter_blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
@@ -84,7 +93,7 @@ class InputTracker:
         stream, raw = self._take(source)
         entry = self._add_entry(source)
         line = 1
-        with convert_read_errors(lambda: f"{name_of(source)}:{line}"):
+        with convert_read_errors(lambda: f"{get_source_name(source)}:{line}"):
             while block := stream.read(size):
                 yield block
                 line += block.count(b"\n")
@@ -113,7 +122,9 @@ class InputTracker:
         if source in self.copies:
             return open_input(self.copies[source])
         if any(entry["path"] == source for entry in self.inputs) and is_stream(source):
-            raise UsageError(f"{name_of(source).strip('<>')} can be read only once; use a file for the other input")
+            raise UsageError(
+                f"{get_source_name(source).strip('<>')} can be read only once; use a file for the other input"
+            )
         return open_input(source)
 
     def _add_entry(self, source: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from drtk.runtime.integrity import (
     record_files,
 )
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, digest_file, is_replaceable, is_stream, name_of
+from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -248,7 +248,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         changed.append(output)
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
-    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
+    return changed + [get_source_name(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
 
 
 def load_output_manifest(output: str | Path) -> Manifest | None:
@@ -346,7 +346,7 @@ def _find_paths(settings: Mapping[str, Any]) -> list[str]:
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return manifest entries of the folders in `settings`, except the input records."""
+    """Return manifest entries of the folders in `settings`, without the settings of the input records."""
     lookups = {name: value for name, value in settings.items() if name not in SOURCES}
     return [entry for entry in find_inputs(lookups) if "files" in entry]
 

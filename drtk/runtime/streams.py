@@ -121,13 +121,13 @@ class DigestingReader(io.RawIOBase):
         super().close()
 
 
-def name_of(source: str) -> str:
+def get_source_name(source: str) -> str:
     """Return the name of a source for messages: <stdin> for "-"."""
     return "<stdin>" if source == STANDARD else source
 
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of a JSONL file, or of one of its shards; None if it takes long to count."""
+    """Return the number of lines of a JSONL file divided by the number of shards; None if it takes long to count."""
     limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
     is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
     if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
@@ -167,7 +167,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
             raw = open(source, "rb")  # noqa: SIM115 - handed to the caller
         head = raw.read(4)
     except OSError as error:
-        raise DrtkError(f"{name_of(source)}: {error.strerror}") from error
+        raise DrtkError(f"{get_source_name(source)}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name
         raise DrtkError(f"{source!r}: is not a valid file name") from error
     digesting = DigestingReader(raw, head)
@@ -178,7 +178,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
     """Convert errors of reading compressed data into DrtkErrors that name the place.
 
-    place: returns file:line
+    place: function that returns the current file:line
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
     """
     try:
@@ -410,7 +410,7 @@ class Output:
 def _open_stdout() -> IO[bytes]:
     """Open a duplicate of stdout, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
-        raise DrtkError("standard output: is closed; use --output FILE")
+        raise DrtkError("standard output is closed; use --output FILE")
     sys.stdout.flush()
     return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 

@@ -178,10 +178,10 @@ class Chunker:
             for document, text, spans_of_document in zip(documents, texts, passages, strict=True)
         ]
 
-    def _find_sentences(self, text: str, area: Span) -> list[Span]:
+    def _find_sentences(self, text: str, span: Span) -> list[Span]:
         if self._splitter is None:
             return []
-        begin, end = area
+        begin, end = span
         return [(begin + start, begin + stop) for start, stop in self._splitter.find_spans(text[begin:end])]
 
     def _split_words(self, text: str, sentences: list[Span]) -> list[PassageSpan]:
@@ -312,7 +312,11 @@ def create_chunk_task(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
+    documents: Iterable[Passage],
+    settings: ChunkSettings,
+    job: FilterJob,
+    *,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Chunk documents and write their passages to the output of `job`, in order.
 
@@ -322,8 +326,8 @@ def chunk_corpus(
     """
     job.record(settings)
     check_settings(settings)
-    running = running or RunnerSettings()
-    if running.runner != "local" and settings.num_workers:
+    runner_settings = runner_settings or RunnerSettings()
+    if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
@@ -340,13 +344,13 @@ def chunk_corpus(
         chain(head, stream),
         job,
         ChunkFunction,
-        count if running.runner == "local" else 1,
+        count if runner_settings.runner == "local" else 1,
         settings,
         cap,
         model,
         tokenizer,
         job.bare,
-        running=running,
+        runner_settings=runner_settings,
         batch_size=BATCH_SIZE,
         unit="documents",
         gpu=False,
@@ -368,7 +372,7 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first input."""
+    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first documents (`head`)."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)

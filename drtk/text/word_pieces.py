@@ -200,7 +200,10 @@ class WordPositions(NamedTuple):
 
 
 def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPositions]:
-    """Return the words of each text with their positions. A word in which no piece begins is excluded."""
+    """Return the words of each text with their positions. A word in which no piece begins is excluded.
+
+    split: name of a word splitter (see `get_splitter`)
+    """
     split_text = get_splitter(split)
     places = []
     for text, pieces in zip(texts, tokenizer(texts), strict=True):
@@ -279,8 +282,8 @@ class RecordedTokenizers:
     def __call__(self, recorded: str) -> WordPieceTokenizer:
         """Return the tokenizer for weights that name `recorded`.
 
-        Raises DrtkError if it cannot be loaded and there is no replacement, MismatchError if the replacement makes
-        other pieces.
+        Raises DrtkError if it cannot be loaded and there is no replacement, MismatchError if the replacement returns
+        other word pieces.
         """
         if recorded not in self._known:
             try:

@@ -148,7 +148,7 @@ class LuceneIndex(LuceneSearcher):
         analysis = Analysis.load(folder)
         if settings.rm3 and not analysis.term_vectors:
             raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
-        k1, b = settings.parameters()
+        k1, b = settings.get_parameters()
         return cls(
             folder,
             lambda: load_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b),

@@ -21,7 +21,7 @@ def test_this_environment_is_healthy_and_every_absence_names_its_cost(no_network
     by_name = {finding.what: finding for finding in findings}
     for needed in ("python", "torch", "transformers", "nltk", "bm25s"):
         assert by_name[needed].state == "ok", by_name[needed]
-    assert by_name["model hub"].mend == "unset HF_HUB_OFFLINE"
+    assert by_name["model hub"].fix == "unset HF_HUB_OFFLINE"
     assert all(finding.found for finding in findings)
 
 
@@ -32,8 +32,8 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     monkeypatch.setattr(diagnosis, "version", nowhere)
     base = diagnosis._check_package("bm25s", needed=True)
     extra = diagnosis._check_package("matplotlib", needed=False, use="plots")
-    assert (base.state, base.mend) == ("missing", f"{sys.executable} -m pip install bm25s")
-    assert (extra.state, extra.found, extra.mend) == (
+    assert (base.state, base.fix) == ("missing", f"{sys.executable} -m pip install bm25s")
+    assert (extra.state, extra.found, extra.fix) == (
         "absent",
         "plots",
         f"{sys.executable} -m pip install matplotlib",

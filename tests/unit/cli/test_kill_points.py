@@ -112,6 +112,9 @@ def recover_from_every_kill(name: str) -> None:
             shutil.copytree(begin, killed)
             if not is_killed_at(number, lambda: run(function, killed, *["force"] * over)):  # noqa: B023
                 break
+            found = read_files(killed)
+            if found.get("out") != old.get("out"):  # replaced, so its old manifest must be gone
+                assert found.get("out.meta.json") in (None, whole["out.meta.json"]), f"killed before call {number}"
             for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
                 shutil.copytree(killed, again)
                 rejected, where = "", f"killed before call {number}, then {flags}"

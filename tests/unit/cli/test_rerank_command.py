@@ -392,13 +392,15 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     run("rerank", "run", *TEXTS, "--depth", "3", "--save-vectors", "v", "-o", "out")
     call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
-    assert "excluded 24 queries without a positive among their first 3 documents" in warnings_of(
+    assert "excluded 24 queries that have no positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
     )
     assert read_json(cwd / "h" / "meta.json")["counts"]["lists"] == 36
     judged = (cwd / "qrels.tsv").read_text().splitlines(keepends=True)
     (cwd / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
-    assert "excluded 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
+    assert "excluded 20 of 60 queries, because they have no judgments" in warnings_of(
+        capfd, *call, "--qrels", "some.tsv", "-o", "s"
+    )
     counts = read_json(cwd / "s" / "meta.json")["counts"]
     assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from

@@ -179,12 +179,18 @@ def test_an_interrupted_json_array_is_resumed(tmp_path: Path) -> None:
 
 
 def test_side_files_are_joined_to_passages_only(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_bytes(b'{"_id":"a","text":"one"}\n{"_id":"b","text":"two"}\n')
-    (tmp_path / "side.jsonl").write_bytes(b'{"_id":"a","queries":["which?"]}\n{"_id":"b","queries":[]}\n')
+    (tmp_path / "c.jsonl").write_bytes(b'{"_id":"a","text":"one","metadata":{"year":1}}\n{"_id":"b","text":"two"}\n')
+    side = b'{"_id":"a","queries":["which?"],"metadata":{"by":"x"}}\n{"_id":"b","queries":[]}\n'
+    (tmp_path / "side.jsonl").write_bytes(side)
     given = [str(tmp_path / "c.jsonl"), "--with", str(tmp_path / "side.jsonl")]
     output = tmp_path / "out.jsonl"
     assert CliRunner().invoke(app, ["convert", *given, "--as", "passages", "-o", str(output)]).exit_code == 0
-    assert [orjson.loads(line)["queries"] for line in output.read_bytes().splitlines()] == [["which?"], []]
+    rows = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    assert [row["queries"] for row in rows] == [["which?"], []]
+    assert rows[0]["metadata"] == {"year": 1, "by": "x"}
+    (tmp_path / "side.jsonl").write_bytes(side + b'{"_id":"c"}\n')
+    with pytest.raises(MismatchError, match=r"side\.jsonl:3: id 'c' comes after the last of 2 records"):
+        run(*given, "--as", "passages")
     refused = CliRunner().invoke(app, ["convert", *given, "--as", "queries", "-o", str(tmp_path / "q.jsonl")])
     assert isinstance(refused.exception, UsageError)
 

@@ -42,6 +42,11 @@ def test_randomization_test_enumerates_all_signs_for_few_queries() -> None:
     # Zeros change nothing.
     for differences, p in (([3, 2, 1], 2 / 8), ([0.1] * 3, 2 / 8), ([3, -2, 1], 6 / 8), ([3, 0, -2, 0, 1], 6 / 8)):
         assert run_randomization_test(np.array(differences, dtype=float), permutations=100, seed=1) == p
+    # Tenths give the p of integers, although their sums differ by rounding errors.
+    for integers in ([1, 1, 1, -1], [3, -1, -2, -2], [1, 2, 3, 3], [-2, -2, -2, 2]):
+        whole, tenths = (np.array(integers) / scale for scale in (1, 10))
+        p = run_randomization_test(whole, permutations=100, seed=1)
+        assert run_randomization_test(tenths, permutations=100, seed=1) == p
 
 
 @given(DIFFERENCES)

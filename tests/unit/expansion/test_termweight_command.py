@@ -78,6 +78,11 @@ def test_bprop_weighs_the_worked_example(capfd: Capture, monkeypatch: pytest.Mon
             assert row["weights"] == pytest.approx(weights, abs=2e-6)
     by_maximum = weigh(capfd, f"{call} --set min_words=0 --set weight_norm=max")[0]["weights"]
     assert by_maximum == pytest.approx([0.476111, 0.775948, 1.0, 0.542662, 0.775948], abs=2e-6)
+    write_corpus(HEARTS[1:], "others")
+    weigh(capfd, f"others {call.removeprefix('c ')} --collect -o s")
+    unseen = weigh(capfd, f"{call} --set min_words=0 --collection s")[0]["weights"]
+    # disease, which the collection lacks, is as rare as its rarest word, heart: -log2 .133929 = 2.900461
+    assert unseen == pytest.approx([0.408785, 0.853078, 0.767770, 0.499199, 0.853078], abs=2e-6)
     assert weigh(capfd, call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
 

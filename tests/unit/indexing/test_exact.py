@@ -54,6 +54,7 @@ def test_half_precision_is_rescored_exactly(tmp_path):
     index, facts = build(tmp_path, vectors, ["z", "a", "m"], index=settings)
     assert facts == {"dtype": "float16", "full": True}
     assert index.search(np.float32([[1]]), 2) == [[("a", 1 + 2**-12), ("z", 1.0)]]
+    assert index.search(np.float32([[1]]), 1) == [[("a", 1 + 2**-12)]]  # more than k candidates are rescored
     coarse = ExactIndex.open(tmp_path / "index", DenseSearchSettings(rescore=0))
     assert coarse.search(np.float32([[1]]), 2) == [[("z", 1.0), ("a", 1.0)]]
 
@@ -67,6 +68,10 @@ def test_int8_has_a_scale_for_each_dimension(tmp_path):
     assert [best[0], middle[0], worst[0]] == ["v0", "v2", "v1"]
     assert [best[1], middle[1], worst[1]] == pytest.approx([50, 0, -127], abs=1e-3)
     assert np.load(tmp_path / "index" / "vectors.npy").tolist() == [[127, 50], [100, -127], [-3, 0]]
+    settings = DenseIndexSettings(vector_dtype="int8")
+    rescored, _ = build(tmp_path / "full", [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
+    (ranking,) = rescored.search(np.float32([[0, 1000]]), 3)
+    assert [score for _, score in ranking] == pytest.approx([50, 0, -127], abs=1e-3)
 
 
 def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):

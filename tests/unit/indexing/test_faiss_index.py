@@ -84,6 +84,9 @@ def test_k_above_the_number_of_vectors_and_a_query_of_zeros_are_no_errors(tmp_pa
         assert index.search(np.float32([[1, 0]]), 1000) == [[("v1", 2.0), ("v0", 1.0)]]
     index, _ = build(tmp_path, VECTORS, "PQ4x4fs", rescore=0)
     index.search(np.zeros((1, 16), np.float32), 5)  # faiss returns nothing
+    index, _ = build(tmp_path, VECTORS, "IVF12,SQ8", nprobe=1)
+    for ranking in index.search(QUERIES, 600):  # faiss fills up with -1
+        assert len(ranking) == len(dict(ranking)) < 600
 
 
 def test_names_become_factory_strings():
@@ -127,6 +130,8 @@ def test_training_is_the_same_each_time(tmp_path):
         build(tmp_path / name, VECTORS, "ivf8", index=settings)
     one, other = ((tmp_path / name / "index-ivf8" / "index.faiss").read_bytes() for name in "ab")
     assert one == other
+    vectors = Vectors(read_shards(tmp_path / "a" / "v-ivf8"))
+    assert (vectors.sample(300, seed=5) != vectors.sample(300, seed=6)).any()
 
 
 def test_a_damaged_index_ids_of_another_and_a_full_disk_are_errors(tmp_path):

@@ -106,6 +106,8 @@ def test_a_margin_is_taken_from_the_positives_score() -> None:
         "a": ("margin", 9.0, 7.0),
         "b": ("margin", 7.5, 7.0),
     }
+    pool.promote(["d"])  # contains an answer, but only judged positives set the limit
+    assert pool.find_reference_score("bm25") == 8.0
     left, pool = apply_filters(RUN, "elsewhere", margin=("1",))
     assert left == {"bm25": []}
     assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}

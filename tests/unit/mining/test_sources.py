@@ -345,3 +345,8 @@ def test_a_positive_keeps_its_score_if_a_system_has_another(union: Path, capfd: 
     actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
     assert get_labels(actual) == (["p"], ["a"])
     assert actual["scores"] == {"positives": [8.0], "negatives": [4.5]}
+    # In a later line, p is a negative of another positive.
+    later = {"qid": "q", "pos": [{"pid": "x", "ce-score": 9.0}], "neg": {"bm25": [{"pid": "p", "ce-score": 1.0}]}}
+    write_text(union / "hard.jsonl", f"{json.dumps(row)}\n{json.dumps(later)}\n")
+    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    assert actual["scores"] == {"positives": [8.0, 9.0], "negatives": [4.5]}

@@ -11,12 +11,13 @@ from drtk.errors import DrtkError, UsageError
 from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import InitModelSettings
 from drtk.models.init_model import init_encoder, train_tokenizer
+from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import save_tiny_encoder
 
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "max_length": 32, "min_frequency": 1}
 
 
-def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp_path: Path):
+def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp_path: Path, capfd: Capture):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -25,6 +26,13 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp
     second, third = save_tiny_encoder(tmp_path / "b", seed=3), save_tiny_encoder(tmp_path / "c", seed=4)
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
     assert digest_weights(first) == digest_weights(second) != digest_weights(third)
+    corpus = write_text(tmp_path / "corpus.jsonl", '{"_id": "d1", "text": "low lower lowest"}\n')
+    size = "--layers 1 --hidden 16 --heads 2 --vocab-size 60 --set min_frequency=1".split()
+    for arch in ("bert", "t5"):
+        folders = [tmp_path / f"{arch}{seed}" for seed in "34"]
+        for folder in folders:
+            run_command(capfd, "init-model", corpus, "--arch", arch, *size, "--seed", folder.name[-1], "-o", folder)
+        assert digest_weights(folders[0]) != digest_weights(folders[1])
 
 
 def test_words_become_pieces_between_special_tokens():

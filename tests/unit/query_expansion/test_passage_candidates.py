@@ -24,6 +24,8 @@ def test_sentences_are_the_best_of_each_passage_then_the_second_best() -> None:
         "Egypt drinks.",
         "Egypt has a desert.",
     ]
+    repeated = Passage("p", "The Nile, the Nile, the Nile. The river Nile.")
+    assert next(iter_sentences(QUESTION, [repeated])) == "The river Nile."  # distinct words count
 
 
 def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> None:
@@ -35,6 +37,8 @@ def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> 
     assert actual[1:] == ["egypt desert speke", "speke john reached", "lake feeds egypt"]
     # of the first two alone: speke in both; of the rest egypt, desert, john, reached … once each, in their order
     assert next(iter_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
+    unequal = [Passage("p1", "lake lake lake desert"), Passage("p2", "desert")]
+    assert next(iter_terms(QUESTION, unequal, feedback=2, size=2)) == "desert lake"  # passages count before frequency
 
 
 def test_candidates_are_distinct_and_limited_in_number() -> None:

@@ -79,6 +79,8 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
         actual = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
         assert actual[:3] == alone
         assert [id for id, _ in actual[3:]] == rest
+        top = fuse(runs, [1.0, 1.0], replace(settings, top=5), method, scored_depths=[3, 3])
+        assert top == actual[:5]
         assert all(before > after for (_, before), (_, after) in itertools.pairwise(actual))
     assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
     # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own

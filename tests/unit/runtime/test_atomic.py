@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import ShardWriter
-from drtk.runtime.atomic import commit, get_file_manifest_path, identify_file, recover, write_json
+from drtk.runtime.atomic import commit, get_file_manifest_path, identify_file, lock, recover, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
@@ -63,6 +64,8 @@ def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pyt
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
     job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, batch_size=1)
+    side_output: Any = SimpleNamespace(sync=lambda: flushed.append(-1))
+    job.side_outputs.append(side_output)
 
     def fail(batch: list[str]) -> Iterator[bytes]:
         if batch == ["c"]:
@@ -72,8 +75,9 @@ def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         job.run(["a", "b", "c"], fail)
     assert orjson.loads((tmp_path / "out.part.json").read_bytes())["offset"] == 4
-    assert 4 in flushed
-    assert flushed.index(4) < len(flushed) - 1
+    for size in (4, -1):  # the part and the side output, before the journal
+        assert size in flushed
+        assert flushed.index(size) < len(flushed) - 1
 
 
 def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str]) -> None:
@@ -115,6 +119,9 @@ def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path: 
     assert not recover(final)
     assert final.read_bytes() == b"precious"
     write_json(get_file_manifest_path(part), {"bytes": 3, "replaces": identify_file(final)})
+    with open(part, "rb") as file:
+        assert lock(file.fileno())
+        assert not recover(final)  # another run is writing the part
     assert recover(final)
     assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
     assert read_json(tmp_path / "out.meta.json") == {"bytes": 3}

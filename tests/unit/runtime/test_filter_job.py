@@ -110,7 +110,13 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "problem", ["is shorter than its journal records", r"settings or files \(depth\)", r"files \(.*qrels\.tsv\)"]
+    "problem",
+    [
+        "is shorter than its journal records",
+        r"settings or files \(depth\)",
+        r"settings or files \(width\)",
+        r"files \(.*qrels\.tsv\)",
+    ],
 )
 def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts_over(
     tmp_path: Path, problem: str
@@ -123,6 +129,8 @@ def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts
         os.truncate(tmp_path / "out.part", 3)
     elif "depth" in problem:
         settings["depth"] = 4
+    elif "width" in problem:
+        settings["width"] = 1  # not among the settings of the interrupted run
     else:
         qrels.write_bytes(b"22")
     with pytest.raises(MismatchError, match=rf"out\.part: .*{problem}; use `force` to start over"):

@@ -69,9 +69,11 @@ def test_gradients_are_those_of_the_whole_batch(data: Path, tmp_path: Path, name
 def test_both_passes_see_the_same_dropout_and_steps_see_others(data: Path, tmp_path: Path, monkeypatch: Any):
     stage = create_setup(data, "simlm", dropout=True)
     seen: list[Tensor] = []
+    seeds: list[int] = []
     usual = grad_cache.encode_chunk
 
     def record_output(*given: Any) -> Tensor:
+        seeds.append(torch.initial_seed())
         seen.append(usual(*given))
         return seen[-1]
 
@@ -84,6 +86,8 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(data: Path, tmp_p
         assert not first.requires_grad
         assert second.requires_grad
         torch.testing.assert_close(first, second.detach(), rtol=1e-5, atol=1e-6)
+    assert seeds[:chunks] == seeds[chunks:]
+    assert len(set(seeds)) == chunks  # each chunk has dropout of its own
     before = seen[0]
     seen.clear()
     trainer.state.global_step = 1

@@ -86,5 +86,8 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
     assert {step for _, step, _ in writers[1].entries} == {6}
     entries = {(name, step, value) for writer in writers for name, step, value in writer.entries if name not in SUMMARY}
     assert {name for name, _, _ in entries} >= {"loss", "encoder", "decoder", "held_out_decoder", "gain_decoder"}
+    logged = {(name, step): value for name, step, value in entries}
+    for step in (2, 4, 6):  # the loss and its terms are means over two steps
+        assert logged["loss", step] == pytest.approx(logged["encoder", step] + logged["decoder", step], rel=1e-3)
     rounded = {(name, step, round_significant(value)) for name, step, value in entries if name != "epoch"}
     assert rounded == read_log(tmp_path / "m")

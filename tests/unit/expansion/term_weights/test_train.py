@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
+from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.train import (
     PairCollator,
     PassageQuestions,
@@ -14,6 +16,7 @@ from drtk.expansion.term_weights.train import (
     compute_pair_terms,
     compute_recall,
     compute_recall_terms,
+    find_largest_impact,
 )
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.records import Example, Passage
@@ -90,6 +93,23 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher: TermWeight
     second_row = [0.0] * batch["in_question"].shape[1]
     second_row[1] = second_row[1 + len(tokenizer(["rivers"])[0].ids)] = 1
     assert batch["in_question"].tolist() == [first_row, second_row]
+
+
+def test_the_largest_impact_is_that_of_all_passages(model: Path) -> None:
+    weigher = init_term_weighter(model, "deepimpact", seed=1)
+    passages = [Passage(f"p{number}", text) for number, text in enumerate(["rivers engines", "violins", "castles"])]
+
+    def largest(ids: tuple[str, ...]) -> float:
+        examples = PackedExamples([Example("q", ids, ())])
+        tokenizer = WordPieceTokenizer(str(model))
+        settings = WeightingSettings()
+        return find_largest_impact(
+            weigher, tokenizer, examples, Corpus(*passages), settings=settings, length=60, device="cpu"
+        )
+
+    single = [largest((passage.id,)) for passage in passages]
+    for ids in permutations(["p0", "p1", "p2"]):
+        assert largest(ids) == pytest.approx(max(single), rel=1e-5)
 
 
 def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
