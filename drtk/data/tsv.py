@@ -18,8 +18,11 @@ QRELS_HEADER = ["query-id", "corpus-id", "score"]
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
-def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield the rows of a corpus in the format of its first line: DPR, MS MARCO passages or documents."""
+def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedRow]:
+    """Yield the rows of a corpus in the format of its first line: a header, DPR, MS MARCO passages or documents.
+
+    name: name of the file, for a warning
+    """
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
@@ -30,7 +33,7 @@ def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         return _parse_lines(lines, parse_columns, "")
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
-            "a TSV corpus with three columns is read as id, text, title, but its third column is longer; "
+            f"{name}: read as id, text, title, but the third column is longer than the second; "
             "name the columns in the first line, such as id<TAB>title<TAB>text"
         )
     shapes: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}

@@ -75,7 +75,7 @@ def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: by
 
 def test_a_third_column_longer_than_the_text_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert passages(tmp_path, b"7\tWing\tLift grows.\n") == [Passage("7", "Wing", "Lift grows.")]
-    assert "read as id, text, title, but its third column is longer; name the columns" in caplog.text
+    assert "corpus: read as id, text, title, but the third column is longer than the second; name the" in caplog.text
 
 
 def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) -> None:
