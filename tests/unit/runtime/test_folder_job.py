@@ -12,6 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import folder_job
+from drtk.runtime.atomic import lock
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_current, read_manifest
@@ -217,6 +218,10 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
     with pytest.raises(DrtkError, match="was not made by drtk"):
         check(out, force=True)
     (out / "thesis.tex").unlink()
+    handle = os.open(job.path, os.O_RDONLY)
+    assert lock(handle)
+    assert not FolderJob("index", "index", str(out)).recover()  # another run is writing the folder
+    os.close(handle)
     assert FolderJob("index", "index", str(out)).recover()
     assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
