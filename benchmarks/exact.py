@@ -28,7 +28,7 @@ import torch
 
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY_KEY, ExactIndex, extract_ranks, extract_scores, merge_top_k
+from drtk.indexing.exact import EMPTY_KEY, ExactIndex, merge_top_k, unpack_ranks, unpack_scores
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -91,7 +91,7 @@ def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -
         seconds["lists of ids and scores"] = time_best_of(
             lambda: [
                 ids.make_ranking(ids.find_rows(ranks.numpy()), scores.numpy())
-                for ranks, scores in zip(extract_ranks(best), extract_scores(best), strict=True)
+                for ranks, scores in zip(unpack_ranks(best), unpack_scores(best), strict=True)
             ],
             rounds,
         )

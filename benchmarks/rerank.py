@@ -67,7 +67,7 @@ def rerank(task: RerankingTask, work: RunReranker, output: Path) -> np.ndarray:
         tracker=tracker,
     )
     job = FilterJob("rerank", "run", str(output), force=True, tracker=tracker)
-    run_filter(found, job, lambda: work, running=RunnerSettings(), batch_size=16, unit="queries")
+    run_filter(found, job, lambda: work, runner_settings=RunnerSettings(), batch_size=16, unit="queries")
     scores = {tuple(line.split()[0:3:2]): float(line.split()[4]) for line in output.read_text().splitlines()}
     order = [tuple(line.split()[0:3:2]) for line in task.run.read_text().splitlines()]
     return np.array([scores[key] for key in order])

@@ -43,11 +43,11 @@ RENAMED: dict[str, dict[str, str]] = {
     "rerank": {"store": "vector_dtype"},
     "index": {"dtype": "vector_dtype", "weights": "term_weights"},
     "search": {"k": "depth"},
-    "show": {"weights": "term_weights"},
+    "show": {"weights": "term_weights", "top": "top_words"},
     "fuse": {"normalize": "norm"},
     "termweight": {"normalize": "weight_norm", "report": "stopword_share"},
     "compare": {"title": "heading"},
-    "report": {"title": "heading"},
+    "report": {"title": "heading", "show": "system"},
     "plot": {"title": "heading"},
 }
 
@@ -135,7 +135,7 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
     """Return the error message for an unknown option, with similar options; "" if there are none.
 
-    shown: the option as the user wrote it
+    shown: the option as the user wrote it; name: the same as the name of a setting, such as max_steps
     known: name of each setting of the command -> how to write it, for example "--max-steps"
     """
     renamed = get_current_name(name, command)

@@ -317,7 +317,7 @@ class Subjects:
         if not path.exists():
             call = ["rerank", run, "--corpus", self._file("documents.jsonl"), "--queries", self._file("queries.jsonl")]
             call += ["--model", self._file("crossencoder"), "--max-length", "16", "--depth", "3", "--device", "cpu"]
-            run_successfully(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
+            run_successfully(*call, "--save-vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
             made = read_manifest(vectors)
             config = ListRerankerConfig(made["dimension"], depth=3, hidden=8, layers=1)
             save_list_reranker(init_list_reranker(config, seed=1), path)

@@ -91,7 +91,7 @@ class PretrainingFiles:
     ) -> PretrainingSetup:
         """Build the network and training data of a preset."""
         plan = parse_composition(self.content(preset, *changes), preset)
-        return self.prepare_composition(plan.without(drop) if drop else plan, seed=seed, **settings)
+        return self.prepare_composition(plan.drop_objectives(drop) if drop else plan, seed=seed, **settings)
 
     def prepare_composition(self, plan: Composition, *, seed: int = 7, **settings: Any) -> PretrainingSetup:
         """Build the network and training data of a composition."""
@@ -203,12 +203,12 @@ def set_predictions(stage: PretrainingSetup, *shares: Sequence[float]) -> None:
     head.own_weight = nn.Parameter(torch.eye(size))
     head.bias = nn.Parameter(torch.zeros(size))
 
-    def features(hidden: Tensor) -> Tensor:
+    def compute_features(hidden: Tensor) -> Tensor:
         rows = make_log_probabilities(*next(asked), vocabulary=size)
         assert len(rows) == len(hidden)
         return rows
 
-    head.features = features
+    head.compute_features = compute_features
 
 
 def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor]:

@@ -12,14 +12,14 @@ from drtk.text.config import ChunkSettings
 
 
 @with_settings(ChunkSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("corpus", passages=True, bare=True, sharded=True, writes=("save_punkt",))
 def chunk(
     source: Annotated[str, make_argument("INPUT", "Documents to split; - is stdin.")] = "-",
     output: Output = "-",
     *,
     settings: ChunkSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Split documents into passages.
@@ -34,4 +34,4 @@ def chunk(
     from drtk.text.chunking import chunk_corpus
 
     documents = read_passages(source, tracker=job.tracker, side_files=job.side_files)
-    chunk_corpus(documents, settings, job, running=running)
+    chunk_corpus(documents, settings, job, runner_settings=runner_settings)

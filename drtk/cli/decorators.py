@@ -157,7 +157,7 @@ def _add_common_options(
     shape: str,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Add the common options `flags` to a command; set `shape`, `common_flags` and `writes` as its attributes."""
+    """Add the common options `flags` to a command; store `shape`, `flags` and `writes` as its attributes."""
     name = get_command_name(function)
     parameters = get_parameters(function)
     parameters.pop("job", None)

@@ -16,8 +16,8 @@ BATCH_SIZE = 256  # passages that are processed and saved together
 
 
 @with_settings(GenerationSettings, panel=GENERATION)
-@with_settings(KeepQueriesSettings, name="keeping")
-@with_settings(RunnerSettings, name="running")
+@with_settings(KeepQueriesSettings, name="keep_settings")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def doc2query(
     model: Annotated[str, make_option("--model MODEL", "T5 or BART model, a folder or Hub name.")],
@@ -27,8 +27,8 @@ def doc2query(
     device: Device = "auto",
     *,
     settings: GenerationSettings,
-    keeping: KeepQueriesSettings,
-    running: RunnerSettings,
+    keep_settings: KeepQueriesSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Add generated queries to each passage.
@@ -49,17 +49,21 @@ def doc2query(
     from drtk.runtime.sharding import WHOLE_INPUT
 
     settings.check()
-    keeping.check(generates=True)
-    if keeping.keep is not None and job.shard != WHOLE_INPUT:
+    keep_settings.check(generates=True)
+    if keep_settings.keep is not None and job.shard != WHOLE_INPUT:
         raise UsageError(
             "--keep requires the scores of all queries, but --shard computes only some; "
             "use --scores with shards, and drtk keep-queries --keep afterwards"
         )
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
-    if keeping.scorer:
-        job.lookups = (str(locate(keeping.scorer)),)
-    revise = None if keeping.keep is None else TopShareFilter(keeping.keep, job.counts, with_scores=keeping.scores)
+    if keep_settings.scorer:
+        job.lookups = (str(locate(keep_settings.scorer)),)
+    revise = (
+        None
+        if keep_settings.keep is None
+        else TopShareFilter(keep_settings.keep, job.counts, with_scores=keep_settings.scores)
+    )
     run_filter(
-        passages, job, PassageExpander, model, settings, seed, device, QUERIES, job.bare, keeping if keeping.scorer else None,
-        running=running, batch_size=BATCH_SIZE, revise=revise,
+        passages, job, PassageExpander, model, settings, seed, device, QUERIES, job.bare, keep_settings if keep_settings.scorer else None,
+        runner_settings=runner_settings, batch_size=BATCH_SIZE, revise=revise,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from drtk.runtime.runners import RunnerSettings
 
 
 @with_settings(EncodeSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @folder_command("embeddings", resume=True, passages=True)
 def encode(
     model: Annotated[str, make_option("--model MODEL", "Encoder, a folder or Hub name[@revision].")],
@@ -27,7 +27,7 @@ def encode(
     device: Device = "auto",
     *,
     settings: EncodeSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FolderJob,
 ) -> None:
     """Encode passages or queries as vectors.
@@ -42,4 +42,4 @@ def encode(
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
-    encode_corpus(source, model, settings, job, role=role, part=part, device=device, running=running)
+    encode_corpus(source, model, settings, job, role=role, part=part, device=device, runner_settings=runner_settings)

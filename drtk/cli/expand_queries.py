@@ -16,7 +16,7 @@ BATCH_SIZE = 64  # questions that are processed and saved together
 
 
 @with_settings(ExpansionSettings, panel=GENERATION)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("expansions", sharded=True)
 def expand_queries(
     source: Annotated[str, make_argument("INPUT", "Queries or questions to expand; - is stdin.")] = "-",
@@ -35,7 +35,7 @@ def expand_queries(
     device: Device = "auto",
     *,
     settings: ExpansionSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Generate candidate expansions of questions, or take them from retrieved passages.
@@ -56,9 +56,9 @@ def expand_queries(
     settings.check()
     settings.check_kind(from_run=from_run is not None)
     if model is not None:
-        _generate(source, model, seed, device, settings, running, job)
+        _generate(source, model, seed, device, settings, runner_settings, job)
     elif from_run is not None and corpus is not None:
-        _extract(source, from_run, corpus, settings, running, job)
+        _extract(source, from_run, corpus, settings, runner_settings, job)
     words = job.counts.get("words", {})
     for line in format_summary(words):
         log(line)
@@ -73,7 +73,7 @@ def _generate(
     seed: int,
     device: str,
     settings: ExpansionSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     from drtk.data.readers import read_queries
@@ -93,7 +93,7 @@ def _generate(
     questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)
     run_filter(
         questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
-        running=running, batch_size=BATCH_SIZE, unit="questions",
+        runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions",
     )  # fmt: skip
     if job.counts.get(TRAINED_ON):
         warn(
@@ -103,7 +103,7 @@ def _generate(
 
 
 def _extract(
-    source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
+    source: str, run: str, corpus: str, settings: ExpansionSettings, runner_settings: RunnerSettings, job: FilterJob
 ) -> None:
     from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
@@ -123,7 +123,7 @@ def _extract(
     passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, tracker=job.tracker)
     run_filter(
         passages, job, PassageBasedExpander, settings.kind, settings,
-        running=running, batch_size=BATCH_SIZE, unit="questions", gpu=False,
+        runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions", gpu=False,
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)

@@ -38,6 +38,7 @@ def init_model(
         read_passages(source, tracker=job.tracker, side_files=job.side_files),
         "init-model",
         total=count_lines(source),
+        get_share=lambda: job.tracker.get_share_read(source),
         unit="passages",
     )
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)

@@ -12,7 +12,7 @@ from drtk.runtime.runners import RunnerSettings
 
 
 @with_settings(KeepQueriesSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("corpus", passages=True, bare=True)
 def keep_queries(
     source: Annotated[str, make_argument("INPUT", "Passages with generated queries; - is stdin.")] = "-",
@@ -20,7 +20,7 @@ def keep_queries(
     device: Device = "auto",
     *,
     settings: KeepQueriesSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Drop generated queries that do not fit their passage (Doc2Query--).
@@ -42,4 +42,4 @@ def keep_queries(
     if settings.scorer:
         job.lookups = (str(locate(settings.scorer)),)
     revise = None if settings.keep is None else TopShareFilter(settings.keep, job.counts, with_scores=settings.scores)
-    run_filter(passages, job, QueryFilter, settings, device, job.bare, running=running, revise=revise)
+    run_filter(passages, job, QueryFilter, settings, device, job.bare, runner_settings=runner_settings, revise=revise)

@@ -71,7 +71,7 @@ def describe_parsing_error(error: Exception) -> str | None:
 
 
 def _format_hint(error: Exception, problem: str) -> str:
-    """Return a hint for `--as FORMAT`: to use --to, if the command has this option."""
+    """Return the hint "did you mean --to FORMAT?" for a rejected `--as FORMAT`; "" if the command has no --to."""
     from drtk.data.writers import FORMATS
 
     options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
@@ -260,10 +260,10 @@ class _ClosedStdout(io.TextIOBase):
     """Replacement for a closed stdout (>&-): printing raises DrtkError instead of being ignored."""
 
     def write(self, text: str) -> int:
-        raise DrtkError("standard output: is closed; redirect it")
+        raise DrtkError("standard output is closed; redirect it to a file")
 
     def fileno(self) -> int:
-        raise DrtkError("standard output: is closed; redirect it")
+        raise DrtkError("standard output is closed; redirect it to a file")
 
 
 def _prepare_streams() -> None:
@@ -278,7 +278,7 @@ def _prepare_streams() -> None:
 
 @contextlib.contextmanager
 def _record_interrupts() -> Iterator[list[int]]:
-    """Context manager that appends each SIGINT to a list, and raises KeyboardInterrupt as usual.
+    """Context manager that appends each SIGINT to the list that it yields, and raises KeyboardInterrupt as usual.
 
     Python ignores a KeyboardInterrupt that is raised in a weak-reference callback. SIGINT is then sent again.
     """

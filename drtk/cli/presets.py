@@ -111,5 +111,5 @@ def _get_settings_class(preset: Preset) -> Any:
     return settings
 
 
-def _format_count(things: Any, name: str) -> str:
-    return f"{len(things)} {name}{'s' if len(things) != 1 else ''}"
+def _format_count(items: Any, noun: str) -> str:
+    return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}"

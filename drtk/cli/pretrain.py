@@ -18,7 +18,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 
 
 def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a settings entry that marks models with token types for titles; earlier versions had none."""
+    """Return {"title_types": True} if the preset gives titles their own token type, which earlier versions ignored."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
@@ -96,11 +96,11 @@ def pretrain(
         content["generator"] = content["generator"] | {"model": generator}
     plan = parse_composition(content, place)
     if drop:
-        plan = plan.without(drop)
+        plan = plan.drop_objectives(drop)
     if generator is not None:
         if plan.generator is None:
             raise UsageError(
-                f"--generator: no slot of preset '{place}' needs a generator after --set and --drop; remove the option"
+                f"--generator: no model input of preset '{place}' needs a generator after --set and --drop; omit it"
             )
         if plan.generator.init == "copy":
             raise UsageError('--generator and generator.init = "copy" cannot be combined; remove one')

@@ -15,7 +15,7 @@ BATCH_SIZE = 32  # questions that are processed and saved together
 
 
 @with_settings(ReadSettings, panel=GENERATION)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("predictions", sharded=True)
 def read(
     model: Annotated[str, make_option("--model MODEL", "FiD reader, a folder or Hub name.")],
@@ -30,7 +30,7 @@ def read(
     device: Device = "auto",
     *,
     settings: ReadSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Answer questions from their retrieved passages (Fusion-in-Decoder).
@@ -62,6 +62,6 @@ def read(
     job.no_input = "the input has no questions, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
-        questions, job, AnswerReader, model, tokenizer, settings, device, running=running, batch_size=BATCH_SIZE, unit="questions"
+        questions, job, AnswerReader, model, tokenizer, settings, device, runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions"
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)

@@ -26,8 +26,8 @@ LISTS_PER_BATCH = 512  # queries, for HLATR
 
 
 @with_settings(RerankSettings)
-@with_settings(RunnerSettings, name="running")
-@filter_command("run", sharded=True, writes=("vectors",))
+@with_settings(RunnerSettings, name="runner_settings")
+@filter_command("run", sharded=True, writes=("save_vectors",))
 def rerank(
     model: Annotated[str, make_option("--model MODEL", "Cross-encoder or HLATR model, a folder or Hub name.")],
     source: Annotated[str, make_argument("RUN", "TREC run; - is stdin.")] = "-",
@@ -35,13 +35,18 @@ def rerank(
     corpus: Corpus | None = None,
     queries: Queries | None = None,
     vectors: Annotated[
-        str | None, make_option("--vectors DIR", "Folder for the vectors of the scored pairs, to train or apply HLATR.")
+        str | None,
+        make_option("--vectors DIR", "Vectors of the run's pairs, a folder from --save-vectors (HLATR models)."),
+    ] = None,
+    save_vectors: Annotated[
+        str | None,
+        make_option("--save-vectors DIR", "Folder for the vectors of the scored pairs, to train and apply HLATR."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: RerankSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Rerank the top documents of each query with a cross-encoder or HLATR model.
@@ -50,7 +55,7 @@ def rerank(
 
     Examples:
     drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
-    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --vectors vectors
+    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --save-vectors vectors
     """
     from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
@@ -62,14 +67,19 @@ def rerank(
         check_same_corpus(source, corpus, skip=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
-        if vectors is None or corpus is not None or queries is not None:
-            raise UsageError(f"{model}: HLATR models rerank by vectors; give --vectors, without --corpus and --queries")
+        if vectors is None or any(option is not None for option in (corpus, queries, save_vectors)):
+            problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
+            raise UsageError(f"{model}: {problem}")
         _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
-        _rerank_lists(source, str(folder), vectors, device, settings, running, job)
+        _rerank_lists(source, str(folder), vectors, device, settings, runner_settings, job)
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'} is required by a cross-encoder")
-    _rerank_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
+    if vectors is not None:
+        raise UsageError(
+            "--vectors requires an HLATR model; use --save-vectors to write the vectors of a cross-encoder"
+        )
+    _rerank_pairs(source, model, (corpus, queries), save_vectors, device, settings, runner_settings, job)
 
 
 def _rerank_pairs(
@@ -79,7 +89,7 @@ def _rerank_pairs(
     vectors: str | None,
     device: str,
     settings: RerankSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
@@ -98,12 +108,12 @@ def _rerank_pairs(
     store = CorpusStore.open(corpus)
     records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
+    writer = None if vectors is None else _VectorWriter(vectors, model, settings.vector_dtype, job)
     job.batch_size = BATCH_SIZE if writer is None else BATCH_SIZE_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
     def score_batches(batches: Iterator[list[Any]]) -> Generator[BatchResult, None, None]:
-        scored = map_batches(batches, RunReranker, *arguments, running=running)
+        scored = map_batches(batches, RunReranker, *arguments, runner_settings=runner_settings)
         return scored if writer is None else writer.write(scored)
 
     try:
@@ -125,7 +135,13 @@ def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_ch
 
 
 def _rerank_lists(
-    run: str, model: str, vectors: str, device: str, settings: RerankSettings, running: RunnerSettings, job: FilterJob
+    run: str,
+    model: str,
+    vectors: str,
+    device: str,
+    settings: RerankSettings,
+    runner_settings: RunnerSettings,
+    job: FilterJob,
 ) -> None:
     from pathlib import Path
 
@@ -134,7 +150,7 @@ def _rerank_lists(
     from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.streams import name_of
+    from drtk.runtime.streams import get_source_name
 
     longest = read_list_reranker_config(Path(model)).depth
     depth = settings.depth or longest
@@ -148,20 +164,22 @@ def _rerank_lists(
     records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
         records, job, RunListReranker, model, vectors, device, settings.tag,
-        running=running, batch_size=LISTS_PER_BATCH, unit="queries",
+        runner_settings=runner_settings, batch_size=LISTS_PER_BATCH, unit="queries",
     )  # fmt: skip
-    opened.warn_if_order_differs(name_of(run))
+    opened.warn_if_order_differs(get_source_name(run))
 
 
-class _VectorFolder:
-    """Writer of the vectors of scored (query, document) pairs, in step with the run."""
+class _VectorWriter:
+    """Writer of a folder with a vector per scored (query, document) pair, in the order of the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import ShardWriter
         from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_current
 
-        settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
+        settings = {
+            name: value for name, value in job.settings.items() if name not in ("save_vectors", "output", "source")
+        }
         self.job = FolderJob(
             job.command, "embeddings", folder, settings, resumable=True, resume=job.resume, force=job.force
         )

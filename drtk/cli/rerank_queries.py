@@ -1,4 +1,4 @@
-"""drtk rerank-queries: label, train and apply (EAR)."""
+"""drtk rerank-queries: label query expansions, train a model that ranks them, and apply it (EAR)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rerank_queries__label(
     if labeler.num_searched:
         rate = labeler.num_searched / labeler.seconds
         log(
-            f"rerank-queries label: {labeler.num_searched:,} queries searched, {rate:,.0f} queries/s with their answers"
+            f"rerank-queries label: searched {labeler.num_searched:,} queries and checked hits for answers, {rate:,.0f} queries/s"
         )
 
 
@@ -133,12 +133,12 @@ def rerank_queries__train(
     from drtk.query_expansion.train_reranker import plan_training, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
-    from drtk.runtime.streams import name_of
+    from drtk.runtime.streams import get_source_name
     from drtk.training.text_pairs import warn_of_overlap
 
     assumed: set[str] = set()
 
-    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
+    def load_candidates(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
         return load_labeled_candidates(
             source,
             load_queries(questions, job.tracker),
@@ -149,16 +149,16 @@ def rerank_queries__train(
             tracker=job.tracker,
         )
 
-    examples = load(labeled, queries, kind, training=True)
+    examples = load_candidates(labeled, queries, kind, training=True)
     if examples.num_tied:
         log(f"dropped {examples.num_tied:,} lists of candidates whose labels all have the same rank")
     dev_sets = {
-        of: load(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
+        of: load_candidates(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
         for of, file in devs.items()
     }
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(dev_sets[kind].digests for kind in devs if devs[kind] == file))
-        warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
+        warn_of_overlap(digests, examples.digests, "questions", file=file, source=get_source_name(labeled))
     plan_training(len(examples), settings)
     input_format = InputFormat(settings.variant, settings.style, settings.max_length or INPUT_LENGTHS[settings.variant])
     start = start_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
@@ -211,7 +211,7 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
 
 
 @with_settings(ChooseSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @folder_command("queries", resume=True)
 def rerank_queries__apply(
     output: Folder,
@@ -221,7 +221,7 @@ def rerank_queries__apply(
         list[str] | None,
         make_option(
             "--model [KIND=]DIR",
-            "Output of drtk rerank-queries train; KIND=DIR for one kind; repeatable (--select scorer).",
+            "Model folder from drtk rerank-queries train, for --select scorer; KIND=DIR for one kind; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -236,10 +236,10 @@ def rerank_queries__apply(
     device: Device = "auto",
     *,
     settings: ChooseSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FolderJob,
 ) -> None:
-    """Select the best expansion of each question and kind.
+    """Select the best expansion of each kind for each question.
 
     Makes a folder with a file of queries per kind, KIND.jsonl, for drtk search.
 
@@ -263,7 +263,15 @@ def rerank_queries__apply(
 
         job.tracker.inputs.append(describe_folder(index))
     counts = select_queries(
-        source, questions, settings, models=models, device=device, index=index, corpus=corpus, running=running, job=job
+        source,
+        questions,
+        settings,
+        models=models,
+        device=device,
+        index=index,
+        corpus=corpus,
+        runner_settings=runner_settings,
+        job=job,
     )
     files, without = counts.pop("files"), counts["without a candidate"]
     if alone := files["unexpanded"]:

@@ -15,7 +15,7 @@ BATCH_SIZE = 16  # examples that are scored and saved together; each may have hu
 
 
 @with_settings(ScoreSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("examples", sharded=True)
 def score(
     corpus: Corpus,
@@ -30,7 +30,7 @@ def score(
     device: Device = "auto",
     *,
     settings: ScoreSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Score the passages of training examples with a cross-encoder.
@@ -75,7 +75,7 @@ def score(
         settings,
         device,
         settings.logits,
-        running=running,
+        runner_settings=runner_settings,
         batch_size=BATCH_SIZE,
         unit="examples",
     )

@@ -73,7 +73,7 @@ def search(
 
     folders, source = split_paths(paths)
     for folder in folders:
-        check_effects(settings, others={"index_type": read_manifest(folder).get("type")})
+        check_effects(settings, other_options={"index_type": read_manifest(folder).get("type")})
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
@@ -122,7 +122,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
                 read_manifest(path)  # raises MismatchError
             is_text = is_quiet() or any(map(str.isspace, path))
             hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_text else ""
-            raise DrtkError(f"{path}: no such file or folder{hint}")
+            raise DrtkError(f"{path}: No such file or directory{hint}")
         if path == "-" or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:

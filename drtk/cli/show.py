@@ -24,7 +24,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
 from drtk.runtime.progress import escape_control_characters, log
-from drtk.runtime.streams import STANDARD, Output, name_of
+from drtk.runtime.streams import STANDARD, Output, get_source_name
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
 _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")
@@ -70,13 +70,13 @@ def _count_parameters(path: Path) -> int:
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
-    """Yield lines that describe a pre-training preset: its name, slots and loss terms; only the name if it cannot be parsed."""
+    """Yield lines that describe a pre-training preset: its name, model inputs and losses; only the name if it is invalid."""
     from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
     yield f"{recipe.get('name', 'of no name')}{summary}"
     try:
-        plan = parse_composition(apply_changes(recipe, changes), "recipe").without(dropped)
+        plan = parse_composition(apply_changes(recipe, changes), "recipe").drop_objectives(dropped)
     except DrtkError:
         return
     for name, slot in plan.slots.items():
@@ -131,7 +131,7 @@ def describe(path: str, *, count: int) -> str:
 def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
     yield _format_entry("kind", manifest.get("kind"))
     for name, description in about:
-        yield from _wrap(name, description)
+        yield from _wrap_text(name, description)
     for name, value in manifest.items():
         if name not in _SHOWN_SEPARATELY:
             yield from _iter_value_lines(name, [*value] if name == "files" else value)
@@ -147,7 +147,7 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     if isinstance(recipe, dict):
         lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
         for number, line in enumerate(lines):
-            yield from _wrap("" if number else "recipe", line)
+            yield from _wrap_text("" if number else "recipe", line)
     yield from _iter_value_lines("settings", settings)
     yield from _iter_value_lines("versions", manifest.get("versions", {}))
 
@@ -162,9 +162,9 @@ def _iter_value_lines(name: str, value: Any) -> Iterator[str]:
         return
     if isinstance(value, dict):
         items = (f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
-        yield from _wrap(name, "  ".join(items))
+        yield from _wrap_text(name, "  ".join(items))
     elif isinstance(value, list):
-        yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
+        yield from _wrap_text(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
         yield _format_entry(name, _format_setting(value) if isinstance(value, bool) else value)
 
@@ -187,7 +187,7 @@ def _format_setting(value: Any) -> str:
     return _format_value(value)
 
 
-def _wrap(name: str, text: str) -> Iterator[str]:
+def _wrap_text(name: str, text: str) -> Iterator[str]:
     """Yield the lines of a name and its text, wrapped to the width of the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     yield from textwrap.wrap(
@@ -213,13 +213,13 @@ def _iter_records(path: str) -> Iterator[str]:
         try:
             row = parse_row(line)
         except ValueError:  # TSV, a run, or damaged
-            yield _clip(line.decode(errors="replace"), limit)
+            yield _truncate(line.decode(errors="replace"), limit)
             continue
-        fields = (_clip(f"{field:<11} {_format_value(value)}", limit) for field, value in row.items())
+        fields = (_truncate(f"{field:<11} {_format_value(value)}", limit) for field, value in row.items())
         yield "\n".join(fields) + "\n"
 
 
-def _clip(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """Return a text on one line, cut to `limit` characters."""
     text = text.replace("\n", " ")
     return text if len(text) <= limit else text[: limit - 2] + " …"
@@ -236,9 +236,9 @@ def show(
     weights: Annotated[
         bool, make_option("--term-weights", "Show the words of passages shaded by term weight.")
     ] = False,
-    top: Annotated[
+    top_words: Annotated[
         int,
-        make_option("--top N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
+        make_option("--top-words N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
     ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,
@@ -288,9 +288,11 @@ def show(
     if weights or html is not None:
         if json:
             raise UsageError("--json cannot be combined with --term-weights or --html")
-        _show_term_weights(path, count, top, tokenizer or "", html, with_files or [])
-    elif top != NUM_TOP_WORDS or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == NUM_TOP_WORDS else '--top'} requires --term-weights or --html")
+        _show_term_weights(path, count, top_words, tokenizer or "", html, with_files or [])
+    elif top_words != NUM_TOP_WORDS or tokenizer is not None:
+        raise UsageError(
+            f"{'--tokenizer' if top_words == NUM_TOP_WORDS else '--top-words'} requires --term-weights or --html"
+        )
     elif with_files:
         raise UsageError("--with requires --term-weights or --preset")
     else:
@@ -311,7 +313,7 @@ def _show_term_weights(
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
-        for line in build_page(passages, title=f"Term weights: {name_of(path)}"):
+        for line in build_page(passages, title=f"Term weights: {get_source_name(path)}"):
             page.write(line.encode() + b"\n")
     log(f"wrote {html}")
 

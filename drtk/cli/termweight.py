@@ -35,11 +35,13 @@ _PURPOSES = {
 
 
 @with_settings(WeightingSettings)
-@with_settings(RunnerSettings, name="running")
+@with_settings(RunnerSettings, name="runner_settings")
 @with_settings(WeightTrainingConfig, name="training")
 @filter_command("corpus", passages=True, bare=True, sharded=True, model_parameter="train")
 def termweight(
-    method: Annotated[str, make_option("--method METHOD", f"{', '.join(TERM_WEIGHTS)}.", panel=METHOD)],
+    method: Annotated[
+        str, make_option("--method METHOD", f"Weighting method: {', '.join(TERM_WEIGHTS)}.", panel=METHOD)
+    ],
     source: Annotated[str, make_argument("INPUT", "Passages to weight; - is stdin.")] = "-",
     output: Output = "-",
     model: Annotated[
@@ -82,7 +84,7 @@ def termweight(
     device: Device = "auto",
     *,
     settings: WeightingSettings,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     training: WeightTrainingConfig,
     job: FilterJob | FolderJob,
 ) -> None:
@@ -112,7 +114,7 @@ def termweight(
         given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE_INPUT}
     names = [
         *list_changed_fields(settings),
-        *list_changed_fields(running),
+        *list_changed_fields(runner_settings),
         *(name for name, value in given.items() if value),
     ]
     for name in names if work in _EFFECTS else ():
@@ -135,11 +137,13 @@ def termweight(
 
     plan = passes.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
-        passes.collect_statistics(source, plan, running=running, job=job)
+        passes.collect_statistics(source, plan, runner_settings=runner_settings, job=job)
     elif merge:
         passes.merge_statistics(collection or [], plan, job)
     else:
-        passes.weigh_corpus(source, plan, collection or [], report=stopword_share, running=running, job=job)
+        passes.weigh_corpus(
+            source, plan, collection or [], report=stopword_share, runner_settings=runner_settings, job=job
+        )
 
 
 def _train(

@@ -57,7 +57,7 @@ def _read_questions(
     from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
-    def read(file: str, run: str | None) -> QuestionPairs:
+    def read_pairs(file: str, run: str | None) -> QuestionPairs:
         return build_question_pairs(
             file,
             run=run,
@@ -67,11 +67,11 @@ def _read_questions(
             tracker=job.tracker,
         )
 
-    pairs, dev = read(source, given["run"]), given["dev"]
+    pairs, dev = read_pairs(source, given["run"]), given["dev"]
     job.counts |= {"questions": len(pairs.all_questions), **pairs.dropped, "pairs": len(pairs)}
     if dev is None:
         return pairs, None
-    dev_pairs = read(dev, given["dev_run"])
+    dev_pairs = read_pairs(dev, given["dev_run"])
     trained = {digest_question(query.text) for query in pairs.questions}
     digests = [digest_question(query.text) for query in dev_pairs.questions]
     warn_of_overlap(digests, trained, "questions", file=dev, source=source)
@@ -118,13 +118,15 @@ def _train_folds(
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
-    def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
+    def finish(target: Path, start: StartModel, statistics: Mapping[str, Any]) -> None:
         if get_rank() == 0:
             # The folder can be used alone as a generator, so it records its own questions.
-            write_question_record(target, (query for query in pairs.all_questions if folds[query.id] != facts["fold"]))
-            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(begun, settings)
-            counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
-            manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
+            write_question_record(
+                target, (query for query in pairs.all_questions if folds[query.id] != statistics["fold"])
+            )
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(start, settings)
+            counts = {name: value for name, value in statistics.items() if name not in ("best", "fold")}
+            manifest |= {"best": statistics.get("best"), "fold": statistics["fold"]}
             write_manifest(
                 target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
             )
@@ -134,7 +136,7 @@ def _train_folds(
         pairs, folder, model=model, folds=folds, settings=settings, dev=dev, done=done, finish=finish, **training
     )
     job.counts["generators"] = len(numbers)
-    job.finish(kind=KIND, folds=len(numbers), **{EXPANDS: settings.kind})
+    job.finish(kind=KIND, folds=len(numbers), **{EXPANDS: settings.expansion_type})
 
 
 def _write_questions(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
@@ -156,7 +158,11 @@ def _describe_model(start: StartModel, settings: GeneratorConfig) -> dict[str, A
     from drtk.models.generator_input import INPUT_ENTRY
 
     about: dict[str, Any] = {INPUT_ENTRY: start.input_format.to_dict(), "architecture": start.architecture}
-    return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
+    return about | (
+        {}
+        if settings.expansion_type is None
+        else {EXPANDS: settings.expansion_type, "target_length": settings.target_length}
+    )
 
 
 @with_settings(GeneratorConfig, preset=True)
@@ -228,7 +234,7 @@ def train_generator(
     questions: QuestionPairs | None = None
     pairs: TextPairs
     dev_pairs: TextPairs | None
-    if settings.kind is None:
+    if settings.expansion_type is None:
         pairs, dev_pairs = _read_passages(source, given, start, job)
     else:
         pairs, dev_pairs = questions, dev_questions = _read_questions(source, given, start, settings, job)

@@ -36,7 +36,7 @@ def train_reranker(
     model: Annotated[str | None, make_option("--model MODEL", "Model to start from, a folder or Hub name.")] = None,
     vectors: Annotated[
         str | None,
-        make_option("--vectors DIR", "Pair vectors of the run, a folder from drtk rerank --vectors (hlatr)."),
+        make_option("--vectors DIR", "Pair vectors of the run, a folder from drtk rerank --save-vectors (hlatr)."),
     ] = None,
     qrels: Annotated[
         str | None, make_option("--qrels FILE", "Judgments of the run, BEIR TSV or TREC qrels (hlatr).")
@@ -75,7 +75,7 @@ def train_reranker(
             raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`; omit it")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
-            more = "; make it with drtk rerank RUN --vectors DIR" if name == "vectors" else ""
+            more = "; make it with drtk rerank RUN --save-vectors DIR" if name == "vectors" else ""
             raise UsageError(f"`{name}` is required by `kind={settings.kind}`{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
@@ -231,10 +231,10 @@ def _train_on_lists(
     opened.warn_if_order_differs(data.source)
     if data.without_relevant:
         log(
-            f"excluded {data.without_relevant:,} queries without a positive among their first {settings.depth} documents"
+            f"excluded {data.without_relevant:,} queries that have no positive among their first {settings.depth} documents"
         )
     if data.unjudged:
-        log(f"excluded {data.unjudged:,} of {data.queries:,} queries without a judgment")
+        log(f"excluded {data.unjudged:,} of {data.queries:,} queries, because they have no judgments")
     plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]

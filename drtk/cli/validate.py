@@ -35,7 +35,7 @@ def validate(
     from drtk.data.findings import format_count
     from drtk.data.validation import validate_file, validate_folder
     from drtk.runtime.progress import escape_control_characters
-    from drtk.runtime.streams import name_of
+    from drtk.runtime.streams import get_source_name
 
     findings = validate_folder(source, settings) if Path(source).is_dir() else validate_file(source, settings)
     if settings.json:
@@ -43,4 +43,4 @@ def validate(
     else:
         print(escape_control_characters("\n".join(findings.format_lines())))
     if findings.errors:
-        raise DrtkError(f"{name_of(source)}: {format_count(findings.errors, 'error')}")
+        raise DrtkError(f"{get_source_name(source)}: {format_count(findings.errors, 'error')}")

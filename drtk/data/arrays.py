@@ -25,7 +25,7 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
 
 
 class RaggedWriter:
-    """Writer of a ragged array, row by row, as `NAME.values` and `NAME.starts` in a folder."""
+    """Writer of a ragged array, row by row: `NAME.values` has all values, `NAME.starts` the position of each row."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._dtype = np.dtype(dtype)
@@ -52,7 +52,7 @@ class RaggedWriter:
 
 
 class RaggedArray:
-    """A memory-mapped ragged array, as RaggedWriter writes it; `rows[i]` has shape (values,)."""
+    """A memory-mapped ragged array written by RaggedWriter; `array[row]` has shape (values,)."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._values = map_array(folder / f"{name}.values", dtype)

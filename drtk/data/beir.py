@@ -47,7 +47,7 @@ def find_qrels(folder: Path, split: str) -> Path:
         log(f"{folder}: has no split '{split}'; using its only split, '{others[0]}'")
         return only
     raise DrtkError(
-        f"{folder / 'qrels' / f'{split}.tsv'}: No such file; "
+        f"{folder / 'qrels' / f'{split}.tsv'}: No such file or directory; "
         + (f"set `split` to one of {', '.join(others)}" if others else "the collection has no judgments")
     )
 

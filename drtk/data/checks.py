@@ -17,7 +17,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
+from drtk.runtime.streams import digest_file, get_source_name, is_stream, open_input
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -47,7 +47,7 @@ class JudgedHitCounter:
         self.num_queries = 0
 
     def add(self, query_id: str, doc_ids: Sequence[str]) -> bool:
-        """Return whether one of the ids is judged for the query."""
+        """Count a query with its hits; return whether one of the hits is judged for the query."""
         judged = self._judgments.get(query_id)
         if not judged or not doc_ids:
             return False
@@ -73,8 +73,8 @@ class JudgedHitCounter:
             f"judged '{judged}'); {hint}"
         )
 
-    def check(self) -> None:
-        """Log a warning if no judged document was retrieved. Raises UsageError if passages of judged documents were."""
+    def report_problem(self) -> None:
+        """Log a warning if no judged document was retrieved. Raises UsageError if the run has passages of judged documents."""
         if (problem := self.describe_problem()) is not None:
             if self._names_documents:
                 raise UsageError(problem)
@@ -90,20 +90,22 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield the hits of each query, without hits that are not in the corpus; yield an error for each of these and for unknown queries.
+    """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
 
+    `hits` is None for an unknown query, which is an error too, and if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
+    order: order of the hits, as in `QueryHits.to_ranking`
     """
     for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:
-            place = f"{name_of(run)}:{hits.lines[0]}"
+            place = f"{get_source_name(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
         errors: list[RecordError] = []
         while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
             errors += [
-                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+                RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in absent
             ]
@@ -112,7 +114,10 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the valid records and pass errors to `tracker`. A raised error includes the number of further unknown ids."""
+    """Yield the records of (record or None, errors) pairs, and pass the errors to `tracker`.
+
+    If `tracker` raises an error, the message includes the number of further unknown ids.
+    """
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:
@@ -189,20 +194,20 @@ class EmptyTextCounter:
 
 
 def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
-    """Return the number of passages and of passages without a text; counts of 0 are omitted."""
+    """Return {PASSAGES: number of passages, WITHOUT_TEXT: number without a text}; counts of 0 are omitted."""
     empty = [not passage.text.strip() for passage in passages]
     return {name: number for name, number in ((PASSAGES, len(empty)), (WITHOUT_TEXT, sum(empty))) if number}
 
 
 def describe_missing_texts(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return the error message if all counted passages lack a text; None otherwise."""
+    """Return the error message if all passages counted by `count_texts` lack a text; None otherwise."""
     if not counts.get(PASSAGES) or counts.get(WITHOUT_TEXT, 0) < counts[PASSAGES]:
         return None
     return f"{corpus}: none of the {counts[PASSAGES]:,} passages that were read has a text; check that it is the right file"
 
 
 def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
-    """Log a warning if any of the counted passages lack a text."""
+    """Log a warning if any passage counted by `count_texts` lacks a text."""
     if problem := describe_missing_texts(counts, corpus):
         warn(problem)
     elif counts.get(WITHOUT_TEXT):
@@ -264,7 +269,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths in the settings named `settings`, where a value is PATH or NAME=PATH."""
+    """Return the paths in some settings of a manifest, given by name; a value is PATH or NAME=PATH."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]

@@ -30,9 +30,7 @@ class ConversionSettings:
     corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")
     queries: str | None = _declare_text_file("Queries; required by output formats that contain query texts.")
     corpus_out: str | None = _declare_text_file("File for the passages of the examples, if the input contains texts.")
-    queries_out: str | None = _declare_text_file(
-        "File for the queries of the examples (for input that contains texts)."
-    )
+    queries_out: str | None = _declare_text_file("File for the queries of the examples, if the input contains texts.")
 
 
 FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
@@ -42,16 +40,14 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 class ValidationSettings:
     """Settings of `drtk validate`."""
 
-    kind: FileKind | None = option(
-        None, "Type of the records in the file. [default: detected]", flag="--as", panel=INPUT
-    )
+    kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(
-        None, "Judgments with which queries, a run or examples are compared.", metavar="FILE", panel=INPUT
+        None, "Judgments to compare with queries, a run or examples.", metavar="FILE", panel=INPUT
     )
     leak: str | None = option(
-        None, "Test set to check for leakage: report texts that the input shares with it.", metavar="FILE", panel=INPUT
+        None, "Test set; report input texts that also occur in this file (leakage).", metavar="FILE", panel=INPUT
     )
     show: int = option(10, "Number of problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

@@ -57,12 +57,12 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
         return
     form: Format[Any] = FORMATS[kind].load(name)
-    complete = None
+    add_texts = None
     if kind == "examples":
-        complete = _TextLookup(form.needs, settings, job.tracker)
+        add_texts = _TextLookup(form.needs, settings, job.tracker)
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
-    _write(stream, form, job, complete)
+    _write_records(stream, form, job, add_texts)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
         log(
             "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
@@ -84,7 +84,7 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
 def _create_text_jobs(
     settings: ConversionSettings, job: FilterJob
 ) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """Return the jobs that write the texts of examples. Each job reads the source itself and can be resumed alone."""
+    """Return the jobs that write the texts of examples, each with the function that reads the texts from the source."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
         (settings.corpus_out, "corpus", read_passages),
@@ -104,7 +104,7 @@ def _create_text_jobs(
 
 
 class _TextLookup:
-    """Adds the texts that the output format requires to examples with ids only, from `queries` and `corpus`."""
+    """Function that adds texts from `queries` and `corpus` to examples with ids only, if the output format requires them."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker
@@ -155,20 +155,20 @@ def _list_passage_ids(parsed: ParsedExample) -> tuple[str, ...]:
 _GENERATED_IDS = "examples with ids made from texts"
 
 
-def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _TextLookup | None) -> None:
+def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: _TextLookup | None) -> None:
     framed = bool(form.header or form.footer)
 
-    def work(batch: list[Any]) -> Iterator[bytes]:
-        records = [record for record in batch if record is not _OPENING and record is not _CLOSING]
-        if complete is not None:
-            records = complete(records)
-            generated = sum(record.has_new_ids for record in records)
+    def format_batch(batch: list[Any]) -> Iterator[bytes]:
+        valid = [record for record in batch if record is not _OPENING and record is not _CLOSING]
+        if add_texts is not None:
+            valid = add_texts(valid)
+            generated = sum(record.has_new_ids for record in valid)
             if generated:
                 job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
         if batch[0] is _OPENING:
             yield form.header
         written = job.counts.get("out", 0)
-        for record in records:
+        for record in valid:
             line = form.write(record, job.counts)
             yield form.between + line if written else line
             written += 1
@@ -179,7 +179,7 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
 
     def add_markers() -> Iterator[Any]:
         yield _OPENING
-        yield from stream
+        yield from records
         yield _CLOSING
 
-    job.run(add_markers() if framed else stream, work)
+    job.run(add_markers() if framed else records, format_batch)

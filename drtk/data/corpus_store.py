@@ -34,7 +34,7 @@ from drtk.runtime.integrity import (
     replace_folder,
 )
 from drtk.runtime.progress import log, track
-from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
+from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
 _BLOCK = 1 << 20
 INDEX_VERSION = 1  # of the index files, part of the folder name
@@ -61,7 +61,7 @@ class CorpusStore:
         """
         if is_stream(str(source)):
             raise DrtkError(
-                f"{name_of(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
+                f"{get_source_name(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
             )
         path = Path(source)
         if not path.exists():
@@ -70,7 +70,7 @@ class CorpusStore:
         if not is_intact(folder, INDEX_MANIFEST):
             if folder.exists():
                 log(f"{folder}: is damaged or from an older version; rebuilding it")
-            _build(path, folder)
+            _build_index(path, folder)
         text = folder / "corpus.jsonl"
         return cls(text if text.exists() else path, folder, source=path)
 
@@ -148,7 +148,7 @@ class CorpusStore:
             self.close()
 
 
-def _build(path: Path, folder: Path) -> None:
+def _build_index(path: Path, folder: Path) -> None:
     """Build the index of a corpus in a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))

@@ -21,7 +21,7 @@ from drtk.runtime.atomic import commit, write_json
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import FOLDER_MANIFEST, read_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 KIND = "embeddings"
 SHARD_JOURNAL = "shards.json.part"
@@ -94,7 +94,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardWriter:
-    """Writer of shards. After a crash, a shard is complete or absent; a journal records the digests of its records.
+    """Writer of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
 
     model: name of the model, for errors
     entries: one {"rows", "digest"} per finished shard, as in meta.json
@@ -115,7 +115,7 @@ class ShardWriter:
         return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
-        """Return whether an interrupted run has written this shard. Raises MismatchError if it was made from other records.
+        """Return whether an interrupted run has written shard `number`. Raises MismatchError if it was made from other records.
 
         digest: digest of the records of the shard (see `digest_records`)
         """
@@ -192,7 +192,7 @@ def make_pair_id(query_id: str, doc_id: str) -> str:
 class PairVectors:
     """The vectors of (query, document) pairs in a finished folder. Memory grows with the number of queries, not of pairs.
 
-    scorer: the entry of meta.json on the cross-encoder that computed the vectors
+    scorer: the entry in meta.json of the cross-encoder that computed the vectors
     Raises MismatchError for a folder of another kind, or if the pairs of a query are not consecutive.
     """
 
@@ -212,7 +212,7 @@ class PairVectors:
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
             start = 0
-            for query, rows in groupby(self._ids(shard), key=lambda pair: pair.partition("\t")[0]):
+            for query, rows in groupby(self._load_ids(shard), key=lambda pair: pair.partition("\t")[0]):
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(
@@ -223,7 +223,7 @@ class PairVectors:
         self._cached_ids: dict[int, list[str]] = {}
 
     @staticmethod
-    def _ids(shard: Shard) -> list[str]:
+    def _load_ids(shard: Shard) -> list[str]:
         return replace(shard).ids  # a copy, as a shard keeps its list
 
     @property
@@ -231,7 +231,11 @@ class PairVectors:
         """Path of the run from which the pairs were made, for messages."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
-            (name_of(entry["path"]) for entry in self._manifest.get("inputs", []) if entry["path"] not in named),
+            (
+                get_source_name(entry["path"])
+                for entry in self._manifest.get("inputs", [])
+                if entry["path"] not in named
+            ),
             "a run",
         )
 
@@ -248,14 +252,14 @@ class PairVectors:
         self._queries = self._reordered = 0
 
     def find_rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
-        """Return the row of the vector of each pair, (documents,) int64; -1 if there is none."""
+        """Return the row of the vector of the query and each document, (documents,) int64; -1 if there is none."""
         number, first, count = self._places.get(query_id, (-1, 0, 0))
         if number < 0:
             return np.array([-1 for _ in doc_ids], dtype=np.int64)
         if number not in self._cached_ids:
             while len(self._cached_ids) >= _CACHED_SHARDS:
                 self._cached_ids.pop(next(iter(self._cached_ids)))
-            self._cached_ids[number] = self._ids(self._shards[number])
+            self._cached_ids[number] = self._load_ids(self._shards[number])
         pair_ids = self._cached_ids[number][first : first + count]
         start = int(self._starts[number]) + first
         places = {id.partition("\t")[2]: start + row for row, id in enumerate(pair_ids)}

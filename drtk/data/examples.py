@@ -33,7 +33,7 @@ class ParsedExample:
 
     passages: texts of positives and negatives, in the order of their ids; () if the row has ids only
     has_new_ids: whether a passage had no id and got one generated from its text
-    systems: the negatives of each system with their scores, if known (sentence-transformers' format)
+    systems: {system that mined negatives: {passage id: score or None}} (sentence-transformers' format)
     """
 
     example: Example
@@ -44,7 +44,7 @@ class ParsedExample:
 
 
 def parse_example_row(row: Row) -> ParsedExample:
-    """Parse a row in any known format. Raises ValueError with the problem."""
+    """Parse a training example in any known format. Raises ValueError for an invalid row."""
     row = row.copy()
     for field, parse in _PARSERS:
         if field in row:
@@ -53,7 +53,7 @@ def parse_example_row(row: Row) -> ParsedExample:
 
 
 def parse_query_id(row: Row) -> str:
-    """Return the query id of a row in any known format. The passages are parsed only if the row has no id field."""
+    """Return the query id of a training example in any known format. With an id field, passages are not parsed."""
     named = [name for name in ("query_id", "qid") if name in row]
     if len(named) != 1:
         return parse_example_row(row).example.query_id
@@ -199,7 +199,7 @@ def _take_query(row: Row) -> Query:
 
 
 def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
-    """Parse a list of objects with title and text; return (passage, whether its id was generated from its text)."""
+    """Parse a list of objects with title and text; return (passage, whether its id was generated) for each."""
     return [_parse_context(item, field) for item in _parse_list(value, field)]
 
 

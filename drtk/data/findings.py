@@ -15,10 +15,10 @@ NUM_FILES = 512  # files on disk; one at a time is read
 
 
 class DuplicateFinder:
-    """Collection of (key, value) pairs that finds keys with several values.
+    """Finder of keys that are added more than once, such as repeated ids, in bounded memory.
 
-    More than `max_pairs` pairs are written to `num_files` temporary files. Keys must not contain tabs or line ends,
-    values no line ends.
+    Memory holds up to `max_pairs` (key, value) pairs; further pairs are written to `num_files` temporary files. Keys
+    must not contain tabs or line ends, and values must not contain line ends.
     """
 
     def __init__(self, *, max_pairs: int = MAX_PAIRS, num_files: int = NUM_FILES) -> None:
@@ -27,13 +27,13 @@ class DuplicateFinder:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, key: str, value: str) -> None:
-        """Add the pair (key, value), such as an id and the place where it occurs."""
+        """Add the pair (key, value), such as an id and the line where it occurs."""
         self._pairs.append((key, value))
         if len(self._pairs) >= self._max_pairs:
             self._spill_to_disk()
 
     def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (key, its values in the order of `add`) for each key that was added more than once."""
+        """Yield (key, values in the order they were added) for each key that was added more than once."""
         if self._folder is None:
             yield from _iter_duplicates(self._pairs)
             return
@@ -117,7 +117,7 @@ def format_count(number: int, noun: str) -> str:
 
 @dataclass
 class Findings:
-    """The problems of a file: their number per check, and file:line and message of the first `show` problems per check.
+    """The problems found in a file: for each check, their number, and the place and message of the first `show` problems.
 
     compared: description of the comparison with another file
     """
@@ -131,9 +131,9 @@ class Findings:
     _kept: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def add(self, check: str, line: int, message: str) -> None:
-        """Add a problem that was found.
+        """Add a problem.
 
-        check: a name in CHECKS; line: its line number, or 0 for the whole file
+        check: the kind of problem, a key of CHECKS; line: the line of the problem, or 0 for the whole file
         """
         assert check in CHECKS
         self.counts[check] = self.counts.get(check, 0) + 1

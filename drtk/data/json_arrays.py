@@ -37,9 +37,10 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
 
 
 def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
-    """Yield (line, bytes of an element).
+    """Yield (line number, bytes) of each element of a JSON array.
 
-    If the array is invalid, the last item has None (the file ends early), b"" (not an object) or a ValueError (too long).
+    Instead of bytes, the last item has None if the file ends early, b"" for an element that is not an object, or a
+    ValueError for an element that is too long.
     """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
@@ -78,7 +79,7 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
 
 
 def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
-    """Read until the object at `start` is complete; return the text, start and end of the object (end -1: the file ends)."""
+    """Read until the object at `start` is complete; return text, start and end of the object. The end is -1 if the file ends first."""
     depth, at = 0, start
     while True:
         for token in _JSON_TOKEN.finditer(text, at):

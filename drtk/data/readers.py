@@ -38,7 +38,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Hit, Passage, Prediction, Qrel, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 Record = TypeVar("Record")
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
@@ -88,7 +88,7 @@ def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterat
     for parsed in iter_valid(iter_examples(source, tracker), source, tracker):
         if parsed.has_new_ids:
             raise DrtkError(
-                f"{name_of(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
+                f"{get_source_name(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
                 "of drtk convert"
             )
         yield parsed.example
@@ -110,7 +110,7 @@ def iter_valid(
     tracker: InputTracker,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the valid records; errors and repeated ids go to `tracker`.
+    """Yield the valid records; `tracker` skips or raises errors and repeated ids.
 
     records: (line number, record or error)
     id_of: returns the id of a record; None if ids may be repeated
@@ -118,18 +118,20 @@ def iter_valid(
     seen: set[int] | None = None if id_of is None else set()
     for number, record in records:
         if isinstance(record, ValueError):
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(record)))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", str(record)))
             continue
         if seen is not None and id_of is not None:
             count = len(seen)
             seen.add(hash(id_of(record)))
             if len(seen) == count:
-                tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
+                tracker.skip_or_raise(
+                    RecordError(f"{get_source_name(source)}:{number}", f"duplicate id '{id_of(record)}'")
+                )
                 continue
             if count + 1 == MAX_CHECKED_IDS:
                 seen = None
                 warn(
-                    f"{name_of(source)}: more than {MAX_CHECKED_IDS:,} records; "
+                    f"{get_source_name(source)}: more than {MAX_CHECKED_IDS:,} records; "
                     "repeated ids are not detected from here on; run `drtk validate` to find them"
                 )
         tracker.line = number
@@ -141,7 +143,7 @@ def join_side_files(
 ) -> Iterator[Passage]:
     """Add the fields of side files to passages, line by line.
 
-    Raises MismatchError, with both places, if a side file has other ids or another length.
+    Raises MismatchError, naming the lines of both files, if a side file has other ids or another length.
     """
     sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
     count = 0
@@ -152,11 +154,11 @@ def join_side_files(
             number, row = next(rows, (0, None))
             if row is None:
                 raise MismatchError(
-                    f"{name}: ends before record {count} of {name_of(source)} ('{passage.id}'); use a file made from this corpus"
+                    f"{name}: ends before record {count} of {get_source_name(source)} ('{passage.id}'); use a file made from this corpus"
                 )
             if row["_id"] != passage.id:
                 raise MismatchError(
-                    f"{name}:{number}: id '{row['_id']}', but record {count} of {name_of(source)} is '{passage.id}'; "
+                    f"{name}:{number}: id '{row['_id']}', but record {count} of {get_source_name(source)} is '{passage.id}'; "
                     "use a file made from this corpus"
                 )
             metadata |= row.pop("metadata", None) or {}
@@ -166,7 +168,7 @@ def join_side_files(
         number, row = next(rows, (0, None))
         if row is not None:
             raise MismatchError(
-                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {name_of(source)}; "
+                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {get_source_name(source)}; "
                 "use a file made from this corpus"
             )
 
@@ -319,7 +321,7 @@ def _read_records_or_examples(
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
-    """Yield (line number, `parse(row)`) for rows; a ValueError of `parse` is yielded in place of the record."""
+    """Yield (line number, record of `parse(row)`) for each row; if `parse` raises ValueError, yield the error as record."""
     for number, row in rows:
         if type(row) is dict:
             try:

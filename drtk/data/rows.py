@@ -13,6 +13,7 @@ import orjson
 from drtk.records import Example, Expansion, Passage, Prediction, Query, describe_kind_problem
 
 Row = dict[str, Any]
+MAX_SHOWN_FIELDS = 10  # in messages
 MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be nested in others
 TOO_DEEP = f"JSON nested more than {MAX_DEPTH} levels deep"
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
@@ -28,7 +29,7 @@ _TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "
 
 
 def parse_row(line: bytes) -> Row:
-    """Parse the JSON object on a line. Raises ValueError with the problem."""
+    """Parse the JSON object on a line. Raises ValueError for any other line."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -51,7 +52,7 @@ def is_array(head: bytes) -> bool:
 
 
 def is_too_deep(line: bytes, row: Row) -> bool:
-    """Return whether a JSON object is nested more than MAX_DEPTH levels deep and could not be written again."""
+    """Return whether a JSON object has more than MAX_DEPTH nesting levels, too many to write it again as JSON."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # fast path for nearly every line
         return False
     level: list[Any] = [row]
@@ -118,7 +119,14 @@ def take_field(row: Row, *names: str) -> Any:
     for name in names:
         if name in row:
             return row.pop(name)
-    raise ValueError(f"'{names[0]}' is missing")
+    raise ValueError(describe_missing_field(row, *names))
+
+
+def describe_missing_field(row: Row, *names: str) -> str:
+    """Return the error message for a row without any of the fields `names`, with the fields that it has."""
+    others = f" (or {', '.join(names[1:])})" if names[1:] else ""
+    fields = f"; other fields of the record: {', '.join(list(row)[:MAX_SHOWN_FIELDS])}" if row else ""
+    return f"'{names[0]}' is missing{others}{fields}"
 
 
 def parse_text(value: Any, field: str) -> str:
@@ -158,10 +166,9 @@ def parse_passage(row: Row) -> Passage:
         if title is None and isinstance(text, str) and "\n" in text:  # Pyserini joins title and text by a line end
             title, _, text = text.partition("\n")
     else:
-        has_side_fields = not _SIDE_FIELDS.isdisjoint(row)
-        raise ValueError(
-            "'text' is missing" + "; join a file written with `bare` to its corpus with `with`" * has_side_fields
-        )
+        if not _SIDE_FIELDS.isdisjoint(row):
+            raise ValueError("'text' is missing; join a file written with `bare` to its corpus with `with`")
+        raise ValueError(describe_missing_field(row, "text", "contents"))
     if type(text) is not str:
         text = parse_text(text, "text")
     if type(title) is not str:
@@ -180,7 +187,7 @@ def parse_query(row: Row) -> Query:
     """Return the query of a row in BEIR's format, or of a row with `question` or `query`.
 
     Answers may be in `metadata.answers`. A question without an id (NQ-open) gets one generated from its text. In
-    TriviaQA's answer objects, the value comes before the aliases. Raises ValueError for an invalid row.
+    answers from TriviaQA, the object's `Value` comes before its `Aliases`. Raises ValueError for an invalid row.
     """
     row = row.copy()
     for ours, theirs in _TRIVIAQA_NAMES:
@@ -188,7 +195,7 @@ def parse_query(row: Row) -> Query:
             row[ours] = row.pop(theirs)
     has_id = any(name in row for name in QUERY_IDS)
     if not has_id and ("text" in row or not ("question" in row or "query" in row)):
-        raise ValueError("'_id' is missing")
+        raise ValueError(describe_missing_field(row, *QUERY_IDS))
     id = parse_id(take_field(row, *QUERY_IDS), "_id") if has_id else ""
     text = parse_text(take_field(row, "text", "question", "query", "query_text"), "text")
     metadata = take_metadata(row)

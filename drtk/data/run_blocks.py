@@ -27,7 +27,7 @@ class ByteWords:
         self._words = np.ndarray(len(padded) - _WORD_BYTES + 1, dtype="<u8", buffer=padded, strides=(1,))
 
     def get_words(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
-        """Return word `number` of each field, padded with zeros after its end, (fields,) uint64."""
+        """Return the 64-bit word with index `number` of each field, padded with zeros after its end, (fields,) uint64."""
         left = np.clip(lengths - _WORD_BYTES * number, 0, _WORD_BYTES)
         places = np.minimum(starts + (_WORD_BYTES * number + _PADDING_BYTES), len(self._words) - 1)
         words = self._words[places]  # take() would copy all unaligned words
@@ -58,7 +58,7 @@ class ByteWords:
         return hashes
 
     def find_changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the positions of the fields that differ from the field before, (changes,)."""
+        """Return the positions of the fields that differ from the previous field, (changes,)."""
         lengths = ends - starts
         differs = lengths[1:] != lengths[:-1]
         for number in range(-(-int(lengths.max(initial=0)) // _WORD_BYTES)):
@@ -79,7 +79,7 @@ class UnsupportedRunError(Exception):
 
 
 class JudgedDocuments(NamedTuple):
-    """The judged documents of a ranking and their ranks, from 1 and ascending; `length` is the length of the ranking."""
+    """The judged documents of a ranking in rank order, with ranks from 1; `length` is the length of the ranking."""
 
     query_id: str
     doc_ids: list[str]
@@ -90,7 +90,7 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The numbers of queries of a run with and without judgments; `example` is the first query without any."""
+    """The numbers of queries of a run with and without judgments; `example` is the first query without judgments."""
 
     judged: int = 0
     unjudged: int = 0
@@ -176,29 +176,29 @@ class _JudgedFilter:
         words = ByteWords(data)
         hashes = words.compute_hashes(starts, ends)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
-        self._table[_compute_slots(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
+        self._table[_compute_table_indices(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
-    def find_candidate_rows(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Return the rows that may be judged for their query: all judged ones, and a few others with the same hash."""
-        return np.flatnonzero(self._table[_compute_slots(hashes, queries)])
+    def find_likely_judged(self, doc_hashes: np.ndarray, query_numbers: np.ndarray) -> np.ndarray:
+        """Return the rows of all documents that are judged for their query, and of a few others with equal hashes."""
+        return np.flatnonzero(self._table[_compute_table_indices(doc_hashes, query_numbers)])
 
 
-def _compute_slots(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    mixed = (hashes ^ (queries * MULTIPLIER)) * MULTIPLIER
+def _compute_table_indices(doc_hashes: np.ndarray, query_numbers: np.ndarray) -> np.ndarray:
+    mixed = (doc_hashes ^ (query_numbers * MULTIPLIER)) * MULTIPLIER
     return (mixed >> np.uint64(64 - _TABLE_BITS)).astype(np.int64)
 
 
 class _QueryLines(NamedTuple):
     """The lines `first` to `last` of a query in a block.
 
-    candidate_rows: rows that may be judged; is_sorted: whether the scores decrease strictly
+    likely_judged: rows of documents that may be judged; is_sorted: whether the scores decrease strictly
     """
 
     query_id: str
     block: _RunBlock
     first: int
     last: int
-    candidate_rows: np.ndarray
+    likely_judged: np.ndarray
     is_sorted: bool
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
@@ -207,7 +207,7 @@ class _QueryLines(NamedTuple):
         length = self.last - self.first
         if not self.is_sorted:
             return self._sort_and_find(judged, tag)
-        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.candidate_rows]
+        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.likely_judged]
         known = [(rank, id) for rank, id in candidates if id in judged or id == self.query_id]
         return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
@@ -221,9 +221,9 @@ class _QueryLines(NamedTuple):
 
 
 class _RunBlock:
-    """A block of lines of six columns: the start and end of each field, (lines, 6), and the scores.
+    """A block of run lines: `starts` and `ends` of the fields, (lines, 6), and `scores`, (lines,).
 
-    Raises UnsupportedRunError for any other layout.
+    Raises UnsupportedRunError unless each line has six columns of ASCII characters.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -251,9 +251,9 @@ class _RunBlock:
         """Return the text of a field."""
         return self._data[self.starts[row, column] : self.ends[row, column]].decode()
 
-    def get_column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_column(self, column: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the fields in a column, (lines,) each."""
-        return self.starts[:, number], self.ends[:, number]
+        return self.starts[:, column], self.ends[:, column]
 
     def _check_ranks(self) -> None:
         starts, ends = self.get_column(3)
@@ -321,8 +321,8 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
     unsorted[at[firsts[at] != rises]] = True  # the score may rise from one query to the next
-    candidate_rows = judged_filter.find_candidate_rows(hashes, of_row)
-    bounds = np.searchsorted(candidate_rows, np.append(firsts, len(block)))
+    likely_judged = judged_filter.find_likely_judged(hashes, of_row)
+    bounds = np.searchsorted(likely_judged, np.append(firsts, len(block)))
     for number, name in enumerate(names):
-        rows = candidate_rows[bounds[number] : bounds[number + 1]]
+        rows = likely_judged[bounds[number] : bounds[number + 1]]
         yield _QueryLines(name, block, int(firsts[number]), int(lasts[number]), rows, not unsorted[number])

@@ -27,7 +27,7 @@ class NamedRun:
 def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     """Parse arguments NAME=FILE or FILE. Without a name, use the file name, preceded by the folder if two file names are equal.
 
-    name: the name of a single run
+    name: the name of the run, if there is only one
     Raises UsageError for a repeated name, and for stdin given twice.
     """
     if name and len(arguments) > 1:
@@ -157,9 +157,9 @@ def _get_stem(source: str) -> str:
 def iter_aligned(
     first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
 ) -> Iterator[tuple[str, list[Entry | None]]]:
-    """Yield (query, its entry or None in each run), first for the queries of `first`, then for those in `others` only.
+    """Yield (query id, [ranking in each run, or None]): first the queries of `first`, then those in `others` only.
 
-    `others` is emptied, to save memory.
+    Entries of `others` are removed when they are yielded, to save memory.
     """
     for query_id, entry in first:
         yield query_id, [entry, *(run.pop(query_id, None) for run in others)]

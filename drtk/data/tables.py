@@ -36,7 +36,7 @@ def is_table(source: str) -> bool:
         return False
     path = Path(source)
     if path.is_dir():
-        return _is_saved(path) or bool(_list_parquet_files(path))
+        return _is_saved_dataset(path) or bool(_list_parquet_files(path))
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PAR1"
@@ -68,7 +68,7 @@ def _iter_rows(source: str) -> Iterator[Row]:
     if is_hub_dataset(source):
         return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
-    if path.is_dir() and _is_saved(path):
+    if path.is_dir() and _is_saved_dataset(path):
         dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
         return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
@@ -79,7 +79,7 @@ def _list_parquet_files(path: Path) -> list[Path]:
     return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 
 
-def _is_saved(path: Path) -> bool:
+def _is_saved_dataset(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
@@ -154,9 +154,9 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a Parquet file. The records are read twice, first to infer the types of the columns.
 
     read_records: returns an iterator over the records; kind: "passages", "queries" or "examples"
-    Raises UsageError without a named output, DrtkError if records differ in the type of a field.
+    Raises UsageError for stdout and for `resume`, DrtkError if records differ in the type of a field.
     """
-    _check_job(job)
+    _check_output(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
         count = _write_rows(read_records(job.tracker), kind, _infer_schema(read_records, kind, job.tracker), part)
@@ -172,7 +172,7 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
 
 def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
-    _check_job(job)
+    _check_output(job)
     datasets = require_library("datasets", "writing a data set")
     datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
@@ -197,7 +197,7 @@ def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     _log_summary(job, kind, count, clock)
 
 
-def _check_job(job: FilterJob) -> None:
+def _check_output(job: FilterJob) -> None:
     if job.output == STANDARD:
         raise UsageError("writing a table requires a file or folder name as `output`")
     if job.resume:
@@ -222,7 +222,8 @@ def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
-                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than in earlier records: {error}"
+                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than in earlier records ({error}); "
+                "make its type equal in all records"
             ) from error
         count += len(rows)
     # A column without values has no type yet.

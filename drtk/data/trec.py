@@ -15,7 +15,7 @@ from drtk.data.sniff import sniff_kind
 from drtk.errors import RecordError
 from drtk.records import Qrel
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 Ranking = list[tuple[str, float]]
 Order = Literal["score", "rank"]
@@ -85,7 +85,7 @@ def iter_query_hits(source: str, *, tracker: InputTracker | None = None) -> Iter
     """
     tracker = tracker or InputTracker()
     current: QueryHits | None = None
-    for piece in _iter_pieces(source, tracker):
+    for piece in _iter_partial_hits(source, tracker):
         if current is None:
             current = piece
         elif piece.query_id == current.query_id:
@@ -102,7 +102,7 @@ def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> It
     seen: set[str] = set()
     for hits in iter_query_hits(source, tracker=tracker):
         if hits.query_id in seen:
-            place = f"{name_of(source)}:{hits.lines[0]}"
+            place = f"{get_source_name(source)}:{hits.lines[0]}"
             raise RecordError(
                 place, f"the lines of query '{hits.query_id}' are not consecutive; sort the run: sort -s -k1,1"
             )
@@ -153,7 +153,7 @@ def load_run(source: str, *, tracker: InputTracker | None = None, order: Order =
             gc.enable()
 
 
-def _iter_pieces(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
+def _iter_partial_hits(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     lines = tracker.iter_lines(source)
     while block := list(islice(lines, _BLOCK_LINES)):
         yield from _parse_block(block) or _parse_lines(block, source, tracker)
@@ -200,7 +200,9 @@ def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: Input
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
             tracker.skip_or_raise(
-                RecordError(f"{name_of(source)}:{number}", _describe_line_error(error, line, number, "a TREC run"))
+                RecordError(
+                    f"{get_source_name(source)}:{number}", _describe_line_error(error, line, number, "a TREC run")
+                )
             )
             continue
         yield hits
@@ -215,15 +217,15 @@ def _split_columns(line: bytes) -> list[str]:
         raise ValueError("not UTF-8") from error
 
 
-def _parse_int(text: str, what: str) -> int:
+def _parse_int(text: str, column: str) -> int:
     try:
         if "_" in text:  # valid in Python only
             raise ValueError
         number = int(text)
     except ValueError:
-        raise ValueError(f"{what} '{text}' is not an integer") from None
+        raise ValueError(f"{column} '{text}' is not an integer") from None
     if not -_MAX_NUMBER <= number <= _MAX_NUMBER:
-        raise ValueError(f"{what} '{text}' does not fit into 64 bits")
+        raise ValueError(f"{column} '{text}' does not fit into 64 bits")
     return number
 
 
@@ -246,7 +248,7 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
             problem = f"document '{doc_id}' is listed a second time for query '{hits.query_id}'"
             tracker.skip_or_raise(
                 RecordError(
-                    f"{name_of(source)}:{hits.lines[position]}",
+                    f"{get_source_name(source)}:{hits.lines[position]}",
                     f"{problem} (first in line {hits.lines[first[doc_id]]})",
                 )
             )
@@ -272,7 +274,7 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
         documents = judgments.setdefault(qrel.query_id, {})
         if qrel.doc_id in documents:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", problem))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", problem))
             continue
         documents[qrel.doc_id] = qrel.grade
     return judgments
@@ -294,7 +296,9 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
             tracker.skip_or_raise(
-                RecordError(f"{name_of(source)}:{number}", _describe_line_error(error, line, number, "judgments"))
+                RecordError(
+                    f"{get_source_name(source)}:{number}", _describe_line_error(error, line, number, "judgments")
+                )
             )
             continue
         yield number, qrel

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from drtk.data.rows import Row, make_id
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, make_id
+from drtk.runtime.progress import warn
 
 Line = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
@@ -25,6 +26,13 @@ def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         return _parse_quoted(lines)
     if [column.strip() for column in columns] == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
+    if (parse_columns := _read_header(columns, PASSAGE_IDS, ("text", "title"))) is not None:
+        return _parse_lines(lines, parse_columns, "")
+    if len(columns) == 3 and len(columns[2]) > len(columns[1]):
+        warn(
+            "a TSV corpus with three columns is read as id, text, title, but its third column is longer; "
+            "name the columns in the first line, such as id<TAB>title<TAB>text"
+        )
     shapes: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
     return _parse_lines(
         chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
@@ -35,10 +43,20 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
+    if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
+        return _parse_lines(lines, parse_columns, "")
     is_qa = len(columns) == 2 and _unquote(columns[1].strip()).startswith("[")
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
+
+
+def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
+    """Return the parser of the lines below a header with the field names `text` and one of `ids`; None for other lines."""
+    names = [column.strip() for column in columns]
+    if "text" not in names or sum(name in ids for name in names) != 1 or not {*names} <= {*ids, *others}:
+        return None
+    return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
 
 
 def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:
@@ -105,17 +123,17 @@ def _unquote(field: str) -> str:
 
 
 def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield (line number, row) of DPR's TSV. A quoted field may contain tabs and line ends; the number is that of the first line."""
-    waiting: deque[Line] = deque()
-    while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
+    """Yield (number of its first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
+    buffer: deque[Line] = deque()
+    while (first := buffer.popleft() if buffer else next(lines, None)) is not None:
         number, line = first
         if not line.strip():
             continue
         columns = split_quoted(line)
         if columns is None:
-            columns, more = _read_continuation(line, waiting, lines)
+            columns, more = _read_continuation(line, buffer, lines)
             if len(columns) != 3:  # a misplaced quote; the next lines may be valid
-                waiting.extendleft(reversed(more))
+                buffer.extendleft(reversed(more))
                 yield (
                     number,
                     ValueError("a quoted field is not closed; expected a quote before the next tab or line end"),
@@ -129,11 +147,11 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         yield number, {"_id": id, "title": title, "text": text}
 
 
-def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Return the fields of a row that continues on the next lines, [] if it does not end; and the lines that were read."""
+def _read_continuation(line: bytes, buffer: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
+    """Read the next lines of a row, first from `buffer`; return its fields, [] if a quote is never closed, and the lines read."""
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
-        following = waiting.popleft() if waiting else next(lines, None)
+        following = buffer.popleft() if buffer else next(lines, None)
         if following is None:
             break
         more.append(following)

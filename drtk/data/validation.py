@@ -15,6 +15,7 @@ from drtk.data import readers, sniff
 from drtk.data.config import ValidationSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
+from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import Row, is_example, parse_expansion, parse_prediction, parse_row
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
@@ -23,7 +24,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
-from drtk.runtime.streams import STANDARD, is_stream, name_of
+from drtk.runtime.streams import STANDARD, get_source_name, is_stream
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -40,9 +41,9 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     tracker = FindingsTracker()
     kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
-        raise UsageError(f"{name_of(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
+        raise UsageError(f"{get_source_name(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
     references = ReferenceFiles(settings, kind)
-    findings = tracker.findings = Findings(name_of(source), kind, settings.show)
+    findings = tracker.findings = Findings(get_source_name(source), kind, settings.show)
     try:
         _CHECKERS[kind](source, tracker, findings, references)
     except RecordError as error:  # damaged data; the following lines cannot be read
@@ -90,7 +91,7 @@ def _check_vectors(folder: str, findings: Findings) -> None:
 
 @dataclass
 class FindingsTracker(InputTracker):
-    """An `InputTracker` that accepts any number of bad records and adds them to the findings."""
+    """An `InputTracker` that skips all bad records and adds their problems to the findings."""
 
     findings: Findings | None = None
 
@@ -142,7 +143,10 @@ class ReferenceFiles:
         missing = set(self.corpus.find_missing(unchecked))
         for id in unchecked:
             if id in missing:
-                findings.add("unknown-passage", line, f"document '{id}' is not in the corpus")
+                document = parse_document_id(id)
+                is_chunk = document != id and not any(self.corpus.find_missing([document]))
+                hint = f", but its document '{document}' is; give the corpus of passages" if is_chunk else ""
+                findings.add("unknown-passage", line, f"document '{id}' is not in the corpus{hint}")
         if len(self._known) > MAX_KNOWN_IDS:
             self._known.clear()
         self._known.update(id for id in unchecked if id not in missing)
@@ -271,13 +275,15 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
             references.check_passages([*example.positives, *example.negatives], line, findings)
         if references.qrels is not None:
             grades = references.qrels.get(example.query_id, {})
-            if not grades:
+            is_judged = bool(grades)
+            if not is_judged:
                 findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgments")
+            grades = {id: grades.get(id, grades.get(parse_document_id(id), 0)) for id in positives | negatives}
             for id in dict.fromkeys(example.negatives):
-                if grades.get(id, 0) > 0:
+                if grades[id] > 0:
                     findings.add("judged-relevant", line, f"negative '{id}' is judged relevant")
-            for id in dict.fromkeys(example.positives) if grades else ():
-                if grades.get(id, 0) <= 0:
+            for id in dict.fromkeys(example.positives) if is_judged else ():
+                if grades[id] <= 0:
                     findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
     add_repeated(
         queries, "repeated-query", findings, lambda key, line: f"query '{key}' has another example in line {line}"
@@ -389,7 +395,7 @@ def _add_missing_queries(
 def add_repeated(
     duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each repetition of a key. `describe` returns its message from the key and the line of its first use."""
+    """Add a finding for each repeated key in `duplicates`. `describe` returns the message for a key and its first line."""
     for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))

@@ -97,12 +97,12 @@ FORMATS: dict[str, Registry] = {
 }
 
 
-def count_loss(losses: LossCounts, what: str) -> None:
-    """Count a record with data that the output format cannot represent.
+def count_loss(losses: LossCounts, name: str) -> None:
+    """Count in `losses` a record with data that the output format cannot represent.
 
-    what: name of the data in the manifest
+    name: name of the lost data in the counts of the manifest
     """
-    losses[what] = losses.get(what, 0) + 1
+    losses[name] = losses.get(name, 0) + 1
 
 
 def _flatten_text(text: str, losses: LossCounts) -> str:
@@ -113,8 +113,8 @@ def _flatten_text(text: str, losses: LossCounts) -> str:
     return line
 
 
-def _count_lost_fields(passage: Passage, losses: LossCounts, *, but: tuple[str, ...] = ()) -> None:
-    if passage.extra or any(name not in but for name in passage.metadata or ()):
+def _count_lost_fields(passage: Passage, losses: LossCounts, *, written: tuple[str, ...] = ()) -> None:
+    if passage.extra or any(name not in written for name in passage.metadata or ()):
         count_loss(losses, "with other fields left out")
 
 
@@ -127,7 +127,7 @@ def _format_msmarco(passage: Passage, losses: LossCounts) -> bytes:
 
 def _format_msmarco_docs(passage: Passage, losses: LossCounts) -> bytes:
     url = flatten_whitespace(str((passage.metadata or {}).get("url", "")))
-    _count_lost_fields(passage, losses, but=("url",))
+    _count_lost_fields(passage, losses, written=("url",))
     return (
         f"{passage.id}\t{url}\t{_flatten_text(passage.title, losses)}\t{_flatten_text(passage.text, losses)}\n".encode()
     )

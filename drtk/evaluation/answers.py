@@ -24,7 +24,7 @@ from drtk.records import Prediction
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress, log_detail, warn
 from drtk.runtime.runners import Workers, count_cores
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.answers import MATCHERS, compute_token_f1, is_exact_match
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
@@ -83,7 +83,7 @@ def evaluate_predictions(
             warn(f"{run.name}: contains no predictions")
         elif not answered:
             raise MismatchError(
-                f"{name_of(run.source)}: no prediction has the id of a question with answers (predictions: "
+                f"{get_source_name(run.source)}: no prediction has the id of a question with answers (predictions: "
                 f"'{next(iter(predictions))}', questions: '{next(iter(answers))}'); pass the questions that were answered"
             )
         if extra := len(predictions) - len(answered):
@@ -106,7 +106,7 @@ def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
             continue
         if previous.score is None or prediction.score is None:
             problem = f"question '{prediction.query_id}' has several predictions, but not all have scores; add scores"
-            raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
+            raise RecordError(f"{get_source_name(source)}:{tracker.line}", problem)
         if prediction.score > previous.score:
             best[prediction.query_id] = prediction
     return {id: prediction.answer for id, prediction in best.items()}
@@ -169,16 +169,18 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
         matcher = MATCHERS[match](query.answers or ())
         invalid = getattr(matcher, "invalid", ())
         for pattern in invalid:
-            warn(f"{name_of(source)}:{tracker.line}: '{pattern}' is not a valid regular expression and matches nothing")
+            warn(
+                f"{get_source_name(source)}:{tracker.line}: '{pattern}' is not a valid regular expression and matches nothing"
+            )
         if query.answers and (matcher or invalid):  # a question whose patterns are all invalid counts as wrong
             answers[query.id] = query.answers
         else:
             num_without += 1
     if not answers:
-        raise DrtkError(f"{name_of(source)}: no question has an answer; expected the field 'answers'")
+        raise DrtkError(f"{get_source_name(source)}: no question has an answer; expected the field 'answers'")
     if num_without:
         total = num_without + len(answers)
-        warn(f"{name_of(source)}: {num_without:,} of {total:,} questions have no answer and are ignored")
+        warn(f"{get_source_name(source)}: {num_without:,} of {total:,} questions have no answer and are ignored")
     return answers
 
 
@@ -286,7 +288,7 @@ def _locate_passage(source: str, query: str, passage: str) -> str:
     try:
         for hits in iter_query_hits(source):
             if hits.query_id == query and passage in hits.doc_ids:
-                return f"{name_of(source)}:{hits.lines[hits.doc_ids.index(passage)]}"
+                return f"{get_source_name(source)}:{hits.lines[hits.doc_ids.index(passage)]}"
     except (DrtkError, OSError):
         pass
-    return name_of(source)
+    return get_source_name(source)

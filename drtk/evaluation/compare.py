@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
-from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments
+from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments, log_missing
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
@@ -221,7 +221,7 @@ def compare_runs(
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("compare requires two systems; runs of the same name count as one system")
+        raise UsageError("two systems are required; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
@@ -255,6 +255,9 @@ def compare_runs(
                     system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _find_common_queries(retrieved, judgments, settings, judged_by)
+    for run in (run for files in grouped.values() for run in files):
+        num_present, only = len(retrieved[run.source]), settings.intersect
+        log_missing(run.name, num_present, len(judgments), retrieved_only=only, judged_by=judged_by)
     results = [result for system in systems.values() for result in system.runs]
     log_shallow_runs(results, measures, judged_by=judged_by, size=size)
     for result in results if settings.intersect else ():
@@ -311,7 +314,8 @@ def _find_common_queries(
     if in_some and not settings.missing_as_zero:
         run, missing = max(((run, in_some - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
         raise MismatchError(
-            f"{run}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example '{min(missing)}'; use "
+            f"{run}: lacks {len(missing):,} {'query' if len(missing) == 1 else 'queries'} with {judged_by} that other runs have, "
+            f"for example '{min(missing)}'; use "
             "`intersect` to compare on the common queries, or `missing_as_zero=true` to count missing queries as 0"
         )
     return list(judgments)

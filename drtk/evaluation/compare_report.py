@@ -261,7 +261,7 @@ def _iter_page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], di
 def _format_query_html(query: ChangedQuery, digits: int) -> Markup:
     kind = "gain" if query.after > query.before else "loss"
     summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
-        query.text or query.query_id, query.query_id, kind, _format_headline(query, digits)
+        query.text or query.query_id, query.query_id, kind, pages.use_minus_sign(_format_headline(query, digits))
     )
     items = [
         pages.render_passage_item(label, passage.id, passage.title, passage.snippet)

@@ -61,7 +61,7 @@ class ReportSettings:
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Number of example queries to show.", at_least=0)
-    show: str = option(
+    system: str = option(
         "", "System to compare with the first one in the examples. [default: the best other system]", metavar="NAME"
     )
     heading: str = option("Retrieval report", "Heading of the report.")

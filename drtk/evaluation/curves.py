@@ -12,7 +12,7 @@ from drtk.data.rows import Row
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 MIN_TREND_VALUES = 6  # values needed for a trend
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
@@ -65,7 +65,7 @@ def describe_loss(loss: Curve) -> str:
     """Return a sentence on how the training loss changed."""
     steps = f"{loss.steps[-1]:,} steps"
     if len(loss.values) < MIN_TREND_VALUES:
-        return f"The training log has {len(loss.values)} losses in {steps}, too few for a trend."
+        return f"The training log has too few losses for a trend ({len(loss.values)} in {steps})."
     verb = "fell" if loss.last < loss.first else "did not fall:"
     return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."
 
@@ -94,8 +94,10 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
             curve.steps.append(step)
             curve.values.append(value)
     if not curves and field is None:
-        raise DrtkError(f"{name_of(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'")
+        raise DrtkError(
+            f"{get_source_name(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'"
+        )
     if field is not None and field not in curves:
         others = f"; choose from {', '.join(curves)}" if curves else ""
-        raise DrtkError(f"{name_of(source)}: no field {field}{others}")
+        raise DrtkError(f"{get_source_name(source)}: no field {field}{others}")
     return curves

@@ -19,7 +19,7 @@ from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, log_detail, warn
-from drtk.runtime.streams import STANDARD, name_of
+from drtk.runtime.streams import STANDARD, get_source_name
 
 if TYPE_CHECKING:
     from drtk.data.run_blocks import JudgedDocuments
@@ -38,13 +38,13 @@ def read_judgments(
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
-        raise DrtkError(f"{name_of(source)}: no judgments found; expected BEIR TSV or TREC qrels")
+        raise DrtkError(f"{get_source_name(source)}: no judgments found; expected BEIR TSV or TREC qrels")
     if corpus_ids is not None:
         is_known = corpus_ids.has_document if by_source else corpus_ids.__contains__
         judged = {id for grades in judgments.values() for id in grades}
         if absent := sorted(id for id in judged if not is_known(id)):
             warn(
-                f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
+                f"{get_source_name(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
                 f"are not in the corpus, for example '{absent[0]}'; pass the corpus of these judgments"
             )
     return judgments
@@ -101,7 +101,7 @@ def read_rankings(
         warn(f"{run.name}: the run is empty")
     elif not hits_by_query:
         raise MismatchError(
-            f"{name_of(run.source)}: no query has {judged_by} (run: '{next(iter(queries.looked_up))}', {judged_by}: "
+            f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(queries.looked_up))}', {judged_by}: "
             f"'{next(iter(judgments))}'); pass the {judged_by} of these queries"
         )
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
@@ -109,7 +109,7 @@ def read_rankings(
     if judged_by == "judgments":
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
-            judged.check()
+            judged.report_problem()
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
@@ -130,9 +130,7 @@ def evaluate_with_rankings(
     judged_by: RelevanceSource = "judgments",
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; return its evaluation and rankings."""
-    judgments = evaluator.judgments
-    rankings = read_rankings(run, judgments, builder, tracker, judged_by=judged_by)
-    log_missing(run.name, len(rankings.ids), len(judgments), retrieved_only=retrieved_only, judged_by=judged_by)
+    rankings = read_rankings(run, evaluator.judgments, builder, tracker, judged_by=judged_by)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
     return result, rankings
@@ -158,7 +156,9 @@ def evaluate_run(
             return _evaluate_in_blocks(run, evaluator, builder, tracker, retrieved_only)
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: reading line by line")
-    return evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)[0]
+    result, rankings = evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)
+    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
+    return result
 
 
 def evaluate_runs(

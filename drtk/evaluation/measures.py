@@ -151,7 +151,9 @@ def _suggest(name: str, measure_name: str) -> str:
     stem = measure_name[: cutoff.start()].lower() if cutoff and "@" not in name else measure_name.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
     standard_names = _load_names()
-    near = dict.fromkeys(standard_names[close] + suffix for close in get_close_matches(stem, standard_names, n=2))
+    transposed = [known for known in standard_names if sorted(known) == sorted(stem)]  # ngcd@10
+    close = [*transposed, *get_close_matches(stem, standard_names, n=2)]
+    near = dict.fromkeys(standard_names[known] + suffix for known in close)
     return f"did you mean {' or '.join(near)}?" if near else "for example nDCG@10, RR@10, R@100, AP, P@10, Success@5"
 
 

@@ -319,7 +319,7 @@ def build_report(
     )
     if settings.examples and corpus is not None and queries is not None:
         texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgments}
-        second = _choose_system(results, settings.show, measures[0].name)
+        second = _choose_system(results, settings.system, measures[0].name)
         pair = retrieved[results[0].name], retrieved[second]
         report.examples = _build_examples((results[0].name, second), pair, judgments, texts, corpus, settings)
     elif settings.examples:
@@ -343,7 +343,7 @@ def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> st
     """Return the system to compare with the first one: `name` if given, otherwise the best other system."""
     names = [result.name for result in results]
     if name and name not in names:
-        raise UsageError(f"`show`: no system is called '{name}'; choose from {', '.join(names)}")
+        raise UsageError(f"`system`: no system is called '{name}'; choose from {', '.join(names)}")
     return name or max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
 
 

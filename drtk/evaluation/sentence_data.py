@@ -15,7 +15,7 @@ from drtk.data.readers import read_records
 from drtk.data.rows import Row, parse_text, take_field
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 STS = (*STS_YEARS, "STS-B", "SICK-R")
@@ -72,11 +72,13 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
+            tracker.skip_or_raise(
+                RecordError(f"{get_source_name(source)}:{number}", f"score '{score}' is not a number")
+            )
             continue
         rated.pairs.append(RatedPair(first, second, value))
     if not rated.pairs:
-        raise DrtkError(f"{name_of(source)}: no rated pair found; expected sentence1, sentence2 and score")
+        raise DrtkError(f"{get_source_name(source)}: no rated pair found; expected sentence1, sentence2 and score")
     return rated
 
 
@@ -89,11 +91,11 @@ def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = Fals
     examples = []
     for number, (*texts, label) in _iter_rows(source, columns, tracker):
         if not label.strip():
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", "the label is empty"))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", "the label is empty"))
             continue
         examples.append(LabeledText(tuple(texts), label.strip()))
     if not examples:
-        raise DrtkError(f"{name_of(source)}: no labeled text found; expected the columns {', '.join(columns)}")
+        raise DrtkError(f"{get_source_name(source)}: no labeled text found; expected the columns {', '.join(columns)}")
     return examples
 
 
@@ -104,7 +106,7 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
     for number, line in tracker.iter_lines(source):
         if not line.strip():
             continue
-        place = f"{name_of(source)}:{number}"
+        place = f"{get_source_name(source)}:{number}"
         try:
             fields = line.decode().split("\t")
         except UnicodeDecodeError as error:
@@ -194,7 +196,9 @@ def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
         return tables
     splits = SPLITS.get(task, (split,))
     if missing := [name for name in splits if name not in tables]:
-        raise DrtkError(f"{folder / missing[0]}.tsv: No such file; there are {', '.join(tables) or 'none'}")
+        raise DrtkError(
+            f"{folder / missing[0]}.tsv: No such file or directory; there are {', '.join(tables) or 'none'}"
+        )
     return {name: tables[name] for name in splits}
 
 
@@ -210,14 +214,14 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
         dimension = dimension or len(vector)
         if len(vector) != dimension:
             problem = f"expected a vector of {dimension} numbers, got {len(vector)}"
-            raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
+            raise RecordError(f"{get_source_name(source)}:{tracker.line}", problem)
         vectors[text] = vector
     if not vectors:
-        raise DrtkError(f'{name_of(source)}: no vectors found; expected {{"text": …, "vector": […]}}')
+        raise DrtkError(f'{get_source_name(source)}: no vectors found; expected {{"text": …, "vector": […]}}')
 
     def look_up(texts: list[str]) -> np.ndarray:
         if missing := [text for text in texts if text not in vectors]:
-            raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{missing[0]}'; add it")
+            raise DrtkError(f"{get_source_name(source)}: has no vector for the sentence '{missing[0]}'; add it")
         return np.stack([vectors[text] for text in texts])
 
     return look_up

@@ -124,7 +124,7 @@ def find_fusion_weights(
     for name, run in zip(names, runs, strict=True):
         judged = JudgedHitCounter(name, judgments, to_document=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
-            judged.check()
+            judged.report_problem()
     method = FUSIONS.load(settings.method)
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
@@ -189,5 +189,5 @@ def tune_bm25(
         return rankings
 
     scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank, score)
-    judged.check()
+    judged.report_problem()
     return BM25Grid(score.name, scores, len(queries))

@@ -21,7 +21,7 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs as Pairs
@@ -43,7 +43,7 @@ def iter_with_queries(
             if scored:
                 _check_scores(passage, len(queries))
         except ValueError as error:
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(error)))
             continue
         yield passage
 
@@ -83,7 +83,7 @@ class QueryScorer:
 
     def score(self, pairs: Pairs) -> list[float]:
         """Return the scores of all queries in order, as floats with the shortest decimal representation."""
-        return [float(str(score)) for score in self._scorer.scores(pairs)]
+        return [float(str(score)) for score in self._scorer.compute_scores(pairs)]
 
 
 class QueryFilter(BatchFunction):

@@ -89,7 +89,7 @@ class IdTable:
 
 
 def write_ids(path: Path, ids: Iterable[str]) -> None:
-    """Write the file of an `IdTable`."""
+    """Write ids to the file of an `IdTable`, one per line."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{id}\n" for id in ids)
 

@@ -63,7 +63,7 @@ class Bm25sIndex:
                 progress.add()
         if not vocabulary:
             raise DrtkError("no passage contains a word to index; check the corpus")
-        k1, b = BM25SearchSettings().parameters()
+        k1, b = BM25SearchSettings().get_parameters()
         library = bm25s.BM25(k1=k1, b=b, method="lucene")
         library.index((texts, vocabulary), create_empty_token=False, show_progress=False)
         try:
@@ -93,7 +93,7 @@ class Bm25sIndex:
                 raise ValueError("its data types are damaged")
             if not all(type(number) is int for number in library.vocab_dict.values()):
                 raise ValueError("its vocabulary is damaged")
-            k1, b = settings.parameters()
+            k1, b = settings.get_parameters()
             if (k1, b) != (library.k1, library.b):
                 log_detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
                 library.scores["data"] = _compute_scores(library.scores, folder, k1=k1, b=b)

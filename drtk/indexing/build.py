@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
-from drtk.runtime.streams import count_lines, name_of
+from drtk.runtime.streams import count_lines, get_source_name
 
 
 def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
@@ -46,13 +47,14 @@ def _index_passages(
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index
     if first is None:
-        raise DrtkError(f"{name_of(sources[0])}: contains no passages; check the corpus")
-    with Progress("index", total=count_lines(sources[0]), unit="passages") as progress:
+        raise DrtkError(f"{get_source_name(sources[0])}: contains no passages; check the corpus")
+    get_share = partial(job.tracker.get_share_read, sources[0])
+    with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
     get_versions = getattr(engine, "get_versions", None)
-    facts = {"software": get_versions()} if get_versions else {}
-    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.facts, **facts}
+    software = {"software": get_versions()} if get_versions else {}
+    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries, **software}
 
 
 def _index_vectors(
@@ -71,10 +73,10 @@ def _index_vectors(
             raise UsageError(
                 f"{source}: an index of type {kind} is built from vectors; run `drtk encode` on the file and index its output"
             )
-    vectors, facts = open_embeddings(sources)
-    engine.check(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
+    vectors, entries = open_embeddings(sources)
+    engine.check_vectors(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", total=len(vectors), unit="vectors") as progress:
-        facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
+        entries |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
     job.counts["passages"] = len(vectors)
-    return facts
+    return entries

@@ -11,7 +11,7 @@ INDEX_KIND = "index"  # of manifests
 _WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
 
 
-def _only_for(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
+def _require_types(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
     """Return the rule that an option is only valid for the index types `types`. Faiss factory strings are not checked.
 
     key: field with the index type: "kind" (index to build) or "index_type" (index to search)
@@ -30,25 +30,28 @@ class DenseIndexSettings:
     vector_dtype: Literal["float32", "float16", "int8"] | None = option(
         None,
         "Data type of the stored vectors. [default: as encoded for exact, else float32]",
-        no_effect=_only_for(*_VECTORS),
+        no_effect=_require_types(*_VECTORS),
     )
     full: bool = setting(
-        True, "Also store exact vectors in lossy indexes, for rescoring.", no_effect=_only_for(*_VECTORS)
+        True, "Also store exact vectors in lossy indexes, for rescoring.", no_effect=_require_types(*_VECTORS)
     )
-    hnsw_m: int = option(32, "Links per node (hnsw).", at_least=2, no_effect=_only_for("hnsw"))
+    hnsw_m: int = option(32, "Links per node (hnsw).", at_least=2, no_effect=_require_types("hnsw"))
     ef_construction: int = option(
-        200, "Candidate neighbors per node during construction (hnsw).", at_least=1, no_effect=_only_for("hnsw")
+        200, "Candidate neighbors per node during construction (hnsw).", at_least=1, no_effect=_require_types("hnsw")
     )
     nlist: int = option(
-        0, "Number of clusters (ivf); 0 means 4 sqrt(number of vectors).", at_least=0, no_effect=_only_for("ivf")
+        0, "Number of clusters (ivf); 0 means 4 sqrt(number of vectors).", at_least=0, no_effect=_require_types("ivf")
     )
     train_sample: int = setting(
-        200_000, "Number of vectors sampled to train clusters and quantizers.", at_least=1, no_effect=_only_for("ivf")
+        200_000,
+        "Number of vectors sampled to train clusters and quantizers.",
+        at_least=1,
+        no_effect=_require_types("ivf"),
     )
-    seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_only_for("ivf"))
+    seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_require_types("ivf"))
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
-        "auto", "Device: auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_only_for(*_VECTORS)
+        "auto", "Device: auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_require_types(*_VECTORS)
     )
 
 
@@ -60,19 +63,19 @@ class DenseSearchSettings:
         4,
         "Rescore the top N x depth hits with exact vectors (lossy indexes); 0 means no rescoring.",
         at_least=0,
-        no_effect=_only_for(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     ef_search: int = option(
         0,
         "Candidates per query (hnsw); 0 means 2 x depth, at least 128.",
         at_least=0,
-        no_effect=_only_for("hnsw", key="index_type"),
+        no_effect=_require_types("hnsw", key="index_type"),
     )
     nprobe: int = option(
         0,
         "Clusters to search per query (ivf); 0 means 1/16 of all, at least 8.",
         at_least=0,
-        no_effect=_only_for("ivf", key="index_type"),
+        no_effect=_require_types("ivf", key="index_type"),
     )
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
@@ -80,13 +83,13 @@ class DenseSearchSettings:
         "Device: auto, cpu, cuda, cuda:1 …",
         panel=HARDWARE,
         metavar="NAME",
-        no_effect=_only_for(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     block: int = setting(
         16_384,
         "Vectors scored per block (exact); limits memory.",
         at_least=1,
-        no_effect=_only_for("exact", key="index_type"),
+        no_effect=_require_types("exact", key="index_type"),
     )
 
 
@@ -96,24 +99,24 @@ class BM25IndexSettings:
 
     language: str = option(
         "en",
-        "Language code for stemming and stop words, such as en or de; any: without both.",
+        "Language code for stemming and stop words, such as en or de; any disables both.",
         metavar="CODE",
-        no_effect=_only_for(*_WORDS),
+        no_effect=_require_types(*_WORDS),
     )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(
         "default",
         "Stemmer: porter, krovetz, snowball or none. [default: porter for bm25, none for bm25s]",
         metavar="NAME",
-        no_effect=_only_for(*_WORDS),
+        no_effect=_require_types(*_WORDS),
     )
     stopwords: str = option(
         "default",
         "Stop words: lucene, none, or a file. [default: lucene for bm25, none for bm25s]",
         metavar="NAME",
-        no_effect=_only_for(*_WORDS),
+        no_effect=_require_types(*_WORDS),
     )
     term_vectors: bool = option(
-        False, "Store term vectors, required by search --rm3 (bm25).", no_effect=_only_for("bm25")
+        False, "Store term vectors, required by search --rm3 (bm25).", no_effect=_require_types("bm25")
     )
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
@@ -126,24 +129,26 @@ class BM25SearchSettings:
         None,
         "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]",
         at_least=0,
-        no_effect=_only_for("bm25", "bm25s", key="index_type"),
+        no_effect=_require_types("bm25", "bm25s", key="index_type"),
     )
     b: float | None = option(
         None,
         "BM25 b, length normalization, 0 to 1. [default: the index's, else 0.4]",
         at_least=0,
         at_most=1,
-        no_effect=_only_for("bm25", "bm25s", key="index_type"),
+        no_effect=_require_types("bm25", "bm25s", key="index_type"),
     )
     rm3: bool = option(
-        False, "Expand queries by RM3 pseudo-relevance feedback (bm25).", no_effect=_only_for("bm25", key="index_type")
+        False,
+        "Expand queries by RM3 pseudo-relevance feedback (bm25).",
+        no_effect=_require_types("bm25", key="index_type"),
     )
     fb_docs: int = setting(10, "Number of feedback passages (RM3).", at_least=1)
     fb_terms: int = setting(10, "Number of feedback terms (RM3).", at_least=1)
     fb_weight: float = setting(0.5, "Weight of the original query, 0 to 1 (RM3).", at_least=0, at_most=1)
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
-    def parameters(self) -> tuple[float, float]:
+    def get_parameters(self) -> tuple[float, float]:
         """Return k1 and b; Anserini's defaults are 0.9 and 0.4."""
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 
@@ -160,7 +165,7 @@ class IndexedTextSettings:
     )
     term_weights: bool = option(False, "Index term weights as term frequencies, as in DeepCT (bm25, bm25s).")
     weight_scale: Literal["linear", "sqrt"] = setting(
-        "linear", "Term frequency: 100 x weight, or 100 x sqrt(weight) (term_weights).", no_effect=_WITHOUT_WEIGHTS
+        "linear", "Term frequency: 100 x weight (linear) or 100 x sqrt(weight) (sqrt).", no_effect=_WITHOUT_WEIGHTS
     )
     tokenizer: str = setting(
         "", "Tokenizer of the term weights. [default: as recorded with the passages]", no_effect=_WITHOUT_WEIGHTS
@@ -187,13 +192,13 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     prompt: str | None = option(
         None,
         "Text to put before each query. [default: the model's prompt]",
-        no_effect=_only_for(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     max_length: int | None = setting(
         None,
         "Maximum query length in tokens. [default: the model's]",
         at_least=3,
-        no_effect=_only_for(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     grid: str = setting(
         "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "Grid of BM25 k1 and b to evaluate (tune)."

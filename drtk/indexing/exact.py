@@ -33,8 +33,8 @@ class ExactIndex:
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
-    def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
-        """Accept any vectors."""
+    def check_vectors(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
+        """Accept vectors of any dtype and dimension."""
 
     @classmethod
     def build(
@@ -92,7 +92,7 @@ class ExactIndex:
 
     @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension), by score, then by descending id."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension); ties are sorted by descending id."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             rankings += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
@@ -114,7 +114,7 @@ class ExactIndex:
                 raise self.ids.make_score_error(int(self.ids.find_rows(ranks[~finite].cpu().numpy())[0]))
             keys = merge_top_k(keys, scores[: len(scaled), : len(ranks)], ranks)
         keys = keys.cpu()
-        rows = [self.ids.find_rows(ranks) for ranks in extract_ranks(keys).numpy()]
+        rows = [self.ids.find_rows(ranks) for ranks in unpack_ranks(keys).numpy()]
         if self._full is None:
             return [self.ids.make_ranking(*hits) for hits in zip(rows, unpack_scores(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
@@ -131,30 +131,30 @@ class ExactIndex:
             yield block, torch.from_numpy(ranks).to(self._device)
 
 
-def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
-    """Merge the scores of a block into the top `depth` keys of each query; return (queries, depth) keys, unsorted.
+def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
+    """Merge the scores of a block of passages into the top `depth` sort keys of each query; return the new keys, unsorted.
 
-    keys: (queries, depth) int64 keys of `make_keys`, padded with EMPTY_KEY
+    sort_keys: keys of `pack_sort_keys`, (queries, depth) int64, padded with EMPTY_KEY
     scores: (queries, block) float32
-    ranks: (block,) int64
-    A score equal to the lowest score in `keys` is a candidate too, so that ties at rank `depth` are broken by id.
+    ranks: rank of each passage id in sorted order, (block,) int64
+    A score equal to the lowest score in `sort_keys` is kept too, so that ties at rank `depth` are broken by id.
     """
-    depth = keys.shape[1]
-    floor = unpack_scores(keys.amin(dim=1))
+    depth = sort_keys.shape[1]
+    floor = unpack_scores(sort_keys.amin(dim=1))
     can_raise_floor = scores.shape[1] > depth
     if can_raise_floor and bool((floor == -torch.inf).any()):
         floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
     rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
-    if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(keys):
+    if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(sort_keys):
         floor = torch.maximum(floor, _find_kth_scores(scores, depth))
         rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
     if not len(rows):
-        return keys
-    counts = rows.bincount(minlength=len(keys))
-    places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
-    candidates = torch.full((len(keys), int(counts.max())), EMPTY_KEY, dtype=torch.int64, device=keys.device)
-    candidates[rows, places] = make_keys(scores[rows, columns], ranks[columns])
-    return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
+        return sort_keys
+    counts = rows.bincount(minlength=len(sort_keys))
+    places = torch.arange(len(rows), device=sort_keys.device) - (counts.cumsum(0) - counts)[rows]
+    candidates = torch.full((len(sort_keys), int(counts.max())), EMPTY_KEY, dtype=torch.int64, device=sort_keys.device)
+    candidates[rows, places] = pack_sort_keys(scores[rows, columns], ranks[columns])
+    return torch.cat([sort_keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
 
 
 def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
@@ -162,19 +162,19 @@ def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
     return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
-def make_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Return int64 keys that sort by float32 score, then by rank. ranks: below 2**32"""
+def pack_sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:
+    """Pack float32 scores and ranks below 2**32 into int64 keys that sort by score, then by rank."""
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return (sortable.long() << 32) | ranks
 
 
-def unpack_scores(keys: Tensor) -> Tensor:
-    """Return the float32 scores of keys made by `make_keys`."""
-    sortable = (keys >> 32).int()
+def unpack_scores(sort_keys: Tensor) -> Tensor:
+    """Return the float32 scores in keys of `pack_sort_keys`."""
+    sortable = (sort_keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
-def extract_ranks(keys: Tensor) -> Tensor:
-    """Return the ranks of keys made by `make_keys`."""
-    return keys & 0xFFFFFFFF
+def unpack_ranks(sort_keys: Tensor) -> Tensor:
+    """Return the ranks in keys of `pack_sort_keys`."""
+    return sort_keys & 0xFFFFFFFF

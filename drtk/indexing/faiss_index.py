@@ -56,7 +56,7 @@ class FaissIndex:
                 raise _make_type_error(kind) from error
 
     @classmethod
-    def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
+    def check_vectors(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
         """Raise UsageError for a type that faiss cannot build from these vectors, or for a missing device."""
         index = _make_index(make_factory_string(kind, settings, len(vectors)), vectors.dimension)
         clusters = faiss.try_extract_index_ivf(index)
@@ -87,7 +87,7 @@ class FaissIndex:
         RankedIds.write(vectors.iter_ids(), folder)
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
-        graph = _as_hnsw(index)
+        graph = _cast_to_hnsw(index)
         if graph is not None:
             graph.hnsw.efConstruction = settings.ef_construction
         on_gpu = _copy_to_gpu(index, settings.device)
@@ -105,9 +105,9 @@ class FaissIndex:
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
             vectors.store(folder / FULL, str(vectors.dtype))
-        facts = {"factory": factory, "full": full}
-        write_json(folder / FACTS_FILE, facts)
-        return facts
+        entries = {"factory": factory, "full": full}
+        write_json(folder / FACTS_FILE, entries)
+        return entries
 
     @classmethod
     def open(cls, folder: Path, settings: DenseSearchSettings) -> FaissIndex:
@@ -131,7 +131,7 @@ class FaissIndex:
             faiss.omp_set_num_threads(settings.threads)
         has_full = EXACT_STORE.fullmatch(factory) is None and settings.rescore and (folder / FULL).exists()
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
-        self._graph = _as_hnsw(self._index)
+        self._graph = _cast_to_hnsw(self._index)
         self._clusters = faiss.try_extract_index_ivf(self._index)
         self._compares_all = re.fullmatch(r"Flat|SQ\w+|PQ\w+", factory) is not None
         self._returns_all = self._compares_all and not factory.endswith("fs")
@@ -147,7 +147,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension); HNSW and IVF may return fewer."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension); HNSW and IVF may return fewer."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_AT_A_TIME], dtype=np.float32)
@@ -257,7 +257,7 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
         ) from error
 
 
-def _as_hnsw(index: Any) -> Any:
+def _cast_to_hnsw(index: Any) -> Any:
     """Return the index as a faiss.IndexHNSW; None for other index types."""
     concrete = faiss.downcast_index(index)
     return concrete if isinstance(concrete, faiss.IndexHNSW) else None
@@ -269,9 +269,9 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     Raises UsageError for a GPU that faiss cannot use.
     """
     count = faiss.get_num_gpus()
-    if device == "cpu" or (device == "auto" and (not count or _as_hnsw(index) is not None)):
+    if device == "cpu" or (device == "auto" and (not count or _cast_to_hnsw(index) is not None)):
         return None
-    if _as_hnsw(index) is not None:
+    if _cast_to_hnsw(index) is not None:
         raise UsageError(f"`device={device}`: HNSW is only supported on the CPU; use `device=cpu`")
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:

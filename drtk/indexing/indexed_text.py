@@ -13,7 +13,7 @@ from drtk.indexing.config import IndexSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
@@ -29,7 +29,7 @@ class IndexedText:
 
     tracker: skips or raises the errors of invalid passages
     counts: number of passages without each field; complete when all passages are read
-    facts: entries for the manifest of the index
+    manifest_entries: entries for the manifest of the index
     Raises UsageError for contradicting settings.
     """
 
@@ -43,7 +43,9 @@ class IndexedText:
                 "`expand` and `term_weights` cannot be combined, because added words have no weights; give one"
             )
         self.counts: dict[str, int] = {}
-        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
+        self.manifest_entries: dict[str, Any] = (
+            {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
+        )
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield the passages with the text to index. Raises DrtkError if no passage has a field of `expand`."""
@@ -116,12 +118,12 @@ class IndexedText:
                 self._reject(passage, self._tracker.line, str(error))
 
     def _reject(self, passage: Passage, line: int, problem: str) -> None:
-        place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
+        place = f"{get_source_name(self._source)}:{line}" if line else get_source_name(self._source)
         self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:
-    """Return round(100 * max(weight, 0)); scale "sqrt" replaces the weight by its square root."""
+    """Convert a term weight to round(100 * weight), or with "sqrt" to round(100 * sqrt(weight)). Negative weights become 0."""
     positive = max(weight, 0.0)
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 

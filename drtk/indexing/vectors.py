@@ -29,7 +29,7 @@ class DenseIndex(Protocol):
     dimension: int
 
     @classmethod
-    def check(cls, vectors: Vectors, settings: Any, *, kind: str) -> None:
+    def check_vectors(cls, vectors: Vectors, settings: Any, *, kind: str) -> None:
         """Raise UsageError if an index of type `kind` cannot be built from these vectors."""
 
     @classmethod
@@ -46,7 +46,7 @@ class DenseIndex(Protocol):
         """Open the index in `folder`."""
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of (queries, dimension) float32, by score, then by descending id."""
+        """Return the top `k` passages for each row of `vectors`, (queries, dimension) float32; ties are sorted by descending id."""
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""
@@ -235,7 +235,7 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
 
 
 def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError if two folders are the same part of a corpus; warn if a part is missing."""
+    """Raise MismatchError if two folders contain the same part (--shard) of a corpus; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}

@@ -47,7 +47,8 @@ def simlm_paper(
 ) -> Tensor:
     """Return InfoNCE with the positive's similarities to all other passages as additional negatives, a scalar.
 
-    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+.
+    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+
+    and phi = exp(similarity / temperature).
     Source: SimLM, Eq. 3. The loss is ln(2 B n - 1) if all vectors are equal.
     """
     columns = get_positive_columns(queries, passages)

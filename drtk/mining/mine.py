@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 100  # queries; each may have thousands of hits in every run
 RANDOM = "random"  # source name of random passages
-WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES = "without_answers", "without_positives", "without_negatives"
+WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES = "without answers", "without positives", "without negatives"
+JUDGED_HITS = "queries with judged hits"  # by source
 MAX_ATTEMPTS = 10  # of sampling random passages, if filters reject some
 
 
@@ -139,7 +140,7 @@ class Miner:
         for document in documents:
             passage = best.get(document) or (None if corpus is None else corpus.get_only_passage(document))
             if passage is None:
-                self._add_count("positives_not_found")
+                self._add_count("positives not found")
             else:
                 positives.append(passage)
         return positives
@@ -217,7 +218,7 @@ class Miner:
         if pool.skipped not in ("", WITHOUT_NEGATIVES):
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
-            self._add_count("below_floor")
+            self._add_count("below min_negatives")
         self.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():
             self._add_count(rejection.filter, group="dropped")
@@ -235,25 +236,25 @@ class Miner:
             self._add_count(name, number, group="passages")
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
-        """Record in `counts` which sources have retrieved a judged document.
+        """Count per source the queries for which it retrieved a judged document.
 
         It is part of `counts`, because a resumed run restores them and does not read the earlier queries again.
         """
         if self.queries.judgments is None:
             return
-        judged = self.counts.setdefault("judged_found", {})
+        judged = self.counts.setdefault(JUDGED_HITS, {})
         for name, hits in pool.query.hits.items():
-            if not judged.get(name):
-                check = self._judged.setdefault(
-                    name, JudgedHitCounter(name, self.queries.judgments, to_document=self.document_of)
-                )
-                check.add(pool.query_id, [*hits.ids, *pool.query.positives])
-                if check.num_queries or check.describe_problem():
-                    judged[name] = check.num_queries
+            check = self._judged.setdefault(
+                name, JudgedHitCounter(name, self.queries.judgments, to_document=self.document_of)
+            )
+            if check.add(pool.query_id, [*hits.ids, *pool.query.positives]):
+                judged[name] = judged.get(name, 0) + 1
+            elif check.describe_problem():
+                judged.setdefault(name, 0)
 
     def find_unjudged_sources(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""
-        sources = [name for name, has_judged in self.counts.get("judged_found", {}).items() if not has_judged]
+        sources = [name for name, has_judged in self.counts.get(JUDGED_HITS, {}).items() if not has_judged]
         problems = [self._judged[name].describe_problem() if name in self._judged else None for name in sources]
         return [
             problem or f"{name}: no judged document was retrieved"
@@ -263,7 +264,7 @@ class Miner:
     def find_id_mismatch(self) -> str | None:
         """Return an error message if no source retrieved a judged document and there is no corpus to check ids; else None."""
         problems = self.find_unjudged_sources()
-        if self.queries.corpus is not None or not problems or any(self.counts["judged_found"].values()):
+        if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
             return None
         return f"{problems[0]}. Judged documents could become negatives; give `corpus` to check all ids"
 
@@ -323,7 +324,10 @@ def mine_negatives(
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, minimum = num_random + passages["kept"], miner.policy.min_negatives
-        log(f"added {num_random:,} random passages to reach `min_negatives={minimum}`; {total:,} negatives in all")
+        log(
+            f"{num_random:,} of {total:,} negatives are random passages, because some queries had fewer than {minimum:,} "
+            "candidates left; `min_negatives=0` adds none"
+        )
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 
@@ -481,9 +485,9 @@ def _add_content_filters(
 def explain_no_examples(counts: Mapping[str, Any]) -> str:
     """Return the error message for an empty output, with the number of skipped queries and candidates by reason."""
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
-    why = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in reasons)
-    if counts.get("positives_not_found"):
-        why += f" ({counts['positives_not_found']:,} positives not found)"
+    why = ", ".join(f"{counts[name]:,} {name}" for name in reasons)
+    if counts.get("positives not found"):
+        why += f" ({counts['positives not found']:,} positives not found)"
     passages = counts.get("passages", {})
     outcomes = [f"{count:,} dropped by {name}" for name, count in counts.get("dropped", {}).items()]
     if passages.get("became_positives"):

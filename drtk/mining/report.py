@@ -185,9 +185,7 @@ def build_sections(summary: Summary) -> list[Section]:
     """Return the nonempty tables of the report."""
     num_examples, num_negatives = summary.negatives.count, summary.num_negatives
     overview = [("queries", f"{summary.queries:,}"), ("examples", f"{num_examples:,}")]
-    overview += [
-        (f"skipped: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in summary.skipped.most_common()
-    ]
+    overview += [(f"skipped: {reason}", f"{count:,}") for reason, count in summary.skipped.most_common()]
     if num_examples:
         overview += [
             ("positives", f"{summary.positives:,}"),

@@ -28,7 +28,7 @@ from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, Stor
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder, read_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, name_of
+from drtk.runtime.streams import STANDARD, get_source_name
 
 _HINTS = {  # how to pass each kind of file
     sniff.JUDGMENTS: "; give judgments as `qrels`",
@@ -83,7 +83,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
             kind = sniff.sniff_kind(head)
             if kind not in (None, sniff.RUN, sniff.EXAMPLES):
                 raise MismatchError(
-                    f"{name_of(paths[0])}: looks like {kind}; expected a TREC run, an index folder or training examples"
+                    f"{get_source_name(paths[0])}: looks like {kind}; expected a TREC run, an index folder or training examples"
                     f"{_HINTS.get(kind, '')}"
                 )
             is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
@@ -102,7 +102,7 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
 
     def iter_checked() -> Iterator[WithErrors[None]]:
         for number, qrel in read_qrels(qrels, tracker=tracker):
-            place = f"{name_of(qrels)}:{number}"
+            place = f"{get_source_name(qrels)}:{number}"
             grades = judgments.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
                 problem = (
@@ -120,7 +120,7 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
     for _ in skip_unknown_ids(iter_checked(), qrels, tracker):
         pass
     if not judgments:
-        raise DrtkError(f"{name_of(qrels)}: contains no judgments; expected the lines of a qrels file")
+        raise DrtkError(f"{get_source_name(qrels)}: contains no judgments; expected the lines of a qrels file")
     return judgments
 
 
@@ -277,14 +277,14 @@ class QueryStream:
             yield query
         if num_unjudged and not seen and self.judgments is not None:
             raise MismatchError(
-                f"{name_of(self.sources.paths[0])}: no query has judgments (first query id: '{first_unjudged}' in the runs, "
+                f"{get_source_name(self.sources.paths[0])}: no query has judgments (first query id: '{first_unjudged}' in the runs, "
                 f"'{next(iter(self.judgments))}' in the qrels); give the qrels of these queries"
             )
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
-            self.counts["without_judgments"] = num_unjudged
+            self.counts["without judgments"] = num_unjudged
         if num_missing := len((self.judgments or {}).keys() - seen):
-            self.counts["not_retrieved"] = num_missing
+            self.counts["not retrieved"] = num_missing
 
     def _has_judged_documents(self, query: MiningQuery) -> bool:
         """Return whether a hit is a chunk of a judged document, which would be mined as a negative."""
@@ -316,7 +316,7 @@ class QueryStream:
             for id in remaining:
                 yield merge([other.take(id) for other in others])
         elif remaining:
-            self.counts["not_in_queries"] = len(remaining)
+            self.counts["not in queries"] = len(remaining)
 
     def _iter_index_queries(self) -> Iterator[MiningQuery]:
         """Yield the queries to search indexes with, without hits."""
@@ -343,12 +343,14 @@ class QueryStream:
         errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
-            errors.append(RecordError(f"{name_of(source)}:{line}", f"query '{query_id}' is not in the queries"))
+            errors.append(RecordError(f"{get_source_name(source)}:{line}", f"query '{query_id}' is not in the queries"))
         if self.corpus is not None:
             for id, place in zip(ids, lines, strict=False):
                 if id not in self.corpus:
                     unknown.add(id)
-                    errors.append(RecordError(f"{name_of(source)}:{place}", f"passage '{id}' is not in the corpus"))
+                    errors.append(
+                        RecordError(f"{get_source_name(source)}:{place}", f"passage '{id}' is not in the corpus")
+                    )
         return is_missing, unknown, errors
 
     def _iter_run(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
@@ -376,11 +378,11 @@ class QueryStream:
                     raise row
                 parsed = parse_example_row(row)
             except ValueError as error:
-                self.tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(error)))
+                self.tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", str(error)))
                 return None
             if parsed.has_new_ids:
                 raise DrtkError(
-                    f"{name_of(source)}: contains texts, not ids; run `drtk convert` with `corpus_out` and `queries_out` "
+                    f"{get_source_name(source)}: contains texts, not ids; run `drtk convert` with `corpus_out` and `queries_out` "
                     "to write a corpus, queries and examples of ids"
                 )
             query = _convert_example(name, parsed)

@@ -49,7 +49,7 @@ class TextEncoder:
             with_types="token_type_ids" in self.tokenizer.model_input_names,
         )
 
-    def prompt_length(self, role: Role) -> int:
+    def count_prompt_tokens(self, role: Role) -> int:
         """Return the number of tokens that pooling excludes: the prompt and the special tokens before it, or none."""
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
@@ -251,7 +251,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
             batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
-            vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
+            vectors[rows] = encoder(**inputs, prompt_length=model.count_prompt_tokens(role)).float().cpu().numpy()
     finally:
         encoder.train(training)
     return vectors

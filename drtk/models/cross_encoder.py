@@ -201,14 +201,14 @@ class CrossEncoderScorer:
 
     @property
     def dimension(self) -> int:
-        """The dimension of the vectors that `scores_and_vectors` returns."""
+        """The dimension of the vectors that `compute_scores_and_vectors` returns."""
         config: Any = self._model.config
         return int(config.get_text_config().hidden_size)
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of the pairs, (pairs,) float32."""
         batches = (pairs[start : start + TOKENIZE_BATCH_SIZE] for start in range(0, len(pairs), TOKENIZE_BATCH_SIZE))
-        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
+        scores = [self.compute_scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
@@ -217,14 +217,14 @@ class CrossEncoderScorer:
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
         return TokenizedPairs(self._tokenizer(row_of), rows)
 
-    def scores(self, pairs: TokenizedPairs) -> np.ndarray:
+    def compute_scores(self, pairs: TokenizedPairs) -> np.ndarray:
         """Return the scores of tokenized pairs, (pairs,) float32. Raises DrtkError for a NaN or infinite score, or out of memory."""
         return self._run(pairs, None)
 
-    def scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
+    def compute_scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
         """Return (scores, (pairs,); last hidden states of the first token, (pairs, dimension)), float32.
 
-        Raises MismatchError if the model has no encoder below its head, and the errors of `scores`.
+        Raises MismatchError if the model has no encoder below its head, and the errors of `compute_scores`.
         """
         if self._model.base_model is self._model:
             raise MismatchError(f"{self.model}: has no encoder to take vectors from; use another cross-encoder")

@@ -86,7 +86,7 @@ class AttentionBackend:
     def apply(self, backbone: Any) -> str:
         """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
 
-        "auto" selects flash attention, which skips padding, if device, dtype, packages and model support it, and otherwise
+        "auto" selects flash attention, which skips padding, if device, dtype, packages and model support it. Otherwise it
         keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
         """
         name = self.name

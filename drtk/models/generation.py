@@ -13,7 +13,7 @@ from torch import Tensor
 from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
-from drtk.models.generator_input import load_input_format, max_input_length, tokenize_texts
+from drtk.models.generator_input import get_max_input_length, load_input_format, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
@@ -71,7 +71,10 @@ def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Ten
 
 
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), (keys, count, steps) float64, from (seed, key, sample, step)."""
+    """Return uniform random numbers in [0, 1), (keys, count, steps) float64: `count` sequences of `steps` numbers per key.
+
+    The numbers depend on (seed, key, index of the sequence, step) only.
+    """
     numbers = np.empty((len(keys), count, steps), dtype=np.float64)
     for row, key in enumerate(keys):
         for sample in range(count):
@@ -175,7 +178,7 @@ def _search_beams(
 class TextGenerator:
     """Generator of texts from input texts. Sampled texts depend on (seed, key of the input, index of the text) only.
 
-    input_format: the input format the model was trained with, with the overrides of the settings
+    input_format: the input format of the training, with the overrides of the settings
     max_input_tokens: maximum input length; longer inputs are truncated
     """
 
@@ -206,7 +209,7 @@ class TextGenerator:
             warn(f"{model}: ignoring {entries} in its generation_config.json")
         self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self.max_input_tokens = max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
+        self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -61,7 +61,7 @@ def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: boo
     return GeneratorInputFormat(**known | overrides)
 
 
-def max_input_length(model: GenerationModel, input_format: GeneratorInputFormat, *, new_tokens: int = 0) -> int:
+def get_max_input_length(model: GenerationModel, input_format: GeneratorInputFormat, *, new_tokens: int = 0) -> int:
     """Return the maximum input length in tokens.
 
     new_tokens: tokens to generate, which share the positions of a decoder-only model with the input

@@ -62,7 +62,7 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
     """Train a WordPiece vocabulary and return {word piece: id}.
 
     The trainer numbers the characters inside words (##a) in random order, and breaks ties between equally frequent pairs
-    by these numbers. Passing the characters as special tokens makes it deterministic, but needs a first pass.
+    by these numbers. Passing the characters as special tokens makes the vocabulary deterministic, but needs a first pass.
     """
     from tokenizers import Tokenizer, models, trainers
 

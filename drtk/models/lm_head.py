@@ -97,14 +97,14 @@ class LMHead(nn.Module):
         weight: Tensor = encoder.get_input_embeddings().weight
         return weight
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def compute_features(self, hidden: Tensor) -> Tensor:
         """Return the input of the output layer, (…, E), for hidden states (…, H)."""
         features: Tensor = self.norm(self._activation(self.dense(hidden)))
         return features
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary, (…, V), for hidden states (…, H)."""
-        return F.linear(self.features(hidden), self.weight, self.bias)
+        return F.linear(self.compute_features(hidden), self.weight, self.bias)
 
 
 def _get_submodules(model_type: str) -> tuple[str, str, str]:

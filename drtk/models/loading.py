@@ -179,7 +179,7 @@ def _is_backbone(model: Any, name: str) -> bool:
 
 
 def _find_wrapper_prefix(model: Any, info: Mapping[str, Any]) -> str:
-    """Return the prefix with which the checkpoint has most of the missing weights; "" if there is none or a tie."""
+    """Return the prefix under which the checkpoint stores most of the missing weights; "" for none, or for a tie."""
     inner = {name.removeprefix(_get_backbone_prefix(model)) for name in info["missing_keys"] if _is_needed(model, name)}
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from drtk.registry import Registry
 
 # A target is an nn.Module, created as Target(objective, parts) from a TokenObjective and the LossParts of objectives.py.
 # Its method `select_positions(slot)` returns the labeled positions, (batch, tokens) bool. Its method `sum_losses(hidden, slot,
-# given)` returns the sum of the losses at the labeled positions. hidden: decoder output, (batch, tokens, width); given: input ids.
+# input_ids)` returns the sum of the losses at the labeled positions. hidden: (batch, tokens, width), decoder output.
 TARGETS = Registry(
     "target",
     {

@@ -88,7 +88,7 @@ def build_diffcse_network(
 
 
 class TokenCorruptor:
-    """Corruption of the tokens of queries and passages. Sampling depends only on the keys of the texts."""
+    """Corruptor of the tokens of queries and passages for DiffCSE; samples by the keys of the texts only."""
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
         self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary

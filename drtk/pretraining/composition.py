@@ -147,7 +147,7 @@ class TokenObjective(Objective):
 
     @property
     def source_by_slot(self) -> tuple[str, ...]:
-        """The source of each slot, or () without sources."""
+        """For each slot in `slot`, the source slot whose vector the decoder gets; () without sources."""
         return self.source * len(self.slot) if len(self.source) == 1 else self.source
 
     @property
@@ -209,7 +209,7 @@ class Composition:
         """The generator if it is trained jointly, otherwise None."""
         return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
-    def without(self, names: Iterable[str]) -> Composition:
+    def drop_objectives(self, names: Iterable[str]) -> Composition:
         """Return a copy without the named objectives or groups, and without projectors and slots that are then unused.
 
         Raises UsageError for an unknown name, or if no objective remains.
@@ -223,9 +223,9 @@ class Composition:
             raise UsageError("`drop` removes all objectives; keep at least one")
         used = {objective.projector for objective in kept}
         projectors = {name: projector for name, projector in self.projectors.items() if name in used}
-        return replace(self, objectives=kept, projectors=projectors).without_unused()
+        return replace(self, objectives=kept, projectors=projectors).drop_unused()
 
-    def without_unused(self) -> Composition:
+    def drop_unused(self) -> Composition:
         """Return a copy without unused slots and without an unused frozen generator."""
         used = {name for objective in self.objectives for name in (*objective.token_slots, *objective.vector_slots)}
         used |= {name for projector in self.projectors.values() for name in projector.slots}

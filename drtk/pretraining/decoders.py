@@ -31,10 +31,10 @@ _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob",
 DECODERS = Registry(
     "reader",
     {
-        "encoder": (f"{__name__}:EncoderOutput", "no decoder: the last hidden states of the encoder"),
+        "encoder": (f"{__name__}:EncoderOutput", "no decoder; uses the last hidden states of the encoder"),
         "decoder": (
             f"{__name__}:Decoder",
-            "a shallow decoder over the vector and the token embeddings (SimLM, CoT-MAE, MASTER)",
+            "a shallow decoder over the text vector and the token embeddings (SimLM, CoT-MAE, MASTER)",
         ),
         "causal": (
             f"{__name__}:CausalDecoder",
@@ -43,11 +43,11 @@ DECODERS = Registry(
         "two-stream": (f"{__name__}:TwoStreamDecoder", "two-stream attention over visible tokens (RetroMAE)"),
         "condenser": (
             f"{__name__}:CondenserHead",
-            "late [CLS] state with token states of an earlier layer (Condenser)",
+            "layers over the last [CLS] state and the token states of an earlier layer (Condenser)",
         ),
         "discriminator": (
             f"{__name__}:Discriminator",
-            "a copy of the encoder with the vector as first token (DiffCSE)",
+            "a copy of the encoder with the text vector as first token (DiffCSE)",
         ),
     },
 )

@@ -126,7 +126,7 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
     The weight of a word is the maximum weight of its word pieces.
     """
     words = group_words(inputs.text.words)
-    order = order_by_weight(words.max_weights(inputs.weights), rng=inputs.rng)
+    order = order_by_weight(words.compute_max_weights(inputs.weights), rng=inputs.rng)
     chosen = np.zeros(len(order), dtype=bool)
     if inputs.budget:
         covered = words.sizes[order].cumsum()
@@ -149,7 +149,7 @@ def mask_rom(
 
     if whole_word:
         words = group_words(inputs.text.words)
-        return words.expand(fill_budget(order(words.max_weights(inputs.weights)), words.sizes, inputs.budget))
+        return words.expand(fill_budget(order(words.compute_max_weights(inputs.weights)), words.sizes, inputs.budget))
     return inputs.build_mask(order(inputs.weights[inputs.content]))
 
 
@@ -215,7 +215,7 @@ class WordGroups(NamedTuple):
         masked[self.content] = chosen.repeat(self.sizes)
         return masked
 
-    def max_weights(self, weights: np.ndarray) -> np.ndarray:
+    def compute_max_weights(self, weights: np.ndarray) -> np.ndarray:
         """Return the maximum weight of the word pieces of each word, (words,). weights: (tokens,)"""
         return np.maximum.reduceat(weights[self.content], self.begins)
 
@@ -290,7 +290,7 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
 def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
     """Insert [MASK] before each token index in `gaps`, which is sorted. A word that is split becomes two words.
 
-    An inserted token is a separate word and has the token type of the token after it.
+    An inserted token is a separate word and has the token type of the next token. mask: id of [MASK]
     """
     ids, words = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     masked = np.zeros(len(ids), dtype=bool)

@@ -153,7 +153,7 @@ class PretrainingNetwork(nn.Module):
     def _sum_generator_losses(self, slot: SlotBatch) -> Tensor:
         """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), a scalar."""
         where, head = _select_masked(slot), self.generator.head
-        features = self.generator.features(slot.input_ids, slot.attention, where, slot.types)
+        features = self.generator.compute_features(slot.input_ids, slot.attention, where, slot.types)
         return linear_cross_entropy(features, head.weight, head.bias, slot.original_ids[where])
 
     @torch.no_grad()

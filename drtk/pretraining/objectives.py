@@ -33,7 +33,7 @@ class LossParts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def get_head(self, reader: str) -> Any:
-        """Return the masked-LM head of a decoder: the encoder's head, or a copy for a decoder with `own_head`."""
+        """Return the masked-LM head of the decoder `reader`: the encoder's head, or a copy if the decoder has `own_head`."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head
@@ -109,7 +109,9 @@ class TokenPrediction(nn.Module):
         """Return the sum of the cross-entropies, a scalar. hidden: (batch, tokens, width)    input_ids: (batch, tokens)"""
         where = self.select_positions(slot)
         labels = F.pad(slot.original_ids[:, 1:], (0, 1)) if self.predicts_next else slot.original_ids
-        return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
+        return linear_cross_entropy(
+            self.head.compute_features(hidden[where]), self.head.weight, self.head.bias, labels[where]
+        )
 
 
 class EditDetection(nn.Module):
@@ -188,7 +190,7 @@ class CorrectiveLM(nn.Module):
 
     def _compute_chunk(self, rows: Tensor, originals: Tensor, copied: Tensor) -> Tensor:
         gate = self.gate(rows)[:, 0].float()
-        logits = self.head.logits(rows).float()
+        logits = self.head.compute_logits(rows).float()
         chosen = logits.log_softmax(dim=-1).gather(1, originals[:, None])[:, 0]
         generated = F.logsigmoid(-gate) + chosen  # log (1 - c) p
         log_p = torch.where(copied, torch.logaddexp(generated, F.logsigmoid(gate)), generated)

@@ -75,7 +75,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
                 _check_names(plan, projector.slots)
         with prefix_errors("[generator]"):
             _check_generator(plan)
-    return plan.without_unused()
+    return plan.drop_unused()
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

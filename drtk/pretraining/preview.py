@@ -49,7 +49,7 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     if not isinstance(objective, TokenObjective):
         return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
     reader = plan.readers[objective.reader]
-    who = "the encoder" if reader.use == "encoder" else _with_options(reader.use, reader.options)
+    who = "the encoder" if reader.use == "encoder" else _add_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
         who = f"'{objective.reader}', {who},"
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
@@ -61,7 +61,7 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
 
 def describe_slot(slot: Slot) -> str:
     """Describe the view, masking and corruption of a slot in a line."""
-    view = _with_options(" or ".join(slot.view), slot.view_options)
+    view = _add_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
         view += f", sampled once per {slot.draw}"
     corruption = _CORRUPTIONS[slot.corruption].format(rate=f"{slot.rate:.0%}")
@@ -69,10 +69,10 @@ def describe_slot(slot: Slot) -> str:
         return f"{view}: {corruption}"
     rate = "" if slot.masking == "complement" else f"{slot.rate:.0%} "
     other = f" of '{slot.of}'" if slot.of else ""
-    return f"{view}: {rate}{_with_options(slot.masking, slot.masking_options)}{other}, {corruption}"
+    return f"{view}: {rate}{_add_options(slot.masking, slot.masking_options)}{other}, {corruption}"
 
 
-def _with_options(name: str, options: Mapping[str, Any]) -> str:
+def _add_options(name: str, options: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {value}" for key, value in options.items())
     return f"{name} ({values})" if values else name
 
@@ -90,7 +90,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Function from a token id to (text, whether the token continues a word), for WordPiece and byte-level BPE."""
+    """Formatter that returns (text, whether the token continues a word) of a WordPiece or byte-level BPE token id."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -21,7 +21,7 @@ _CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32
 class TokenGenerator(nn.Module):
     """A masked language model that proposes replacement tokens, without gradients and dropout.
 
-    PretrainingNetwork trains a joint generator with a masked-LM loss on the output of `features`.
+    PretrainingNetwork trains a joint generator with a masked-LM loss on the output of `compute_features`.
 
     frozen: do not train the generator, and keep it in evaluation mode
     """
@@ -79,13 +79,13 @@ class TokenGenerator(nn.Module):
         super().train(mode and not self.frozen)
         return self
 
-    def features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
+    def compute_features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the inputs of the output layer at the m positions of `where`, (m, E), with gradients.
 
         ids, attention, types: (B, L)    where: (B, L) bool, True at m positions
         """
         inputs = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
-        return self.head.features(self.backbone(**inputs).last_hidden_state[where])
+        return self.head.compute_features(self.backbone(**inputs).last_hidden_state[where])
 
     @torch.no_grad()
     def fill(
@@ -99,7 +99,7 @@ class TokenGenerator(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            features = self.features(ids, attention, where, types)  # (m, E)
+            features = self.compute_features(ids, attention, where, types)  # (m, E)
         finally:
             self.train(was_training)
         numbers = None if noise is None else noise[where].to(features.device)  # (m,)

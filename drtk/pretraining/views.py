@@ -32,7 +32,7 @@ VIEWS = Registry(
     {
         "passage": (f"{__name__}:passage_view", "the passage itself"),
         "next": (f"{__name__}:next_passage_view", "the next passage of the document"),
-        "halves": (f"{__name__}:halves_view", "the first half of the passage, and the second"),
+        "halves": (f"{__name__}:halves_view", "the two halves of the passage"),
         "pair": (f"{__name__}:passage_pair_view", "two passages of one document, possibly overlapping"),
         "query": (f"{__name__}:query_view", "one of the passage's queries"),
         "queries": (f"{__name__}:queries_view", "the passage's queries, joined"),
@@ -41,7 +41,7 @@ VIEWS = Registry(
         "crop-pair": (f"{__name__}:crop_pair_view", "two random spans of the passage"),
         "ict": (
             f"{__name__}:ict_view",
-            "a sentence of the passage, and the passage, usually without it (inverse cloze task)",
+            "a sentence, and the passage, usually without this sentence (inverse cloze task)",
         ),
     },
 )

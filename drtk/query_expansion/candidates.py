@@ -15,7 +15,7 @@ from drtk.errors import RecordError
 from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import expand_query, format_query
 
 Check = Callable[[Expansion, Query], str | None]  # returns an error message for an invalid candidate, else None
@@ -75,7 +75,7 @@ def iter_expansion_lines(
         if query is not None and check is not None:
             problem = check(expansion, query)
         if query is None or problem is not None:
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(problem)))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(problem)))
             continue
         yield ExpansionLine(query, expansion, tracker.line)
 
@@ -97,7 +97,7 @@ def iter_expansion_lists(
             query = candidates[0].query
             if (query.id, kind) in seen:
                 raise RecordError(
-                    f"{name_of(source)}:{candidates[0].line}",
+                    f"{get_source_name(source)}:{candidates[0].line}",
                     f"candidates of query '{query.id}', kind '{kind}', are not adjacent; sort the file by query",
                 )
             seen.add((query.id, kind))

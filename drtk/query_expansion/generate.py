@@ -16,7 +16,7 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import format_query
 from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
@@ -93,7 +93,7 @@ def iter_questions(
                 raise MismatchError(f"'{query.id}' has no text")
             fold = seen.choose_fold(query, allow_unknown=draw) if seen is not None and seen.count is not None else None
         except MismatchError as error:
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
+            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(error)))
             continue
         known = None if seen is None else fold is None and query in seen
         yield GeneratorInput(query.id, query.text, fold, known)

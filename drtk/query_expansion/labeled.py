@@ -21,7 +21,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path, is_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import is_stream, name_of
+from drtk.runtime.streams import get_source_name, is_stream
 from drtk.training.folds import digest_question
 
 
@@ -52,7 +52,7 @@ class DepthCheck:
         if expansion.depth is None and self._is_assumed and self._source not in self._assumed:
             self._assumed.add(self._source)
             warn(
-                f"{name_of(self._source)}: the search depth of the labels is unknown ('{expansion.id}' has no 'depth'); "
+                f"{get_source_name(self._source)}: the search depth of the labels is unknown ('{expansion.id}' has no 'depth'); "
                 f"assuming {depth}, so greater ranks count as no answer found; set `depth` to the depth of the labels"
             )
         if query.id != self._query:
@@ -70,7 +70,7 @@ class DepthCheck:
             self._checked.add(depth)
             if self._settings.depth not in (None, depth):
                 raise UsageError(
-                    f"`depth={self._settings.depth}`: {name_of(self._source)} was labeled with `depth={depth}`; omit `depth`"
+                    f"`depth={self._settings.depth}`: {get_source_name(self._source)} was labeled with `depth={depth}`; omit `depth`"
                 )
             self._settings.check_depth(depth)
 
@@ -203,7 +203,7 @@ def load_labeled_candidates(
     if len(labeled.beyond_depth) > 1:
         ranks = ", ".join(map(str, sorted(labeled.beyond_depth)[:3]))
         warn(
-            f"{name_of(source)}: ranks beyond {check_depth.default_depth} ({ranks} …) count as no answer found; set `depth` "
+            f"{get_source_name(source)}: ranks beyond {check_depth.default_depth} ({ranks} …) count as no answer found; set `depth` "
             "if the labels have a greater depth"
         )
     if not len(labeled):
@@ -212,5 +212,5 @@ def load_labeled_candidates(
             problem = f"contains only lists with a single rank ({labeled.num_tied:,}), which cannot be learned from"
         elif kind is not None:
             problem = f"contains no candidates of kind '{kind}'; check the kind"
-        raise DrtkError(f"{name_of(source)}: {problem}")
+        raise DrtkError(f"{get_source_name(source)}: {problem}")
     return labeled

@@ -25,7 +25,7 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _MIN_UNFINISHED = 0.75  # finished questions are removed from the batch below this share of unfinished questions
@@ -144,7 +144,7 @@ def iter_reader_questions(
             warned = True
             other = "score" if order == "rank" else "rank"
             warn(
-                f"{name_of(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' are in different orders; "
+                f"{get_source_name(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' are in different orders; "
                 f"passages are sorted by {order} (use `order={other}` to sort by {other})"
             )
         question = queries[hits.query_id]

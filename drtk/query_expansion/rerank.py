@@ -27,7 +27,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path, is_current, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.words import split_words
 
@@ -117,7 +117,7 @@ class RankEstimator:
 
     def estimate(self, prepared: TokenizedPairs) -> np.ndarray:
         """Return the estimated ranks of tokenized candidates, (candidates,), float32."""
-        return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
+        return self._scorer.compute_scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
 # Lists of distinct candidates, the tokens of all candidates by query reranker, and counts.
@@ -135,7 +135,7 @@ class QuerySelector(BatchFunction):
         self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
     ) -> None:
         self._settings = settings
-        self.ahead = index is None  # an index must be searched by the thread that opened it
+        self.prepare_ahead = index is None  # an index must be searched by the thread that opened it
         self._searcher: PassageSearcher | None = None
         if index is not None:
             from drtk.retrieval.search import PassageSearcher
@@ -243,7 +243,7 @@ def select_queries(
     device: str,
     index: str | None,
     corpus: str | None,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FolderJob,
 ) -> dict[str, Any]:
     """Select the best candidates of each query; write choices.jsonl and the query files into the folder of `job`.
@@ -277,21 +277,21 @@ def select_queries(
         lists = iter_expansion_lists(source, queries, job.tracker, check=check)
         first = next(lists, None)
         if first is None:
-            raise DrtkError(f"{name_of(source)}: contains no candidates; run `drtk expand-queries` first")
+            raise DrtkError(f"{get_source_name(source)}: contains no candidates; run `drtk expand-queries` first")
         arguments = (settings, models, device, index, corpus)
         run_filter(
             chain([first], lists),
             choices_job,
             QuerySelector,
             *arguments,
-            running=running,
+            runner_settings=runner_settings,
             batch_size=LISTS_PER_BATCH,
             unit="questions",
         )
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # only possible with `select` greedy
         raise DrtkError(
-            f'{name_of(source)}: no candidate has "decode": "{GREEDY}"; run `drtk expand-queries` with `decode=greedy`, or use '
+            f'{get_source_name(source)}: no candidate has "decode": "{GREEDY}"; run `drtk expand-queries` with `decode=greedy`, or use '
             "`select=first` for the first candidate"
         )
     warn_if_texts_missing(counts, corpus_name)

@@ -23,7 +23,7 @@ from drtk.errors import DrtkError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.answers import MATCHERS, Contains
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.arguments import plan_schedule
@@ -138,7 +138,7 @@ def build_question_pairs(
     ]
     pairs.dropped["without answers"] = len(pairs.all_questions) - len(answerable)
     if not answerable:
-        raise DrtkError(f"{name_of(source)}: no question has an answer; check the field with the answers")
+        raise DrtkError(f"{get_source_name(source)}: no question has an answer; check the field with the answers")
     if settings.task == "gar-answer":
         targets = {
             query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in answerable
@@ -157,7 +157,9 @@ def build_question_pairs(
             pairs.targets.append(target)
     pairs.dropped["without answer-bearing passage"] = len(answerable) - len(pairs)
     if not len(pairs):
-        raise DrtkError(f"{name_of(source)}: no question has an answer in its hits in {run}; check `match` and `depth`")
+        raise DrtkError(
+            f"{get_source_name(source)}: no question has an answer in its hits in {run}; check `match` and `depth`"
+        )
     return pairs
 
 

@@ -30,7 +30,7 @@ class RerankSettings(ScoreSettings):
     tag: str = setting("drtk", "Run name, the last column of the run.", one_word=True)
 
 
-def _not_with(*methods: str) -> tuple[NoEffect, ...]:
+def _exclude_methods(*methods: str) -> tuple[NoEffect, ...]:
     return tuple(NoEffect(f"has no effect with --method {method}", {"method": (method,)}) for method in methods)
 
 
@@ -47,19 +47,19 @@ class FuseSettings:
     weights: str = option(
         "",
         "Weights of the runs in their order, such as 1,1.1. [default: 1 for each run]",
-        no_effect=_not_with("round-robin"),
+        no_effect=_exclude_methods("round-robin"),
         metavar="X,X…",
     )
     rrf_k: int = option(
         60,
         "Constant k that is added to each rank (rrf).",
         at_least=0,
-        no_effect=_not_with("weighted", "linear", "zscore", "round-robin"),
+        no_effect=_exclude_methods("weighted", "linear", "zscore", "round-robin"),
     )
     norm: Literal["none", "minmax", "zscore"] = option(
         "minmax",
         "Normalization of each run's scores per query (weighted).",
-        no_effect=_not_with("rrf", "linear", "zscore", "round-robin"),
+        no_effect=_exclude_methods("rrf", "linear", "zscore", "round-robin"),
     )
     depth: int | None = option(
         None, "Number of top documents per query to use from each run. [default: all]", at_least=1

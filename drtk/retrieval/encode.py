@@ -30,7 +30,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
-from drtk.runtime.streams import count_lines, digest_file, name_of
+from drtk.runtime.streams import count_lines, digest_file, get_source_name
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
@@ -42,8 +42,8 @@ class Embedder:
 
     dimension: dimension of the vectors
     similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an inner-product index must normalize the vectors
-    weights: load the weights now, not at the first use. Pickling an embedder stores its arguments only; the process that
-            unpickles it loads the weights
+    load_weights: load the weights now, not at the first use. Pickling an embedder stores its arguments only; the process
+            that unpickles it loads the weights
     Raises MismatchError if `settings` contradict the encoding settings in a model folder of drtk.
     """
 
@@ -54,22 +54,22 @@ class Embedder:
         role: Literal["query", "passage"],
         settings: EncodeSettings | None = None,
         device: str = "auto",
-        weights: bool = True,
+        load_weights: bool = True,
     ) -> None:
         self.model, self.role, self.settings = model, role, settings or EncodeSettings()
         self._device_name = device
-        if weights:
+        if load_weights:
             self.device = choose_device(device)
         self.folder = locate(model)
-        loaded = self._load_model(weights=weights)
+        loaded = self._load_model(weights=load_weights)
         self.encoding = loaded.encoding
         self._tokenize = loaded.get_tokenizer(role)
-        self._prompt_length = loaded.prompt_length(role)
+        self._prompt_length = loaded.count_prompt_tokens(role)
         self.dimension = loaded.encoder.dimension
         self.normalized = self.encoding.normalize
         self.similarity = self.encoding.similarity or "dot"
         self._encoder: Encoder | None = None
-        if weights:
+        if load_weights:
             self._set_encoder(loaded.encoder)
 
     def load(self) -> Embedder:
@@ -99,7 +99,7 @@ class Embedder:
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(Embedder, role=self.role, settings=self.settings, device=self._device_name, weights=False)
+        make = partial(Embedder, role=self.role, settings=self.settings, device=self._device_name, load_weights=False)
         return make, (self.model,)
 
     @property
@@ -178,17 +178,19 @@ def encode_corpus(
     role: Role = "passage",
     part: InputShard = WHOLE_INPUT,
     device: str = "auto",
-    running: RunnerSettings | None = None,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
-    """Encode a corpus, or with role "query" a file of queries, and write the vectors to the folder of `job`.
+    """Encode a corpus, or a file of queries with role "query", and write the vectors to the folder of `job`.
 
     part: (index, number of parts), to encode one part of the input
     Raises MismatchError if `dimensions` exceeds the dimension of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
-    running = running or RunnerSettings()
+    runner_settings = runner_settings or RunnerSettings()
     entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is detected
-    embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
+    embedder = Embedder(
+        model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
+    )
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
@@ -208,10 +210,18 @@ def encode_corpus(
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     total = count_lines(source, shards=part[1])
     encode_records(
-        records, embedder, writer, running=running, part=part, unit=unit, total=total, empty_texts=empty_texts
+        records,
+        embedder,
+        writer,
+        runner_settings=runner_settings,
+        part=part,
+        unit=unit,
+        total=total,
+        get_share_read=lambda: job.tracker.get_share_read(source),
+        empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(name_of(source), unit)
+    empty_texts.warn(get_source_name(source), unit)
     job.tracker.inputs.append(entry)
     job.finish(
         encoder=identity,
@@ -233,8 +243,8 @@ class RecordEncoder(BatchFunction):
     def prepare(self, records: list[Any]) -> TokenizedTexts:
         return self._embedder.tokenize(records)
 
-    def __call__(self, prepared: TokenizedTexts) -> np.ndarray:
-        return self._embedder.encode_tokens(prepared, self.report)
+    def __call__(self, tokens: TokenizedTexts) -> np.ndarray:
+        return self._embedder.encode_tokens(tokens, self.report)
 
 
 def encode_records(
@@ -242,16 +252,18 @@ def encode_records(
     embedder: Embedder,
     writer: ShardWriter,
     *,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
+    get_share_read: Callable[[], float | None] = lambda: None,
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
     total: number of records, for the progress bar
+    get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """
@@ -261,10 +273,17 @@ def encode_records(
         stream = empty_texts.count_records(stream)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
     reported = 0  # records of the current shard
+    num_read = 0
+
+    def get_share() -> float | None:
+        share = get_share_read()
+        return share and share * progress.done / num_read  # a whole shard is read before it is encoded
 
     def iter_missing_shards() -> Iterator[list[Any]]:
+        nonlocal num_read
         number = 0
         while shard := list(islice(stream, size)):
+            num_read += len(shard)
             digest = digest_records(shard)
             if not writer.is_finished(number, digest):
                 pending.append(([record.id for record in shard], digest))
@@ -277,8 +296,10 @@ def encode_records(
         progress.add(count)
 
     with (
-        Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
-        closing(map_batches(iter_missing_shards(), RecordEncoder, embedder, running=running, report=report)) as encoded,
+        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
+        closing(
+            map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
+        ) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

@@ -156,7 +156,7 @@ def fuse_runs(
 ) -> None:
     """Fuse TREC runs, and write the fused run. The first run is streamed, the others are loaded into memory.
 
-    find_weights: function from all runs, loaded into memory, and their scored depths to weights; None uses
+    find_weights: returns the weights from all rankings and their scored depths (see `fuse`); None uses
             `settings.weights`
     """
     job.record(settings, runs=list(runs))

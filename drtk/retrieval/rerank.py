@@ -28,7 +28,7 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 
 PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
@@ -37,27 +37,27 @@ PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 class RankingTexts:
     """A query with its ranking, and the texts of the top-ranked documents to rerank.
 
-    textless: number of documents without text, which may have a title
+    num_without_text: number of documents without text, which may have a title
     """
 
     query_id: str
     query: str
     ranking: Ranking
     texts: list[str]
-    textless: int = 0
+    num_without_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
     """A training example with its query, and the texts of positives and then negatives.
 
-    textless: number of passages without text, which may have a title
+    num_without_text: number of passages without text, which may have a title
     """
 
     example: Example
     query: str
     texts: list[str]
-    textless: int = 0
+    num_without_text: int = 0
 
 
 def read_ranking_texts(
@@ -73,8 +73,8 @@ def read_ranking_texts(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
-        texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
-        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, textless)
+        texts, num_without_text = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
+        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_without_text)
 
 
 def read_example_texts(
@@ -93,7 +93,7 @@ def read_example_texts(
 
     def check_ids() -> Iterator[WithErrors[Example]]:
         for example in examples:
-            place = f"{name_of(source)}:{tracker.line}"
+            place = f"{get_source_name(source)}:{tracker.line}"
             missing = corpus.find_missing((*example.positives, *example.negatives))
             errors = [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             if example.query_id not in queries:
@@ -101,8 +101,8 @@ def read_example_texts(
             yield (None if errors else example), errors
 
     for example in skip_unknown_ids(check_ids(), source, tracker):
-        texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
-        yield ExampleTexts(example, queries[example.query_id], texts, textless)
+        texts, num_without_text = _look_up(corpus, [*example.positives, *example.negatives], title)
+        yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
 
 
 def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
@@ -114,24 +114,28 @@ def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[
 
 
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
-    """Return the number of pairs, of pairs without text, and of pairs with neither text nor title."""
+    """Return {PAIRS: all pairs, WITHOUT_TEXT: pairs without text, UNREADABLE: pairs with neither text nor title}."""
     unreadable = sum(not text.strip() for record in records for text in record.texts)
-    counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.textless for record in records), UNREADABLE: unreadable}
+    counts = {
+        PAIRS: num_pairs,
+        WITHOUT_TEXT: sum(record.num_without_text for record in records),
+        UNREADABLE: unreadable,
+    }
     return {name: count for name, count in counts.items() if count or name == PAIRS}
 
 
 def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return an error message if no pair has a text or title; else None."""
+    """Return an error message if no pair in `counts` has a text or title; None otherwise."""
     pairs = counts.get(PAIRS, 0)
     return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
 def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
-    """Log a warning if the passages of some pairs have no text."""
-    pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
-    if textless:
-        message = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
-        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else message)
+    """Log a warning if the passages of some pairs in `counts` have no text."""
+    pairs, num_without_text = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
+    if num_without_text:
+        message = f"{corpus}: the passages of {num_without_text:,} of the {pairs:,} pairs have no text"
+        warn(_describe_missing_texts(pairs, corpus) if num_without_text == pairs else message)
 
 
 def _describe_missing_texts(pairs: int, corpus: str) -> str:
@@ -178,13 +182,13 @@ class RunReranker(_CrossEncoderFunction):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> BatchResult | RerankedBatch:
-        records, pairs = prepared
+    def __call__(self, batch: tuple[list[RankingTexts], TokenizedPairs]) -> BatchResult | RerankedBatch:
+        records, pairs = batch
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
-            scores, vectors = self._scorer.scores_and_vectors(pairs)
+            scores, vectors = self._scorer.compute_scores_and_vectors(pairs)
         else:
-            scores = self._scorer.scores(pairs)
+            scores = self._scorer.compute_scores(pairs)
         lines: list[bytes] = []
         start = 0
         for record in records:
@@ -202,9 +206,9 @@ class RunReranker(_CrossEncoderFunction):
 class ExampleScorer(_CrossEncoderFunction):
     """Batch function that scores `ExampleTexts`; results are JSON lines of the examples with scores."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
-        records, pairs = prepared
-        scores = _to_decimals(self._scorer.scores(pairs))
+    def __call__(self, batch: tuple[list[ExampleTexts], TokenizedPairs]) -> BatchResult:
+        records, pairs = batch
+        scores = _to_decimals(self._scorer.compute_scores(pairs))
         lines, start = [], 0
         for record in records:
             split, end = start + len(record.example.positives), start + len(record.texts)
@@ -254,7 +258,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
             missing = {ranking[position][0] for position in np.flatnonzero(rows < 0)}
             errors = [
                 RecordError(
-                    f"{name_of(run)}:{line}",
+                    f"{get_source_name(run)}:{line}",
                     f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'; lower `depth`, or give "
                     f"the run of the vectors ({vectors.run})",
                 )
@@ -285,9 +289,9 @@ class RunListReranker(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[RankingRows]) -> BatchResult:
+    def __call__(self, records: list[RankingRows]) -> BatchResult:
         lines: list[bytes] = []
-        for record in prepared:  # one list at a time: logits must not depend on padding to the length of other lists
+        for record in records:  # one list at a time: logits must not depend on padding to the length of other lists
             vectors = torch.from_numpy(self._vectors.load_vectors(record.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(record.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
@@ -297,4 +301,4 @@ class RunListReranker(BatchFunction):
                 )
             ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
             lines += format_run_lines(record.query_id, ranking, self._tag)
-        return BatchResult(lines, {"pairs": sum(len(record.rows) for record in prepared)})
+        return BatchResult(lines, {"pairs": sum(len(record.rows) for record in records)})

@@ -356,7 +356,7 @@ def write_run(
         queries = (query for query in queries if query.id in judgments)
         first = next(queries, None)
         if first is None:
-            raise MismatchError(f"{source}: contains no judged query; give the queries of these qrels")
+            raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
         queries = chain([first], queries)
 
     def search_batch(batch: list[Any]) -> Iterator[bytes]:
@@ -389,7 +389,7 @@ class PassageSearcher:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """Entry of the index in the inputs of a manifest."""
+        """Entry of the index for the inputs of a manifest."""
         return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:

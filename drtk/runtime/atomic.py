@@ -25,7 +25,7 @@ REPLACES = "replaces"  # entry in the manifest of NAME.part: the file that `comm
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Context manager that delays Ctrl-C to its end. Its block must not wait for other threads or processes.
+    """Context manager that delays Ctrl-C to its end. The block must not wait for other threads or processes.
 
     Masking the signal would not work: another thread would receive it, and Python would still interrupt the main thread.
     Only the main thread is ever interrupted, so the function has no effect in other threads.
@@ -93,7 +93,7 @@ def get_file_manifest_path(file: Path) -> Path:
 def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
     """Rename `part`, a finished NAME.part, to `final`, and write its manifest, if any, next to it.
 
-    The part must be flushed to disk. Its manifest is written before the rename, so that `recover` can complete both.
+    `part` must be flushed to disk. The manifest is written before the rename, so that `recover` can complete both.
     Raises OSError and DrtkError.
     """
     if manifest is not None:
@@ -105,7 +105,7 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
 
 
 def identify_file(output: Path) -> dict[str, int] | None:
-    """Return the size and modification time of a finished output, which identify it; None if there is none."""
+    """Return the size and modification time of a file, to detect whether it is replaced; None if it does not exist."""
     try:
         status = output.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Run a filter over batches of consecutive records, with a journal (NAME.part.json) from which a killed run resumes."""
+"""Run a filter (records in, lines out) over batches of records, with a journal (NAME.part.json) from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[BatchResult]]
 class Journal:
     """The state of an interrupted `FilterJob`, from which it resumes.
 
-    sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
+    sources: manifest entries of inputs that were not read to the end; `digest` detects whether their records changed
     others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
     records, lines: numbers of input records and output lines of the finished batches
     offset: size of the output lines in NAME.part, in bytes
@@ -235,6 +235,8 @@ class FilterJob:
         """
         self.log_summary = self.output != STANDARD
         self.counts["in"] = num_inputs
+        if self.output.endswith((".csv", ".html", ".jsonl", ".md", ".tex")) and self.settings.get("format") == "table":
+            warn(f"{self.output}: is written as a text table; set `format` for another format")
         self.run(lines, lambda batch: (f"{line}\n".encode() for line in batch), unit="lines")
 
     def run_batches(
@@ -280,7 +282,13 @@ class FilterJob:
                 journal=self.journal if resumable else None,
             ) as output,
             self._keep_journal(output),
-            Progress(self.command, total=self._count_records(unit), unit=unit, initial=journal.records) as progress,
+            Progress(
+                self.command,
+                total=self._count_records(unit),
+                get_share=self._get_share_read,
+                unit=unit,
+                initial=journal.records,
+            ) as progress,
         ):
             for path in list_temporary_files(Path(self.output)) if resumable else ():
                 path.unlink(missing_ok=True)
@@ -313,9 +321,13 @@ class FilterJob:
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
 
+    def _get_share_read(self) -> float | None:
+        source = self.settings.get("source")
+        return self.tracker.get_share_read(source) if isinstance(source, str) else None
+
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:
-        """If the run fails, write the journal again and log the number of finished records."""
+        """Context manager that writes the journal and logs the number of finished records if the run fails."""
         try:
             yield
         except BaseException:

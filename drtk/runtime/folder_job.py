@@ -37,7 +37,7 @@ from drtk.runtime.manifest import (
 )
 from drtk.runtime.progress import log
 from drtk.runtime.sharding import get_rank
-from drtk.runtime.streams import digest_file, is_writable, name_of
+from drtk.runtime.streams import digest_file, get_source_name, is_writable
 
 _REMOVE_ADVICE = "the file is damaged; remove the folder, or choose another"
 
@@ -204,7 +204,7 @@ class FolderJob:
         """Whether the run continues an interrupted one with the same settings and files.
 
         A changed `source` is allowed, because the user may have repaired a bad line; the command compares the records.
-        It is not allowed with `force`, which lets the run start over.
+        With `force`, a run with a changed `source` starts over.
         """
         if not self.resume or self._read_interrupted() is None or self._find_changes():
             return False
@@ -277,7 +277,7 @@ class FolderJob:
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
     def _compute_seconds(self, manifest: Manifest) -> float:
-        """Return the duration of an interrupted run. Its last session ended when its newest file was written."""
+        """Return the duration of an interrupted run, whose last session is assumed to end with the newest file."""
         stretch = manifest.get("stretch")
         if stretch is None:
             return 0.0
@@ -298,7 +298,7 @@ class FolderJob:
             if self.is_resuming:
                 if other := self._find_changed_stream():
                     raise MismatchError(
-                        f"{self.path}: started with other records from {name_of(other)}; use `force` to start over"
+                        f"{self.path}: started with other records from {get_source_name(other)}; use `force` to start over"
                     )
                 log(f"resuming {self.output}")
                 for path in self.path.glob("*.tmp"):  # files that were not renamed before a kill
@@ -343,7 +343,7 @@ class FolderJob:
                 _remove_drtk_folder(self.path)
 
     def release(self) -> None:
-        """Unlock the folder, as `finish` does."""
+        """Unlock the folder. `finish` does this, too."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

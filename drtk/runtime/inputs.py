@@ -11,7 +11,16 @@ from typing import Any, BinaryIO
 
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.progress import log
-from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream, name_of, open_input, read_lines
+from drtk.runtime.streams import (
+    DigestingReader,
+    convert_read_errors,
+    get_source_name,
+    is_stream,
+    open_input,
+    read_lines,
+)
+
+MIN_SHARED_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
 
 
 @dataclass
@@ -32,6 +41,7 @@ class InputTracker:
     copies: dict[str, str] = field(default_factory=dict)
     _temporary_files: list[Any] = field(default_factory=list, init=False, repr=False)
     _peeked: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)
+    _readers: dict[str, DigestingReader] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
         """Return the first decompressed bytes of a source, usually 4 kB, without consuming them."""
@@ -52,15 +62,17 @@ class InputTracker:
         for source in streams:
             if streams.count(source) > 1:
                 raise UsageError(
-                    f"{name_of(source).strip('<>')} cannot be given for two inputs; use a file for one of them"
+                    f"{get_source_name(source).strip('<>')} cannot be given for two inputs; use a file for one of them"
                 )
             if source in self.copies:
                 continue
-            log(f"{name_of(source).strip('<>')} is copied to a temporary file, because it is read more than once")
+            log(
+                f"{get_source_name(source).strip('<>')} is copied to a temporary file, because it is read more than once"
+            )
             is_peeked = source in self._peeked
-            stream, raw = self._take(source)
+            stream, raw = self._take_stream(source)
             copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - deleted with the tracker
-            with convert_read_errors(lambda source=source: name_of(source)):  # type: ignore[misc]
+            with convert_read_errors(lambda source=source: get_source_name(source)):  # type: ignore[misc]
                 shutil.copyfileobj(stream if is_peeked else raw, copy)
                 copy.flush()
             self.copies[source] = copy.name
@@ -68,9 +80,9 @@ class InputTracker:
 
     def iter_lines(self, source: str) -> Iterator[tuple[int, bytes]]:
         """Yield (line number, line without line end). Add the source to `inputs`, and its digest after the last line."""
-        stream, raw = self._take(source)
+        stream, raw = self._take_stream(source)
         entry = self._add_entry(source)
-        yield from read_lines(stream, name_of(source))
+        yield from read_lines(stream, get_source_name(source))
         _add_digest(entry, raw)
 
     def iter_blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
@@ -78,10 +90,10 @@ class InputTracker:
 
         Raises RecordError if compressed data ends early or is damaged.
         """
-        stream, raw = self._take(source)
+        stream, raw = self._take_stream(source)
         entry = self._add_entry(source)
         line = 1
-        with convert_read_errors(lambda: f"{name_of(source)}:{line}"):
+        with convert_read_errors(lambda: f"{get_source_name(source)}:{line}"):
             while block := stream.read(size):
                 yield block
                 line += block.count(b"\n")
@@ -94,14 +106,25 @@ class InputTracker:
         self.bad += 1
         log(f"skipped: {error}")
 
-    def _take(self, source: str) -> tuple[BinaryIO, DigestingReader]:
-        return self._peeked.pop(source) if source in self._peeked else self._open(source)
+    def get_share_read(self, source: str) -> float | None:
+        """Return the share of a file's bytes, before decompression, that was read; None for streams and small files."""
+        reader = self._readers.get(source)
+        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_SHARED_BYTES:
+            return None
+        return min(reader.size / size, 1.0)
+
+    def _take_stream(self, source: str) -> tuple[BinaryIO, DigestingReader]:
+        stream, raw = self._peeked.pop(source) if source in self._peeked else self._open(source)
+        self._readers[source] = raw
+        return stream, raw
 
     def _open(self, source: str) -> tuple[BinaryIO, DigestingReader]:
         if source in self.copies:
             return open_input(self.copies[source])
         if any(entry["path"] == source for entry in self.inputs) and is_stream(source):
-            raise UsageError(f"{name_of(source).strip('<>')} can be read only once; use a file for the other input")
+            raise UsageError(
+                f"{get_source_name(source).strip('<>')} can be read only once; use a file for the other input"
+            )
         return open_input(source)
 
     def _add_entry(self, source: str) -> dict[str, Any]:

@@ -84,10 +84,10 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
         if not path.is_file():  # a link to a folder, or a broken one: not made by drtk
             record[name] = {}
             continue
-        facts = path.stat()
-        record[name] = {"bytes": facts.st_size, "digest": digest_file(path)}
+        status = path.stat()
+        record[name] = {"bytes": status.st_size, "digest": digest_file(path)}
         if times:
-            record[name]["mtime_ns"] = facts.st_mtime_ns
+            record[name]["mtime_ns"] = status.st_mtime_ns
     return record
 
 
@@ -103,12 +103,12 @@ def find_changed_files(
         if not isinstance(entry, dict) or "bytes" not in entry:
             continue
         try:
-            facts = (folder / name).stat()
-            if facts.st_size != entry["bytes"]:
-                yield name, f"has {facts.st_size:,} bytes, expected {entry['bytes']:,}"
+            status = (folder / name).stat()
+            if status.st_size != entry["bytes"]:
+                yield name, f"has {status.st_size:,} bytes, expected {entry['bytes']:,}"
                 continue
-            is_touched = by_time and entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
-            use_digest = thorough or is_touched or facts.st_size <= SMALL_FILE_BYTES
+            is_touched = by_time and entry.get("mtime_ns", status.st_mtime_ns) != status.st_mtime_ns
+            use_digest = thorough or is_touched or status.st_size <= SMALL_FILE_BYTES
             if use_digest and digest_file(folder / name) != entry.get("digest"):
                 yield name, "its content changed after it was written"
         except FileNotFoundError:

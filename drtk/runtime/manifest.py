@@ -34,7 +34,7 @@ from drtk.runtime.integrity import (
     record_files,
 )
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, digest_file, is_replaceable, is_stream, name_of
+from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -248,7 +248,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         changed.append(output)
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
-    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
+    return changed + [get_source_name(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
 
 
 def load_output_manifest(output: str | Path) -> Manifest | None:
@@ -341,17 +341,17 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
     settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
     values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
-    paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    return [value for value in paths if _exists(value) and not is_stream(value)]
+    paths = [value if _path_exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    return [value for value in paths if _path_exists(value) and not is_stream(value)]
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return manifest entries of the folders in `settings`, except the input records."""
+    """Return manifest entries of the folders in `settings`, except the source of the records."""
     lookups = {name: value for name, value in settings.items() if name not in SOURCES}
     return [entry for entry in find_inputs(lookups) if "files" in entry]
 
 
-def _exists(name: str) -> bool:
+def _path_exists(name: str) -> bool:
     try:
         return bool(name) and os.path.exists(name)
     except ValueError:  # a NUL character, so not a path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from math import ceil, floor, log10
@@ -60,10 +61,15 @@ def render_table(
     """
     names = header or [""] * len(rows[0])
     is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]
-    lines = [[(format_value(cell.value, digits), cell.note, cell.best) for cell in row] for row in rows]
+    lines = [[(use_minus_sign(format_value(cell.value, digits)), cell.note, cell.best) for cell in row] for row in rows]
     return Markup(
         _load_macros().table([(name, "", False) for name in header], lines, is_left, find_note_columns(rows), small)
     )
+
+
+def use_minus_sign(text: str) -> str:
+    """Replace the hyphens before numbers by minus signs."""
+    return re.sub(r"(?<!\S)-(?=\d|inf\b)", "\N{MINUS SIGN}", text)
 
 
 def render_difference_bars(differences: Sequence[float], *, name: str, unit: str, zero: float = 0.0) -> Markup:

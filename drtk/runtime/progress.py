@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -43,12 +43,12 @@ def name_options(text: str) -> str:
     its output.
     """
 
-    def name_option(match: re.Match[str]) -> str:
+    def format_option(match: re.Match[str]) -> str:
         flag = OPTION_NAMES.get(match[1]) or "--" + match[1].rstrip("_").replace("_", "-")
         separator = "=" if flag.startswith("--set ") else " "
         return flag if match[2] is None else f"{flag}{separator}{match[2]}"
 
-    return _FIELD_PATTERN.sub(name_option, text)
+    return _FIELD_PATTERN.sub(format_option, text)
 
 
 class _StderrHandler(logging.Handler):
@@ -98,6 +98,8 @@ def warn(message: str) -> None:
 class Progress:
     """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
+    get_share: function that returns the share of the input that was read, from which an unknown total is estimated
+    what: name of the work, for the bar and the log lines
     initial: number of units that earlier sessions finished, excluded from the rate
     first: seconds until the first log line
     note: text after the count; may be changed at any time
@@ -108,12 +110,14 @@ class Progress:
         what: str,
         *,
         total: int | None = None,
+        get_share: Callable[[], float | None] | None = None,
         unit: str = "records",
         initial: int = 0,
         first: float = PLAIN_INTERVAL,
     ) -> None:
         self.what, self.total, self.unit, self.done = what, total, unit, initial
         self.note = ""
+        self._get_share = get_share if total is None else None
         self._pause = first
         self._initial = initial
         self._start = self._last = time.monotonic()
@@ -126,12 +130,17 @@ class Progress:
     def add(self, count: int = 1) -> None:
         """Advance the progress by `count` units."""
         self.done += count
+        if self._get_share is not None and (share := self._get_share()):
+            self.total = int(round_significant(self.done / share, 3))
+            if self._bar is not None:
+                self._bar.total = self.total
         if self._bar is not None:
             self._bar.set_postfix_str(self.note, refresh=False)
             self._bar.update(count)
         elif time.monotonic() - self._last >= self._pause:
             self._last, self._pause = time.monotonic(), PLAIN_INTERVAL
-            of = f" of {self.total:,}" if self.total else ""
+            about = "about " if self._get_share is not None else ""
+            of = f" of {about}{self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
             pace = f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
             seconds = round((self.total - self.done) / rate) if self.total and rate else 0
@@ -151,9 +160,16 @@ class Progress:
         self.close()
 
 
-def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:
+def track(
+    items: Iterable[Item],
+    what: str,
+    *,
+    total: int | None = None,
+    get_share: Callable[[], float | None] | None = None,
+    unit: str = "records",
+) -> Iterator[Item]:
     """Yield the items and report progress."""
-    with Progress(what, total=total, unit=unit) as progress:
+    with Progress(what, total=total, get_share=get_share, unit=unit) as progress:
         for item in items:
             yield item
             progress.add()

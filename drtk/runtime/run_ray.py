@@ -21,8 +21,8 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
-class _Worker:
-    """A Ray actor that runs a batch function. Records and results are pickled, as Ray Data would turn them into columns.
+class _RayWorker:
+    """A Ray actor that runs a batch function. Records and results are pickled, because Ray Data would convert them to columns.
 
     build: a pickled function that returns the batch function
     folder: the working directory, to which model paths may be relative
@@ -55,7 +55,7 @@ class _Worker:
 def run_on_ray(
     batches: Iterator[list[Any]],
     build: Callable[[], BatchFunction],
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     *,
     gpu: bool = True,
     report: Report | None = None,
@@ -69,16 +69,16 @@ def run_on_ray(
     if first is None:
         return
     batches = chain([first], batches)
-    ray = _connect(running.ray_address)
+    ray = _connect(runner_settings.ray_address)
     gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
-    workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
+    workers = runner_settings.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
     while rows := _read_rows(batches, done):
         results = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
-                _Worker,
+                _RayWorker,
                 fn_constructor_args=[ray.cloudpickle.dumps(build), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
@@ -92,7 +92,7 @@ def run_on_ray(
 
 
 def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
-    """Return the rows of the next Ray data set, numbered from `first`; [] at the end of the stream."""
+    """Return pickled batches for the next Ray data set, numbered from `first`; [] if no batches are left."""
     rows: list[dict[str, Any]] = []
     size = 0
     while len(rows) < SEGMENT and size < SEGMENT_BYTES and (batch := next(batches, None)):
@@ -103,7 +103,7 @@ def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]
 
 
 def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
-    """Yield the results in the order of the input; raise an error that a worker returned."""
+    """Yield the results of `number` batches, numbered from `first`, in order; raise an error that a worker returned."""
     early: dict[int, bytes] = {}
     expected = first
     try:

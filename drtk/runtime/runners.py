@@ -52,18 +52,18 @@ class BatchFunction:
 
     The arguments are records, not a stream or a job, so that the function can run on another machine.
     report: progress callback, called with the number of newly finished records
-    ahead: whether a thread calls `prepare` for the next batch while this batch is processed
+    prepare_ahead: whether a thread calls `prepare` for the next batch while this batch is processed
     """
 
     report: Report | None = None
-    ahead: bool = True
+    prepare_ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
         """Return the argument of `__call__` for a batch, for example its tokens."""
         return records
 
-    def __call__(self, prepared: Any) -> Any:
-        """Return the result of a batch, which must be picklable. Filters return a `BatchResult`."""
+    def __call__(self, batch: Any) -> Any:
+        """Return the result, which must be picklable, for a batch from `prepare`. Filters return a `BatchResult`."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -71,13 +71,13 @@ class BatchFunction:
 
 
 class Runner(Protocol):
-    """Type of the functions in RUNNERS: map a batch function over batches of records, keeping their order."""
+    """Function that maps a batch function over batches of records and keeps their order. RUNNERS lists them."""
 
     def __call__(
         self,
         batches: Iterator[list[Any]],
         build: Callable[[], BatchFunction],
-        running: RunnerSettings,
+        runner_settings: RunnerSettings,
         *,
         gpu: bool,
         report: Report | None,
@@ -88,7 +88,7 @@ def map_batches(
     batches: Iterator[list[Any]],
     build: Callable[..., BatchFunction],
     *arguments: Any,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
@@ -100,29 +100,29 @@ def map_batches(
     gpu: whether the function can use a GPU
     Raises the errors of building and calling the function; UsageError for an unknown runner.
     """
-    runner: Runner = RUNNERS.load(running.runner)
-    return runner(batches, partial(build, *arguments), running, gpu=gpu, report=report)
+    runner: Runner = RUNNERS.load(runner_settings.runner)
+    return runner(batches, partial(build, *arguments), runner_settings, gpu=gpu, report=report)
 
 
 def run_local(
     batches: Iterator[list[Any]],
     build: Callable[[], BatchFunction],
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     *,
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Run the batch function in this process (see `Runner`). `running` and `gpu` have no effect."""
+    """Run the batch function in this process (see `Runner`). `runner_settings` and `gpu` have no effect."""
     function = build()
     function.report = report
 
     def iter_results() -> Generator[Any, None, None]:
-        prepared = map(function.prepare, batches)
+        prepared_batches = map(function.prepare, batches)
         try:
-            if not function.ahead:
-                yield from map(function, prepared)
+            if not function.prepare_ahead:
+                yield from map(function, prepared_batches)
                 return
-            with closing(read_ahead(prepared)) as ready:
+            with closing(read_ahead(prepared_batches)) as ready:
                 yield from map(function, ready)
         finally:
             function.close()
@@ -135,7 +135,7 @@ def run_filter(
     job: FilterJob,
     build: Callable[..., BatchFunction],
     *arguments: Any,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     batch_size: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
@@ -153,7 +153,7 @@ def run_filter(
         job.batch_size = batch_size
 
     def map_all(batches: Iterator[list[Record]]) -> Generator[BatchResult, None, None]:
-        return map_batches(batches, build, *arguments, running=running, gpu=gpu)
+        return map_batches(batches, build, *arguments, runner_settings=runner_settings, gpu=gpu)
 
     job.run_batches(records, map_all, unit=unit, revise=revise)
 

@@ -13,7 +13,7 @@ _ADDRESS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_distributed() -> bool:
-    """Return whether torchrun started several processes. All of its variables must be set, not just one."""
+    """Return whether torchrun started several processes. All of torchrun's environment variables must be set."""
     is_set = all(os.environ.get(name, "").isdecimal() for name in _RANK_VARIABLES) and all(
         map(os.environ.get, _ADDRESS_VARIABLES)
     )
@@ -21,7 +21,7 @@ def is_distributed() -> bool:
 
 
 def ignore_torchrun() -> None:
-    """Remove torchrun's variables, for a command that runs in a single process."""
+    """Remove torchrun's environment variables, for a command that runs in a single process."""
     for name in (*_RANK_VARIABLES, *_ADDRESS_VARIABLES):
         os.environ.pop(name, None)
 

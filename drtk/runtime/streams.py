@@ -22,6 +22,7 @@ from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
+MAX_COUNTED_COMPRESSED_BYTES = 16 << 20  # of a compressed file; beyond, the total is estimated from the bytes read
 _COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
@@ -120,17 +121,22 @@ class DigestingReader(io.RawIOBase):
         super().close()
 
 
-def name_of(source: str) -> str:
+def get_source_name(source: str) -> str:
     """Return the name of a source for messages: <stdin> for "-"."""
     return "<stdin>" if source == STANDARD else source
 
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of an uncompressed JSONL file, or of one of its shards; None if it takes long to count."""
-    if not source.endswith(".jsonl") or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
+    """Return the number of lines of a JSONL file divided by the number of shards; None if it takes long to count."""
+    limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
+    is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
+    if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
         return None
-    with open(source, "rb") as file:
-        lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    try:
+        with open_input(source)[0] as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except Exception:  # noqa: BLE001 - damaged data; reading the records reports the place
+        return None
     return lines // shards
 
 
@@ -153,7 +159,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     try:
         if source == STANDARD:
             if sys.stdin is None:
-                raise DrtkError("<stdin>: is closed; give a file")
+                raise DrtkError("standard input is closed; give a file")
             raw: BinaryIO = sys.stdin.buffer
         else:
             if Path(source).is_dir():
@@ -161,7 +167,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
             raw = open(source, "rb")  # noqa: SIM115 - handed to the caller
         head = raw.read(4)
     except OSError as error:
-        raise DrtkError(f"{name_of(source)}: {error.strerror}") from error
+        raise DrtkError(f"{get_source_name(source)}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name
         raise DrtkError(f"{source!r}: is not a valid file name") from error
     digesting = DigestingReader(raw, head)
@@ -172,7 +178,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
     """Convert errors of reading compressed data into DrtkErrors that name the place.
 
-    place: returns file:line
+    place: function that returns the current file:line
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
     """
     try:
@@ -404,7 +410,7 @@ class Output:
 def _open_stdout() -> IO[bytes]:
     """Open a duplicate of stdout, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
-        raise DrtkError("standard output: is closed; use --output FILE")
+        raise DrtkError("standard output is closed; use --output FILE")
     sys.stdout.flush()
     return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 

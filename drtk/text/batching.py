@@ -31,10 +31,10 @@ class TokenizedTexts:
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
 
-        def flat(rows: Sequence[Sequence[int]]) -> np.ndarray:
+        def flatten(rows: Sequence[Sequence[int]]) -> np.ndarray:
             return np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=total)
 
-        return cls(flat(ids), None if types is None else flat(types), lengths, np.cumsum(lengths) - lengths)
+        return cls(flatten(ids), None if types is None else flatten(types), lengths, np.cumsum(lengths) - lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -80,7 +80,7 @@ class TextTokenizer:
         return _interleave(is_pair, self._encode([one for one, _ in pairs], [two for _, two in pairs]), single)
 
     def _split(self, item: Passage | Query | str) -> tuple[str, str]:
-        """Return (text, ""), or the two parts of a pair."""
+        """Return (title, text) for two segments, or (text, "") for one segment. Prompts are added."""
         if isinstance(item, str):
             return self.prompt + item, ""
         if isinstance(item, Query) or not item.title.strip() or self.title == "none":

@@ -49,7 +49,7 @@ def group_sentences(
     lengths: Sequence[int],
     cap: int,
     *,
-    target: GroupCap | None = None,
+    group_cap: GroupCap | None = None,
     boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
@@ -59,11 +59,11 @@ def group_sentences(
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
         "cotmae" ends a group after the sentence that exceeds `cap` (released code of CoT-MAE and query-as-context).
     lengths: number of units of each sentence
-    target: returns a cap of at most `cap` for each group index; sentences are split only at `cap`
+    group_cap: returns the cap of a group, at most `cap`, from the group index; sentences are split only at `cap`
     boundary: moves the position at which "greedy" splits a sentence, for example to the start of a word
     overlap: number of sentences that "greedy" repeats at the start of the next group, fewer if they do not fit
     """
-    groups = _GroupBuilder(target, cap)
+    groups = _GroupBuilder(group_cap, cap)
     for sentence, length in enumerate(lengths):
         begin = 0
         if policy == "greedy" and length > cap:
@@ -95,24 +95,27 @@ def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, i
 class _GroupBuilder:
     """Builder of sentence groups: finished groups in `closed`, and the current group with its `size` and `limit`."""
 
-    def __init__(self, target: GroupCap | None, cap: int) -> None:
-        self._target = target or (lambda group: cap)
+    def __init__(self, group_cap: GroupCap | None, cap: int) -> None:
+        self._group_cap = group_cap or (lambda group: cap)
         self.closed: list[Group] = []
         self._open: Group = []
         self.size = 0
-        self.limit = self._target(0)
+        self.limit = self._group_cap(0)
 
     def add(self, part: SentencePart) -> None:
         self._open.append(part)
         self.size += part[2] - part[1]
 
     def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
-        """Finish the current group. Start the next one with up to `repeat` of its last parts, but never with all of them."""
+        """Finish the current group, and start the next with up to `repeat` of its last sentences, but never with all.
+
+        room_for: number of units that the repeated sentences must leave free in the next group
+        """
         if not self._open:
             return
         self.closed.append(self._open)
         last = self._open[max(1, len(self._open) - repeat) :] if repeat else []
-        self._open, self.size, self.limit = [], 0, self._target(len(self.closed))
+        self._open, self.size, self.limit = [], 0, self._group_cap(len(self.closed))
         for part in reversed(last):
             if self.size + part[2] - part[1] > self.limit - room_for:
                 break
@@ -175,10 +178,10 @@ class Chunker:
             for document, text, spans_of_document in zip(documents, texts, passages, strict=True)
         ]
 
-    def _find_sentences(self, text: str, area: Span) -> list[Span]:
+    def _find_sentences(self, text: str, span: Span) -> list[Span]:
         if self._splitter is None:
             return []
-        begin, end = area
+        begin, end = span
         return [(begin + start, begin + stop) for start, stop in self._splitter.find_spans(text[begin:end])]
 
     def _split_words(self, text: str, sentences: list[Span]) -> list[PassageSpan]:
@@ -227,7 +230,7 @@ class Chunker:
             settings.policy,
             lengths,
             cap,
-            target=sample_group_cap if settings.short_prob else None,
+            group_cap=sample_group_cap if settings.short_prob else None,
             boundary=find_boundary,
             overlap=settings.overlap,
         )
@@ -256,7 +259,7 @@ class ChunkFunction(BatchFunction):
 
     def __init__(self, count: int, *arguments: Any) -> None:
         self._workers = Workers(create_chunk_task, *arguments, count=count)
-        self.ahead = count > 1  # with one process there is nothing to overlap
+        self.prepare_ahead = count > 1  # with one process there is nothing to overlap
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
         """Start to chunk documents in batches; return an iterator over the results of the batches."""
@@ -270,17 +273,17 @@ class ChunkFunction(BatchFunction):
             size += len(document.text)
         return self._workers.map(batches)
 
-    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> BatchResult:
+    def __call__(self, results: Iterator[tuple[list[bytes], int]]) -> BatchResult:
         """Return the passages as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
-        for batch_lines, batch_empty in prepared:
+        for batch_lines, batch_empty in results:
             lines += batch_lines
             empty += batch_empty
         return BatchResult(lines, {"empty": empty})
 
     def close(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         self._workers.close()
 
 
@@ -309,7 +312,11 @@ def create_chunk_task(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
+    documents: Iterable[Passage],
+    settings: ChunkSettings,
+    job: FilterJob,
+    *,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Chunk documents and write their passages to the output of `job`, in order.
 
@@ -319,8 +326,8 @@ def chunk_corpus(
     """
     job.record(settings)
     check_settings(settings)
-    running = running or RunnerSettings()
-    if running.runner != "local" and settings.num_workers:
+    runner_settings = runner_settings or RunnerSettings()
+    if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
@@ -337,13 +344,13 @@ def chunk_corpus(
         chain(head, stream),
         job,
         ChunkFunction,
-        count if running.runner == "local" else 1,
+        count if runner_settings.runner == "local" else 1,
         settings,
         cap,
         model,
         tokenizer,
         job.bare,
-        running=running,
+        runner_settings=runner_settings,
         batch_size=BATCH_SIZE,
         unit="documents",
         gpu=False,
@@ -365,7 +372,7 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first input."""
+    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first documents (`head`)."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
@@ -382,12 +389,11 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         left -= len(data)
     model = train_model(texts, settings.language)
     if head:
-        reason = (
-            "for `save_punkt`" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
-        )
+        hint = "" if settings.save_punkt else "; to use nltk's model instead, run python -m nltk.downloader punkt_tab"
         log(
-            f"{reason}: trained Punkt on the first {-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
-            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
+            "sentence boundaries: Punkt trained on the first "
+            f"{-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
+            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations){hint}"
         )
     if settings.save_punkt:
         save_model(model, settings.save_punkt, replace=job.force)

@@ -17,7 +17,7 @@ class ChunkSettings:
     """Settings of `drtk chunk`."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
-        "greedy", "How to group sentences; words splits at any word."
+        "greedy", "Splitting: at sentence ends (greedy, condenser, cotmae), or at any word (words)."
     )
     tokenizer: str | None = option(
         None, "Measure length in tokens of this model's tokenizer, instead of words.", no_effect=_WORDS, metavar="MODEL"
@@ -30,17 +30,20 @@ class ChunkSettings:
         False, "Count the model's special tokens in the maximum length.", no_effect=_NO_TOKENIZER
     )
     overlap: int = option(
-        0, "Overlap of consecutive passages, in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP
+        0,
+        "Overlap of consecutive passages, in sentences, or in words with --policy words.",
+        at_least=0,
+        no_effect=_NO_OVERLAP,
     )
     short_prob: float = setting(
         0.0,
-        "Probability of a random smaller passage limit, 0 to 1 (condenser 0.1, cotmae 0.15).",
+        "Probability of a smaller random maximum length per passage, 0 to 1 (Condenser uses 0.1, CoT-MAE 0.15).",
         at_least=0,
         at_most=1,
         no_effect=_WORDS,
     )
     short_min: int | None = setting(
-        None, "Minimum of the random smaller passage limit. [default: cotmae 2, else 1]", at_least=1
+        None, "Smallest random maximum length (short_prob). [default: 2 with policy cotmae, else 1]", at_least=1
     )
     paragraphs: bool = option(False, "Also end sentences at blank lines, for lists and code.", no_effect=_WORDS)
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
@@ -63,7 +66,7 @@ class SampleSettings:
         metavar="NAME",
     )
     limit: int | None = option(
-        None, "Maximum number of pairs; a smaller sample is a subset of a larger one.", at_least=2
+        None, "Maximum number of query-document pairs; a smaller sample is a subset of a larger one.", at_least=2
     )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)

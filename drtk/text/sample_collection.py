@@ -72,7 +72,7 @@ def parse_docstrings(path: Path, module: str) -> list[DocString]:
 
 
 def _iter_definitions(body: list[ast.stmt], scope: str, *, kind: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, documentation) of the public classes and functions in a scope. kind: function or method"""
+    """Yield (name, kind, documentation) of the public classes and functions in a scope. kind: "function" or "method"."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if node.name.startswith("_"):
@@ -180,7 +180,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         if root is None and settings.packages != SampleSettings().packages:
             raise MissingDependency(package, "its documentation", format_pip_command(package))
         if root is None:
-            log(f"{package} is not installed; it is excluded")
+            log(f"{package} is not installed and is excluded")
             continue
         sources = list(_iter_sources(package, root))
         if not sources:
@@ -192,8 +192,8 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         job.tracker.inputs.append(entry)
     pairs = sample_pairs(files, settings)
     if not pairs:
-        raise DrtkError(f"no documentation in {', '.join(settings.packages)}; name other `packages`")
-    _write(job.begin(), pairs)
+        raise DrtkError(f"no documentation in {', '.join(settings.packages)}; give other `packages`")
+    _write_collection(job.begin(), pairs)
     tests = sum(pair.is_test for pair in pairs)
     job.counts |= {"documents": len(pairs), "train queries": len(pairs) - tests, "test queries": tests}
     job.finish(packages=versions)
@@ -304,7 +304,7 @@ def is_query(summary: str) -> bool:
     )
 
 
-def _write(folder: Path, pairs: list[SampledPair]) -> None:
+def _write_collection(folder: Path, pairs: list[SampledPair]) -> None:
     (folder / "qrels").mkdir(exist_ok=True)
     with Output(str(folder / "documents.jsonl")) as documents, Output(str(folder / "queries.jsonl")) as queries:
         for pair in pairs:

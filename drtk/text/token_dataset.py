@@ -254,9 +254,9 @@ def tokenize_corpus(
         folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
         if not _is_usable(folder, tracker):
             place.mkdir(parents=True, exist_ok=True)
-            with _lock(folder, ", ".join(sources)):
+            with _lock_cache(folder, ", ".join(sources)):
                 if not _is_usable(folder, tracker):
-                    _build(folder, sources, side_files, tokenizer, fields, shortest, digests, tracker)
+                    _build_cache(folder, sources, side_files, tokenizer, fields, shortest, digests, tracker)
                     return folder
     except OSError as error:
         raise DrtkError(
@@ -279,8 +279,8 @@ def _is_usable(folder: Path, tracker: InputTracker) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path, sources: str) -> Iterator[None]:
-    """Lock a cache folder while it is built; wait for another process, and remove what killed processes left behind."""
+def _lock_cache(folder: Path, sources: str) -> Iterator[None]:
+    """Lock a cache folder while it is built; wait for another process, and remove the files of killed processes."""
     with open(folder.with_suffix(".lock"), "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,7 +295,7 @@ def _lock(folder: Path, sources: str) -> Iterator[None]:
         yield
 
 
-def _build(
+def _build_cache(
     folder: Path,
     sources: Sequence[str],
     side_files: Sequence[str],

@@ -229,7 +229,7 @@ class TokenCorpusWriter:
         self.has_specials = self.has_specials or bool(special.any())
         return np.split(ids | (begins.astype(np.int64) << self._bit), stops[:-1])
 
-    def _check_weights(self, fields: PassageFields, pieces: int, title: int) -> None:
+    def _check_weights(self, fields: PassageFields, num_pieces: int, num_title_pieces: int) -> None:
         if fields.tokenizer not in self._checked:
             assert fields.tokenizer is not None
             try:
@@ -245,14 +245,17 @@ class TokenCorpusWriter:
             except MismatchError as error:
                 raise MismatchError(f"{fields.location}: {error}") from error
             self._checked.add(fields.tokenizer)
-        for weights, count, of in ((fields.weights, pieces, "text"), (fields.title_weights, title, "title")):
+        for weights, count, of in (
+            (fields.weights, num_pieces, "text"),
+            (fields.title_weights, num_title_pieces, "title"),
+        ):
             if weights is not None and len(weights) != count:
                 raise MismatchError(
                     f"{fields.location}: passage '{fields.passage.id}' has {len(weights)} weights for the {count} word pieces "
                     f"of its {of} (tokenizer {self._tokenizer.name}); "
                     "compute them again with `drtk termweight`"
                 )
-        if "title_weights" in self._fields and title and fields.title_weights is None:
+        if "title_weights" in self._fields and num_title_pieces and fields.title_weights is None:
             raise MismatchError(
                 f"{fields.location}: passage '{fields.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
             )
@@ -276,8 +279,9 @@ def group_documents(keys: np.ndarray, positions: np.ndarray) -> dict[str, np.nda
     keys: hash of the document of each passage, (passages,) uint64
     positions: position of each passage in its document, (passages,) int32; -1 if unknown. If any position in a document
         is unknown, its passages keep the file order.
-    Returns `document` and `position`, (passages,) int32; `members`, (passages,) int32, the passages of one document after
-    the other; and `spans`, (documents + 1,) int64, where each document begins in `members`.
+    Returns four arrays by name: `document` and `position` of each passage, (passages,) int32; `members`, the rows of the
+    passages sorted by document and position, (passages,) int32; and `spans`, the position in `members` at which each
+    document begins, (documents + 1,) int64.
     """
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     numbers = np.empty(len(unique), np.int32)

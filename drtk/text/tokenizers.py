@@ -56,12 +56,12 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
 
-    def find(file: str) -> str | None:
+    def find_file(file: str) -> str | None:
         path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
         return None if path is None else str(path)
 
-    def exists(file: str) -> bool:
-        return find(file) is not None
+    def has_file(file: str) -> bool:
+        return find_file(file) is not None
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
@@ -70,20 +70,20 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
             raise MismatchError(
                 f"{name}: its tokenizer needs remote code, which drtk does not run; use another model"
             ) from error
-        if not Path(name).is_dir() or any(map(exists, (*_COMMON_FILES, *_VOCABULARIES))):
+        if not Path(name).is_dir() or any(map(has_file, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{name}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
-    definition = find("tokenizer.json")
-    if definition is not None and not exists("tokenizer_config.json"):
+    definition = find_file("tokenizer.json")
+    if definition is not None and not has_file("tokenizer_config.json"):
         written, loaded = Path(definition).read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
         if _is_lowercasing(written) != _is_lowercasing(loaded):
             raise MismatchError(f"{name}: has no tokenizer_config.json, which tokenizer.json requires; {_ADVICE}")
     files = {key: file for key, file in type(tokenizer).vocab_files_names.items() if file and "config" not in key}
-    if not files or any(map(exists, _COMMON_FILES)):  # without files: byte or character tokenizers
+    if not files or any(map(has_file, _COMMON_FILES)):  # without files: byte or character tokenizers
         return tokenizer
     own = [file for key, file in files.items() if key != "tokenizer_file"]
     merges = files.get("merges_file")
-    if not any(exists(file) for file in own if file != merges) or (merges and not exists(merges)):
+    if not any(has_file(file) for file in own if file != merges) or (merges and not has_file(merges)):
         missing = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
         raise MismatchError(f"{name}: has no tokenizer files ({missing}); {_ADVICE}")
     return tokenizer

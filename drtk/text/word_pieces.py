@@ -120,7 +120,7 @@ _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
 def get_splitter(name: WordSplit) -> Splitter:
-    """Return the function that finds the word spans of a text and its word pieces. Only "basic" omits punctuation."""
+    """Return the function (text, word pieces) -> spans of the words. Only "basic" omits punctuation."""
     return {"treebank": split_treebank, "pieces": split_by_pieces, "plain": split_plain, "basic": split_basic}[name]
 
 
@@ -200,7 +200,10 @@ class WordPositions(NamedTuple):
 
 
 def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPositions]:
-    """Return the words of each text. A word in which no piece begins is excluded."""
+    """Return the words of each text with their positions. A word in which no piece begins is excluded.
+
+    split: name of a word splitter (see `get_splitter`)
+    """
     split_text = get_splitter(split)
     places = []
     for text, pieces in zip(texts, tokenizer(texts), strict=True):
@@ -224,7 +227,7 @@ def locate_passage_words(
     title: str = "join",
     expand: Sequence[str] = (),
 ) -> list[WordPositions]:
-    """Return the words of each passage: its title, its text, and its expansion fields (`expand`), in this order.
+    """Return the words of title, text and expansion fields (`expand`) of each passage, in this order.
 
     title: "join" or "none", which drops the title
 
@@ -279,8 +282,8 @@ class RecordedTokenizers:
     def __call__(self, recorded: str) -> WordPieceTokenizer:
         """Return the tokenizer for weights that name `recorded`.
 
-        Raises DrtkError if it cannot be loaded and there is no replacement, MismatchError if the replacement makes
-        other pieces.
+        Raises DrtkError if it cannot be loaded and there is no replacement, MismatchError if the replacement returns
+        other word pieces.
         """
         if recorded not in self._known:
             try:

@@ -47,7 +47,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, None if there is none, and delete incomplete checkpoints."""
+    """Delete incomplete checkpoints, and return the newest complete checkpoint, or None if there is none."""
     wait_for_all()  # rank zero may just have deleted checkpoints
     complete = list_complete_checkpoints(folder)
     wait_for_all()

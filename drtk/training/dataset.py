@@ -65,7 +65,7 @@ class SampledExamples(EpochDataset):
         self._examples, self._queries, self._corpus, self._negatives = examples, queries, corpus, negatives
         self._negative_sampling, self._with_scores = negative_sampling, with_scores
         self._rotate = positive_sampling == "rotate"
-        self._positives = examples.positives_by_query() if with_positives else None
+        self._positives = examples.group_positives_by_query() if with_positives else None
 
     def load(self, index: int, epoch: int) -> SampledExample:
         """Return the example at `index` with the positive and the negatives of an epoch."""

@@ -13,7 +13,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.rng import sample_uniform
 
 
@@ -110,8 +110,8 @@ class PackedExamples:
         self._references, self._starts, self._splits, self._indices = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
 
-    def positives_by_query(self) -> dict[str, array[int]]:
-        """Return the passage indices of all positives of each query, by query id."""
+    def group_positives_by_query(self) -> dict[str, array[int]]:
+        """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
             positives.setdefault(id, array("i")).extend(self.positives(index))
@@ -233,5 +233,7 @@ def load_examples(
     query_ids = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
-    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise)
-    return TrainingData(name_of(source), examples, texts, store)
+    examples.check(
+        get_source_name(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise
+    )
+    return TrainingData(get_source_name(source), examples, texts, store)

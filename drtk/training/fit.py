@@ -70,11 +70,11 @@ def fit(
     memory_advice: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **trainer_options: Any,
 ) -> dict[str, Any]:
-    """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
+    """Train a model, and `save` it with its last or best weights (rank zero).
 
     Resumes from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so resumed training equals
     uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the new size is
-    returned as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
+    added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
     dataset: the items of all steps in order    collate: (items of a step) -> model inputs
     objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None if `trainer_class` computes it
@@ -83,6 +83,7 @@ def fit(
     micro_batch: items in memory at once, a divisor of the batch per device; only for losses that are means over items
     memory_advice: other ways to reduce memory, for the error message
     trainer_options: further arguments of `trainer_class`
+    Returns "steps", "epochs" and, with an `evaluator`, "best", the step and value of the best evaluation.
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
     """
     trainer_options |= {} if objective is None else {"objective": objective}

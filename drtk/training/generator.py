@@ -17,7 +17,7 @@ from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
-from drtk.models.generator_input import GeneratorInputFormat, load_input_format, max_input_length, tokenize_texts
+from drtk.models.generator_input import GeneratorInputFormat, get_max_input_length, load_input_format, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.text.batching import iter_batches_by_length
@@ -146,7 +146,7 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
         raise MismatchError(
             f"{model}: is a decoder-only model ({start.architecture}); use an encoder-decoder such as T5 or BART"
         )
-    max_input_length(generator, input_format)
+    get_max_input_length(generator, input_format)
     return start
 
 
@@ -191,7 +191,7 @@ def train_generator(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
+    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder, from whose last checkpoint training resumes
     dev: evaluation pairs, which select the best weights
@@ -212,7 +212,7 @@ def train_generator(
     collate_pairs = partial(
         collate,
         generator=generator,
-        max_length=max_input_length(generator, start.input_format),
+        max_length=get_max_input_length(generator, start.input_format),
         target_length=target_length,
     )
     selection = None

@@ -18,7 +18,7 @@ from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
@@ -58,7 +58,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
 
     Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
-    data = ListData(name_of(run))
+    data = ListData(get_source_name(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgments.get(hits.query_id)

@@ -167,7 +167,7 @@ def train_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with an evaluator, "best".
+    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder, from whose last checkpoint training resumes    title: format of passage titles
     build_evaluator: (model, tokenizer) -> evaluator, which selects the best weights (possibly the initial ones)

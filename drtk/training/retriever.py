@@ -104,7 +104,7 @@ def train_retriever(
     dev: Callable[[], dict[str, float]] | None = None,
     auxiliary: AuxiliaryTask | None = None,
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
+    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder, from whose last checkpoint training resumes
     towers: encoders by role, as `load_start_towers` returns them
@@ -122,7 +122,7 @@ def train_retriever(
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,
-        prompt_lengths=(query.prompt_length("query"), passage.prompt_length("passage")),
+        prompt_lengths=(query.count_prompt_tokens("query"), passage.count_prompt_tokens("passage")),
         group_overhead=GROUP_OVERHEAD.get(arguments.device.type),
     )
     model: nn.Module = pair if auxiliary is None else auxiliary.wrap(pair, arguments.device)

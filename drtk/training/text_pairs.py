@@ -136,6 +136,7 @@ def read_pairs(
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
+    source: function that formats a passage as the source text of a pair
     Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
     both with file:line, and DrtkError for a file without pairs.
     """
@@ -172,9 +173,12 @@ def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> lis
 
 
 def warn_of_overlap(
-    dev: Iterable[Hashable], trained: Collection[Hashable], unit: str, *, file: str, source: str
+    dev_items: Iterable[Hashable], training_items: Collection[Hashable], unit: str, *, file: str, source: str
 ) -> None:
-    """Warn if items of the evaluation file are also training items, since the best weights would then be overfitted."""
-    items = [*dev]
-    if both := sum(item in trained for item in items):
+    """Warn if evaluation items are also training items, since the best weights would then be overfitted.
+
+    unit: name of the items    file, source: files of the evaluation and training items, for the message
+    """
+    items = [*dev_items]
+    if both := sum(item in training_items for item in items):
         warn(f"{file}: {both:,} of its {len(items):,} {unit} are in {source} too, so the best weights overfit them")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drtk.data.embeddings import read_shards
 from drtk.indexing.base import sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex, make_keys
+from drtk.indexing.exact import ExactIndex, pack_sort_keys
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import write_embeddings
 
@@ -47,7 +47,7 @@ def test_exact_search_equals_a_full_sort(collection, k, block):
 
 @given(st.lists(st.tuples(SINGLE, st.integers(0, 2**32 - 1)), min_size=2, max_size=50))
 def test_keys_sort_like_pairs_of_score_and_rank(pairs):
-    keys = make_keys(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
+    keys = pack_sort_keys(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
     by_key = [pairs[place] for place in keys.argsort(stable=True)]
     assert [(score, rank) for score, rank in by_key] == sorted(pairs)
 

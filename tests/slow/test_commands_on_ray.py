@@ -139,8 +139,8 @@ def test_rerank_and_score_on_ray_equal_local_runs(
     lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
     (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two batches of 64
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
-    run_command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
-    run_command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
+    run_command(capfd, *call, "-o", "local", "--save-vectors", "v", "-q")
+    run_command(capfd, *call, "-o", "ray", "--save-vectors", "w", *RAY)
     local_lines, ray_lines = (
         [line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray")
     )

@@ -29,7 +29,7 @@ from drtk.evaluation.sentences import (
     open_encoder,
 )
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.streams import is_stream, name_of
+from drtk.runtime.streams import get_source_name, is_stream
 
 POINTS, POSITIVE = 1500, 4.0  # vectors sampled per group, and the rating above which a pair is positive
 MAX_MODELS, BINS = 4, 60
@@ -276,7 +276,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{name_of(source)}: no sentence pairs; create the file with drtk eval-sentences")
+        raise DrtkError(f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences")
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 

@@ -12,7 +12,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, align_words, get_splitter
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
@@ -151,7 +151,7 @@ def read_statistics(
         for number, line in tracker.iter_lines(source):
             if not line.strip():
                 continue
-            place = f"{name_of(source)}:{number}"
+            place = f"{get_source_name(source)}:{number}"
             row = _parse_line(line, place)
             if row["statistics"] != kind:
                 raise MismatchError(
@@ -164,7 +164,9 @@ def read_statistics(
             total = total or Statistics(kind, made_by)
             total.add(row["words"], length=row["length"], documents=row["documents"])
     if total is None or not total.documents:
-        raise DrtkError(f"{name_of(source)}: contains no statistics; run `drtk termweight` with `collect` first")
+        raise DrtkError(
+            f"{get_source_name(source)}: contains no statistics; run `drtk termweight` with `collect` first"
+        )
     return total
 
 

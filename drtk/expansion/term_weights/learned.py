@@ -14,7 +14,7 @@ from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
 from drtk.text.words import load_function_words, normalize_word
@@ -76,7 +76,7 @@ def iter_with_added_texts(
             for name in fields:
                 get_added_texts(passage, name)
         except ValueError as error:
-            place = f"{name_of(source)}:{tracker.line}" if tracker.line else name_of(source)
+            place = f"{get_source_name(source)}:{tracker.line}" if tracker.line else get_source_name(source)
             tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {error}"))
             continue
         yield passage

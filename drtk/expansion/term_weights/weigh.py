@@ -245,7 +245,7 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSettings, job: FilterJob) -> None:
+def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: RunnerSettings, job: FilterJob) -> None:
     """Write collection statistics, one line per batch. Raises UsageError for a method without statistics."""
     kind = plan.needs
     if kind is None:
@@ -258,7 +258,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, running: RunnerSetti
         plan,
         kind,
         describe_settings(plan, kind),
-        running=running,
+        runner_settings=runner_settings,
         batch_size=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
     )
 
@@ -279,7 +279,7 @@ def weigh_corpus(
     collections: Sequence[str],
     *,
     report: bool,
-    running: RunnerSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Write the passages of a corpus with term weights.
@@ -299,7 +299,7 @@ def weigh_corpus(
                 statistics = read_statistics(collections, kind, made_by, tracker=job.tracker)
             else:
                 job.tracker.copy_streams(source, *job.side_files)
-                path = stack.enter_context(_collect_from_input(source, plan, made_by, running, job))
+                path = stack.enter_context(_collect_from_input(source, plan, made_by, runner_settings, job))
                 has_passages = Path(path).stat().st_size > 0
                 statistics = (
                     read_statistics([path], kind, made_by, tracker=InputTracker())
@@ -313,7 +313,17 @@ def weigh_corpus(
             model = plan.model or ""
             passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
         size = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
-        run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, batch_size=size)
+        run_filter(
+            passages,
+            job,
+            PassageWeigher,
+            plan,
+            statistics,
+            job.bare,
+            report,
+            runner_settings=runner_settings,
+            batch_size=size,
+        )
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)
@@ -321,7 +331,7 @@ def weigh_corpus(
 
 @contextmanager
 def _collect_from_input(
-    source: str, plan: WeightingPlan, made_by: dict[str, Any], running: RunnerSettings, job: FilterJob
+    source: str, plan: WeightingPlan, made_by: dict[str, Any], runner_settings: RunnerSettings, job: FilterJob
 ) -> Iterator[str]:
     """Collect the statistics of the input corpus, and yield the path of the file of statistics.
 
@@ -346,5 +356,5 @@ def _collect_from_input(
         else:
             log(f"collecting statistics of the input first{f' -> {collect_job.output}' * is_kept}")
             collect_job.check()
-            collect_statistics(source, plan, running=running, job=collect_job)
+            collect_statistics(source, plan, runner_settings=runner_settings, job=collect_job)
         yield collect_job.output

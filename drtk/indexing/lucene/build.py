@@ -39,6 +39,7 @@ def write_index(
 ) -> int:
     """Index all nonempty passages; return their number. Warns if empty passages are not indexed.
 
+    make_row: returns the JSON object of a passage, or None if it is empty
     configure: sets arguments of IndexCollection
     Passages are first written to temporary JSON files in `folder`, one per thread.
     Raises DrtkError if all passages are empty or Lucene did not index every passage, MismatchError for a duplicate id,
@@ -107,11 +108,11 @@ def _run_indexer(input_folder: Path, folder: Path, configure: Callable[[Any], No
         indexer = load_class("io.anserini.index.IndexCollection")(arguments)
         worker: list[Any] = []
 
-        def run() -> None:
+        def run_indexer() -> None:
             worker.append(load_class("java.lang.Thread").currentThread())
             indexer.run()
 
-        run_interruptibly(run, stop=lambda: worker[0].interrupt())
+        run_interruptibly(run_indexer, stop=lambda: worker[0].interrupt())
         indexed = indexer.getCounters().indexed.get()
     if indexed != count:
         log_detail(output[0])

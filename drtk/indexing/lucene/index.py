@@ -138,7 +138,7 @@ class LuceneIndex(LuceneSearcher):
                 arguments.stopwords = str((folder / STOPWORDS_FILE).absolute())
             arguments.storeDocvectors = analysis.term_vectors
 
-        count = write_index(passages, folder, _text_row, configure, threads=settings.threads, progress=progress)
+        count = write_index(passages, folder, _make_text_row, configure, threads=settings.threads, progress=progress)
         (folder / ANALYSIS_FILE).write_bytes(orjson.dumps(asdict(analysis), option=orjson.OPT_INDENT_2))
         return count
 
@@ -148,7 +148,7 @@ class LuceneIndex(LuceneSearcher):
         analysis = Analysis.load(folder)
         if settings.rm3 and not analysis.term_vectors:
             raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
-        k1, b = settings.parameters()
+        k1, b = settings.get_parameters()
         return cls(
             folder,
             lambda: load_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b),
@@ -164,7 +164,7 @@ class LuceneIndex(LuceneSearcher):
         return {"anserini": parse_anserini_version(find_jar()), "java": str(find_java().version)}
 
 
-def _text_row(passage: Passage) -> dict[str, Any] | None:
+def _make_text_row(passage: Passage) -> dict[str, Any] | None:
     contents = f"{passage.title} {passage.text}".strip(_WHITE_SPACE)
     return {"id": passage.id, "contents": contents} if contents else None
 
@@ -197,7 +197,7 @@ class ImpactIndex(LuceneSearcher):
             arguments.impact = True
             arguments.pretokenized = True
 
-        count = write_index(passages, folder, _impact_row, configure, threads=settings.threads, progress=progress)
+        count = write_index(passages, folder, _make_impact_row, configure, threads=settings.threads, progress=progress)
         words = {"parted": "basic", "stopwords": stopwords}
         (folder / WORDS_FILE).write_bytes(orjson.dumps(words, option=orjson.OPT_INDENT_2))
         return count
@@ -220,11 +220,11 @@ class ImpactIndex(LuceneSearcher):
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return the top `k` passages for each text, by score, then by descending id."""
-        terms = [extract_question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
+        terms = [extract_question_words(replace_surrogates(text), stop_words=self._stopwords) for text in texts]
         return super().search([" ".join(query_terms) for query_terms in terms], k)
 
 
-def _impact_row(passage: Passage) -> dict[str, Any] | None:
+def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
     """Return the row of Anserini's JsonVectorCollection, which indexes impacts as term frequencies."""
     try:
         impacts = read_impacts(passage)

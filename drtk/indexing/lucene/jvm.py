@@ -236,7 +236,7 @@ def run_interruptibly(call: Callable[[], Result], *, stop: Callable[[], None] | 
     """
     result: Future[Result] = Future()
 
-    def work() -> None:
+    def run_call() -> None:
         import jnius
 
         try:
@@ -246,7 +246,7 @@ def run_interruptibly(call: Callable[[], Result], *, stop: Callable[[], None] | 
         finally:
             jnius.detach()
 
-    thread = threading.Thread(target=work, name="lucene", daemon=True)
+    thread = threading.Thread(target=run_call, name="lucene", daemon=True)
     thread.start()
     try:
         while thread.is_alive():

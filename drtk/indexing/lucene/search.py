@@ -60,15 +60,15 @@ def make_method_type(returns: str, *takes: str) -> Any:
 
 def find_method(owner: str, name: str, returns: str, *takes: str) -> Any:
     """Return the method handle of a public method; the first argument of the handle is the object."""
-    return _lookup().findVirtual(get_class_object(owner), name, make_method_type(returns, *takes))
+    return _get_public_lookup().findVirtual(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
 def find_static_method(owner: str, name: str, returns: str, *takes: str) -> Any:
     """Return the method handle of a public static method."""
-    return _lookup().findStatic(get_class_object(owner), name, make_method_type(returns, *takes))
+    return _get_public_lookup().findStatic(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
-def _lookup() -> Any:
+def _get_public_lookup() -> Any:
     return load_class("java.lang.invoke.MethodHandles").publicLookup()
 
 
@@ -239,7 +239,7 @@ class LuceneSearcher:
         return hits
 
     def _sort_by_score(self, k: int) -> Any:
-        """Return a method handle query -> top k, with ties by document number; fast, because Lucene skips blocks."""
+        """Return a method handle query -> top k, with ties by document number. It is fast, since Lucene skips blocks."""
         search = bind(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
         return bind(search, 1, k)
 
@@ -277,7 +277,7 @@ class LuceneSearcher:
         one_hit = load_class(_SEARCH_ARGS)()
         one_hit.hits = 1
         takes = (SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS)
-        context = _lookup().findConstructor(get_class_object(_CONTEXT), make_method_type("void", *takes))
+        context = _get_public_lookup().findConstructor(get_class_object(_CONTEXT), make_method_type("void", *takes))
         context = bind(context, 7, one_hit)  # from the last to the first, so that other positions do not change
         context = bind(context, 6, None)  # no filter
         context = bind(context, 3, None)  # no query document
@@ -295,7 +295,9 @@ class LuceneSearcher:
 
         weighted = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
         weighted = weighted.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
-        terms = _lookup().findGetter(get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map"))
+        terms = _get_public_lookup().findGetter(
+            get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map")
+        )
         finish = compose(terms, weighted)
         finish = handles.dropArguments(finish, 0, make_method_type("void", STRING).parameterList())
         both = handles.foldArguments(

@@ -39,7 +39,7 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
     inputs = AutoTokenizer.from_pretrained(tmp_path / "lm")("rivers rivering", return_tensors="pt")
     backbone, head, _ = load_masked_lm(encoder)
     with torch.no_grad():
-        expected = head.logits(backbone(**inputs).last_hidden_state)
+        expected = head.compute_logits(backbone(**inputs).last_hidden_state)
         torch.testing.assert_close(model.eval()(**inputs).logits, expected, atol=1e-5, rtol=0)
     manifest = json.loads((tmp_path / "lm" / "meta.json").read_text())
     assert (manifest["kind"], manifest["settings"]["masked_lm"]) == ("model", str(encoder))

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from drtk.cli import doctor as diagnosis
-from drtk.cli.doctor import Check, is_healthy
+from drtk.cli.doctor import CheckResult, is_healthy
 from tests.bm25_data import skip_without_lucene
 
 
@@ -21,7 +21,7 @@ def test_this_environment_is_healthy_and_every_absence_names_its_cost(no_network
     by_name = {finding.what: finding for finding in findings}
     for needed in ("python", "torch", "transformers", "nltk", "bm25s"):
         assert by_name[needed].state == "ok", by_name[needed]
-    assert by_name["model hub"].mend == "unset HF_HUB_OFFLINE"
+    assert by_name["model hub"].fix == "unset HF_HUB_OFFLINE"
     assert all(finding.found for finding in findings)
 
 
@@ -32,8 +32,8 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     monkeypatch.setattr(diagnosis, "version", nowhere)
     base = diagnosis._check_package("bm25s", needed=True)
     extra = diagnosis._check_package("matplotlib", needed=False, use="plots")
-    assert (base.state, base.mend) == ("missing", f"{sys.executable} -m pip install bm25s")
-    assert (extra.state, extra.found, extra.mend) == (
+    assert (base.state, base.fix) == ("missing", f"{sys.executable} -m pip install bm25s")
+    assert (extra.state, extra.found, extra.fix) == (
         "absent",
         "plots",
         f"{sys.executable} -m pip install matplotlib",
@@ -61,10 +61,10 @@ def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
         ("lucene jar", "ok"),
         ("pyjnius", "ok"),
     ]
-    assert started == Check("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
+    assert started == CheckResult("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx1k")  # Java is there, and yet of no use
     *_, started = diagnosis._check_lucene()
-    assert started == Check(
+    assert started == CheckResult(
         "java start",
         "absent",
         "Lucene cannot be used, because Java does not start: Error occurred during initialization of VM: Too small maximum heap",

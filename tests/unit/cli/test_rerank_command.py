@@ -219,7 +219,7 @@ def test_a_logit_that_is_no_number_ends_the_work(cwd: Path, call: list[str]) -> 
 
 
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd: Path) -> None:
-    run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
+    run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     model = ListReranker(ListRerankerConfig(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
     save_list_reranker(model, cwd / "h")
@@ -236,7 +236,7 @@ def test_another_corpus_makes_an_output_outdated(cwd: Path, capfd: pytest.Captur
 
 
 def test_vectors_of_the_pairs_are_written_beside_the_run(cwd: Path) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--set", "vector_dtype=float32", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "4", "--save-vectors", "v", "--set", "vector_dtype=float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
     assert rankings("out").keys() == rankings("plain").keys()
     assert (cwd / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
@@ -246,7 +246,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(cwd: Path) -> None:
     scorer = CrossEncoderScorer("model")
     passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
-    [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
+    [expected] = scorer.compute_scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: contains vectors of pairs; give passage embeddings"):
         run("index", "v", "--type", "exact", "-o", "index")
@@ -259,13 +259,13 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd: Path, capfd: p
     write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
-    actual = ["-o", "out", "--vectors", "v"]
+    actual = ["-o", "out", "--save-vectors", "v"]
     kill_at(cwd / "v.part" / "00001.npy", *call, *actual)
     assert not (cwd / "out").exists()
     with pytest.raises(DrtkError, match="use `resume` to continue"):
         run(*call, *actual)
     assert "resuming out after" in warnings_of(capfd, *call, *actual, "--resume")
-    run(*call, "-o", "whole", "--vectors", "w")
+    run(*call, "-o", "whole", "--save-vectors", "w")
     assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
     assert len(read_shards("v")) == len(read_shards("w")) == 3
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
@@ -278,7 +278,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd: Path, capfd: p
 
 
 def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "10", "--save-vectors", "v", "-o", "out")
     (cwd / "dev" / "qrels").mkdir(parents=True)
     (cwd / "dev" / "qrels" / "dev.tsv").symlink_to(cwd / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
@@ -300,8 +300,11 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capf
     assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
     with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on 10 candidates"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
-    with pytest.raises(UsageError, match="h: HLATR models rerank by vectors"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", *TEXTS[:2], "-o", "x")
+    for more in (TEXTS[:2], ["--save-vectors", "w"]):
+        with pytest.raises(UsageError, match="h: HLATR models rerank by vectors"):
+            run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
+    with pytest.raises(UsageError, match="--vectors requires an HLATR model; use --save-vectors"):
+        run("rerank", "run", *TEXTS, "--vectors", "w", "-o", "x")
     for more in (
         "--set title=colon",
         "--set logits=true",
@@ -330,7 +333,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd: Path, capf
     (cwd / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
     with pytest.raises(RecordError, match="deeper:2: v has no vector of document 'd59' for query 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
-    run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
+    run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--save-vectors", "w", "-o", "second")
     with pytest.raises(
         MismatchError, match=r"w: contains vectors of .*other, but .*h was trained on vectors of .*model"
     ):
@@ -354,7 +357,7 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
 
 def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(cwd: Path) -> None:
     """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
-    run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
+    run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
     model, vectors = load_list_reranker(cwd / "h"), PairVectors("v")
@@ -386,16 +389,18 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(cwd: Path)
 def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     cwd: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "3", "--save-vectors", "v", "-o", "out")
     call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
-    assert "excluded 24 queries without a positive among their first 3 documents" in warnings_of(
+    assert "excluded 24 queries that have no positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
     )
     assert read_json(cwd / "h" / "meta.json")["counts"]["lists"] == 36
     judged = (cwd / "qrels.tsv").read_text().splitlines(keepends=True)
     (cwd / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
-    assert "excluded 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
+    assert "excluded 20 of 60 queries, because they have no judgments" in warnings_of(
+        capfd, *call, "--qrels", "some.tsv", "-o", "s"
+    )
     counts = read_json(cwd / "s" / "meta.json")["counts"]
     assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
@@ -415,7 +420,7 @@ SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --set ce_max=0.9 -
 SCORING = {
     "score": ["score", "examples.jsonl", *TEXTS],
     "rerank": ["rerank", "run", *TEXTS],
-    "rerank with vectors": ["rerank", "run", *TEXTS, "--vectors", "v"],
+    "rerank with vectors": ["rerank", "run", *TEXTS, "--save-vectors", "v"],
     "mine-negatives": SCORED.split(),
 }
 

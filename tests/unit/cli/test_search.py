@@ -89,11 +89,11 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, cwd,
 
 
 def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monkeypatch):
-    told = r": no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
+    told = r": No such file or directory; for a typed query use --query TEXT \(-q is --quiet\)"
     for typed in (["how do I fly?"], ["-q", "how do I fly?"], ["-q", "fly"]):
         with pytest.raises(DrtkError, match=re.escape(typed[-1]) + told):
             run_command(capfd, "search", "bm25", *typed)
-    with pytest.raises(DrtkError, match=r"^bm26: no such file or folder$"):
+    with pytest.raises(DrtkError, match=r"^bm26: No such file or directory$"):
         run_command(capfd, "search", "bm26", "queries.jsonl")
     for more, hint in (
         ("how do I fly?\n", "for one query per line use --query -"),

@@ -170,7 +170,7 @@ def test_lists_of_unequal_lengths(data: Path, tmp_path: Path):
     # six queries have something right among their first eight; the seventh is left out
     made = tmp_path / "vectors"
     rerank = ("rerank", data / "run", *texts(data), "--model", data / "crossencoder", "-o", tmp_path / "reranked")
-    drtk(*rerank, "--vectors", made, "--set", "vector_dtype=float32", "--set", "title=colon")
+    drtk(*rerank, "--save-vectors", made, "--set", "vector_dtype=float32", "--set", "title=colon")
     call = ("train-reranker", data / "run", "--vectors", made, "--qrels", data / "qrels", "-o", tmp_path / "m")
     right = labels(first_stage())
     lists = {query: names[:8] for query, names in first_stage().items()}

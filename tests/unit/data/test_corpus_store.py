@@ -74,7 +74,7 @@ def test_the_index_is_built_once_and_reused_for_a_copy_of_the_file(tmp_path, mon
     path = corpus(tmp_path / "c.jsonl")
     CorpusStore.open(path)
     made = []
-    monkeypatch.setattr(store_module, "_build", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr(store_module, "_build_index", lambda *arguments: made.append(arguments))
     CorpusStore.open(path)
     moved = path.rename(tmp_path / "other.jsonl")
     assert CorpusStore.open(moved)["d3"].text == "text of 3"

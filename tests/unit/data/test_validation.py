@@ -135,6 +135,30 @@ def test_ids_are_compared_with_corpus_and_queries(
     assert find_lines(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
 
 
+def test_a_run_of_passages_with_a_corpus_of_documents_is_explained(tmp_path: Path) -> None:
+    corpus = file(tmp_path, CORPUS, "corpus.jsonl")
+    actual = findings(file(tmp_path, b"1 Q0 a#0 1 3 x\n1 Q0 z#0 2 2 x\n"), "run", corpus=corpus)
+    assert [message for _, message in actual.list_problems("unknown-passage")] == [
+        "document 'a#0' is not in the corpus, but its document 'a' is; give the corpus of passages",
+        "document 'z#0' is not in the corpus",
+    ]
+
+
+def test_a_wrong_field_name_is_shown_beside_the_accepted_ones(tmp_path: Path) -> None:
+    rows = [{"_id": "1", "title": "t", "body": "b"}, {"key": "2", "text": "b"}]
+    messages = [message for _, message in findings(file(tmp_path, rows), "passages").list_problems("unreadable")]
+    ids = "id, docid, doc_id, passage_id, psg_id, pid"
+    assert messages == [
+        "'text' is missing (or contents); other fields of the record: body",
+        f"'_id' is missing (or {ids}); other fields of the record: key, text",
+    ]
+    messages = [message for _, message in findings(file(tmp_path, rows), "queries").list_problems("unreadable")]
+    assert messages == [
+        "'text' is missing (or question, query, query_text); other fields of the record: title, body",
+        "'_id' is missing (or id, query_id, qid); other fields of the record: key, text",
+    ]
+
+
 def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
     qrels = file(tmp_path, b"1 0 a 1\n1 0 b 2\n1 0 c 0\n", "qrels")
     rows = [
@@ -144,6 +168,8 @@ def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
     ]
     actual = findings(file(tmp_path, rows), "examples", qrels=qrels)
     assert find_lines(actual) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
+    chunks = [{"query_id": "1", "positives": ["a#2"], "negatives": ["b#0", "c#1", "d#0"]}]  # judged by document
+    assert find_lines(findings(file(tmp_path, chunks), "examples", qrels=qrels)) == {"judged-relevant": [1]}
 
 
 def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> None:

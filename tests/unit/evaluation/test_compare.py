@@ -143,19 +143,28 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
         with pytest.raises(
             MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"
         ):
-            app(["compare", "-q", *call], standalone_mode=False)
+            app(["compare", *call], standalone_mode=False)
+        assert "counted as 0" not in capfd.readouterr().err  # the run is rejected
     as_zero = ["a.run", "b.run", "--set", "missing_as_zero=true"]
     # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
     (contrast,) = compare_as_json(capfd, *as_zero)["contrast"]
     assert contrast["difference"] == pytest.approx(-0.28)
     app(["compare", *as_zero, "--qrels", "qrels", "-o", "table"], standalone_mode=False)
     messages = capfd.readouterr().err
+    assert "text table" not in messages
     assert "b: 2 of 5 queries with judgments are not in the run, counted as 0" in messages
     assert re.search(r"compare: 2 in, \d+ out, [\d.]+ s", messages)
+    app(["compare", *as_zero, "--qrels", "qrels", "-o", "page.html"], standalone_mode=False)
+    assert "page.html: is written as a text table; set --format for another format" in capfd.readouterr().err
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
     (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--intersect")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.05)
     assert contrast["df"] == 2
+    write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2",)))
+    with pytest.raises(
+        MismatchError, match=r"b\.run: lacks 1 query with judgments that other runs have, for example 'q2'"
+    ):
+        compare_as_json(capfd, "a.run", "b.run")
     write_text(runs / "b.run", "")
     with pytest.raises(MismatchError, match="the runs have no common query with judgments"):
         compare_as_json(capfd, "a.run", "b.run", "--intersect")
@@ -216,7 +225,7 @@ def test_significance_marks_keep_digits_aligned(folder: Path, capfd: pytest.Capt
     page = run_command(capfd, *call, "--format", "html")
     assert '<td class="marked"><b>1.0000</b></td><td class="mark"></td>' in page
     assert '<td class="marked">0.5000</td><td class="mark">†</td>' in page
-    assert '<td class="marked">-0.5000</td><td class="mark">†</td>' in page
+    assert '<td class="marked">\N{MINUS SIGN}0.5000</td><td class="mark">†</td>' in page
     latex = run_command(capfd, *call, "--format", "latex")
     assert "z & 0.5000{$^\\dagger$} & 0.0000{$^\\dagger$} \\\\" in latex
     assert "| z | 0.5000† | 0.0000† |" in run_command(capfd, *call, "--format", "markdown")
@@ -239,7 +248,7 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
     write_texts(runs, "", "text of {}", "")
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
-        (["x=a.run", "x=b.run", *qrels], "requires two systems"),
+        (["x=a.run", "x=b.run", *qrels], "two systems are required"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),

@@ -196,7 +196,7 @@ def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> l
     return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
 
 
-DEEPER = "; search deeper for exact values"
+DEEPER = "; values are exact only if the search found no more"
 SHALLOW = f"at most 20 documents for a query with judgments, fewer than the cut-off of R@100{DEEPER}"
 
 

@@ -89,7 +89,10 @@ def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
 
 def test_manifest_of_mined_examples_has_the_number_of_judged_hits(folder: Path) -> None:
     app(["mine-negatives", "a.run", "b.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
-    assert json.loads((folder / "train.jsonl.meta.json").read_text())["counts"]["judged_found"] == {"a": 0, "b": 1}
+    assert json.loads((folder / "train.jsonl.meta.json").read_text())["counts"]["queries with judged hits"] == {
+        "a": 0,
+        "b": 1,
+    }
 
 
 def test_one_judged_document_is_enough() -> None:

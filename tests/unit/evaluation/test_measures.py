@@ -81,6 +81,7 @@ def test_cutoffs_of_measures() -> None:
     [
         ("mmr@10", "did you mean MRR@10"),
         ("ndgc@10", "did you mean nDCG@10"),
+        ("ngcd@10", r"did you mean nDCG@10\?"),
         ("mrr_10", "did you mean MRR@10 or RR@10"),
         ("ndcg_10", "did you mean ndcg_cut_10"),
         ("hits", "'hits' requires a cut-off, such as hits@10"),

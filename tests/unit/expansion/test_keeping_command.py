@@ -43,7 +43,7 @@ class PlantedScorer:
     def tokenize(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return pairs
 
-    def scores(self, pairs: list[tuple[str, str]]) -> np.ndarray:
+    def compute_scores(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         return np.array([overlap(query, text) for query, text in pairs], dtype=np.float32)
 
 

@@ -113,14 +113,20 @@ def test_the_command_shows_passages_and_writes_a_page(
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
-    shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top", "1")
+    shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top-words", "1")
     # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
     assert shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     assert run_command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
     assert (tmp_path / "w.html").read_text().count("<h2>") == 2
     with pytest.raises(RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with"):
         run_command(capfd, "show", "--term-weights", "w")
-    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--term-weights"]):
+    for wrong in (
+        ["--html", "c"],
+        ["--with", "w"],
+        ["--top-words", "3"],
+        ["--tokenizer", "x"],
+        ["--json", "--term-weights"],
+    ):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)
 
@@ -134,7 +140,9 @@ def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, cap
     write_text(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
     options = "--method bprop --set emit=attention --set gather=max --set words=pieces --set title=none"
     run_command(capfd, "termweight", tmp_path / "in", *options.split(), "--model", model, "-o", tmp_path / "attended")
-    shown = run_command(capfd, "show", "--term-weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
+    shown = (
+        run_command(capfd, "show", "--term-weights", "--top-words", "5", tmp_path / "attended").splitlines()[-1].split()
+    )
 
     tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
     offsets = tokenized.pop("offset_mapping")[0].tolist()

@@ -7,7 +7,7 @@ import torch
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex, extract_ranks, make_keys, unpack_scores
+from drtk.indexing.exact import ExactIndex, pack_sort_keys, unpack_ranks, unpack_scores
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 
@@ -114,12 +114,12 @@ def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
 
 def test_keys_hold_score_and_rank():
     scores = torch.tensor([-torch.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, 2.0 + 2**-22])
-    keys = make_keys(scores, torch.tensor(7))
+    keys = pack_sort_keys(scores, torch.tensor(7))
     assert keys[3] == keys[4]  # -0.0 is 0.0
     assert (keys.diff() >= 0).all()
-    assert make_keys(scores[6:7], torch.tensor(2**32 - 1)) < make_keys(scores[7:], torch.tensor(0))
+    assert pack_sort_keys(scores[6:7], torch.tensor(2**32 - 1)) < pack_sort_keys(scores[7:], torch.tensor(0))
     assert (unpack_scores(keys) == scores).all()
-    assert (extract_ranks(keys) == 7).all()
+    assert (unpack_ranks(keys) == 7).all()
 
 
 @pytest.mark.gpu

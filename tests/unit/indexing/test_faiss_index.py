@@ -116,7 +116,7 @@ def test_types_that_cannot_be_built_are_rejected(tmp_path):
         ("IVF601,Flat", "600 vectors are too few to train 601 clusters"),
     ):
         with pytest.raises(UsageError, match=problem):
-            FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
+            FaissIndex.check_vectors(vectors, DenseIndexSettings(), kind=kind)
     with pytest.raises(UsageError, match="`device=cuda:9`: faiss finds"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
     with pytest.raises(UsageError, match="HNSW is only supported on the CPU"):

@@ -73,7 +73,7 @@ def test_queries_that_make_no_example_are_in_the_audit_too(cwd: Path, capfd: pyt
     write_text(cwd / "bm25.run", (cwd / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
     write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text() + "zz\td0\t1\n")
     run_command(capfd, *CALL, "--set", "max_score=0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
-    reasons = ["without_positives", "without_negatives", "without_negatives", None]
+    reasons = ["without positives", "without negatives", "without negatives", None]
     assert [row.get("left_out") for row in read(cwd / "audit.jsonl")] == reasons
     counts = json.loads((cwd / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries

@@ -75,7 +75,7 @@ def test_no_positive_is_a_negative() -> None:
     assert example.sources is not None
     sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
     assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
-    for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
+    for grade, reason in ((0, "without positives"), (1, "without negatives")):
         actual, miner = mine(["d1"], {"d1": grade})
         assert (actual, miner.counts[reason]) == (None, 1)
 
@@ -121,7 +121,7 @@ def test_judgments_of_documents() -> None:
     actual, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
     assert actual is not None
     assert actual.positives == ("b#0",)  # not retrieved, but the only passage of its document
-    assert miner.counts["positives_not_found"] == 1
+    assert miner.counts["positives not found"] == 1
     corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
     example = mine_example(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
     assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
@@ -210,7 +210,7 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     assert rejected == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
     # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
     counts = counts_of(out)
-    assert (counts["passages"]["random_refused"], counts["below_floor"]) == (114, 40)
+    assert (counts["passages"]["random_refused"], counts["below min_negatives"]) == (114, 40)
     assert "random passages rejected by a filter" in (tmp_path / "report.txt").read_text()
 
 
@@ -343,7 +343,7 @@ def test_counts_of_queries_and_random_passages(
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: added 19 random passages to reach --set min_negatives=210; 20 negatives in all\n"
+        "drtk: 19 of 20 negatives are random passages, because some queries had fewer than 210 candidates left; --set min_negatives=0 adds none\n"
         in capfd.readouterr().err
     )
     few = [
@@ -358,7 +358,7 @@ def test_counts_of_queries_and_random_passages(
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
-    assert [counts[name] for name in ("below_floor", "without_judgments", "not_retrieved")] == [1, 1, 1]
+    assert [counts[name] for name in ("below min_negatives", "without judgments", "not retrieved")] == [1, 1, 1]
     write_text(tmp_path / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
@@ -394,7 +394,7 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     assert row["positives"] == ["d0", "d4", "d1"]  # gold, then by rank; the titles contain the answer and do not count
     assert sorted(row["negatives"]) == ["d2", "d3", "d5"]  # "parish" is no match for "Paris"
     counts = counts_of(nq / "nq.jsonl")
-    reasons = ("without_positives", "without_negatives", "without_answers")  # q2, q3, q4
+    reasons = ("without positives", "without negatives", "without answers")  # q2, q3, q4
     assert [counts[name] for name in reasons] == [1, 1, 1]
     assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
     assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgments

@@ -102,10 +102,10 @@ def test_only_judged_queries_are_searched_and_others_counted(
     run_command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
     assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
-    assert (counts["without_judgments"], counts["not_retrieved"]) == (29, 1)
+    assert (counts["without judgments"], counts["not retrieved"]) == (29, 1)
     run_command(capfd, "mine-negatives", "bm25", "exact.run", *COMMON, "--queries", some, "-o", out, "--force")
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
-    assert (counts["in"], counts["not_in_queries"]) == (30, 10)
+    assert (counts["in"], counts["not in queries"]) == (30, 10)
 
 
 def test_an_index_and_a_run_are_mixed_in_any_order_of_their_lines(
@@ -281,8 +281,8 @@ def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negat
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
-    assert "not_in_queries" not in capfd.readouterr().err
-    assert "not_in_queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
+    assert "not in queries" not in capfd.readouterr().err
+    assert "not in queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
     actual = rows_of((union / "out.jsonl").read_text())
     assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
     assert get_labels(actual["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])

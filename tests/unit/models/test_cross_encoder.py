@@ -123,7 +123,7 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
     # equal pairs are scored once
     tokenized = scorer.tokenize([*make_pairs(5), *make_pairs(5)[::-1]])
     assert len(tokenized.tokens) == len(set(make_pairs(5)))
-    actual = scorer.scores(tokenized)
+    actual = scorer.compute_scores(tokenized)
     assert (actual[: len(actual) // 2] == actual[len(actual) // 2 :][::-1]).all()
 
 
@@ -251,9 +251,9 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
 def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
     mine = CrossEncoderScorer(str(folder))
     tokenized = mine.tokenize([*make_pairs(), make_pairs()[0]])
-    actual, vectors = mine.scores_and_vectors(tokenized)
+    actual, vectors = mine.compute_scores_and_vectors(tokenized)
     assert vectors.shape == (len(make_pairs()) + 1, 32)
-    np.testing.assert_allclose(actual, mine.scores(tokenized), atol=1e-5)
+    np.testing.assert_allclose(actual, mine.compute_scores(tokenized), atol=1e-5)
     assert (vectors[0] == vectors[-1]).all()
     loaded = load_cross_encoder(folder)
     encoded = loaded.tokenizer(*make_pairs()[3], return_tensors="pt", truncation=True, max_length=64)
@@ -270,8 +270,8 @@ def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path:
     mine = CrossEncoderScorer(str(tmp_path / "left"))
     table = mine._model.bert.embeddings.position_embeddings
     nn.init.zeros_(table.weight)  # so that positions do not matter
-    alone = [mine.scores_and_vectors(mine.tokenize([pair]))[1][0] for pair in make_pairs()[:6]]
-    together = mine.scores_and_vectors(mine.tokenize(make_pairs()[:6]))[1]
+    alone = [mine.compute_scores_and_vectors(mine.tokenize([pair]))[1][0] for pair in make_pairs()[:6]]
+    together = mine.compute_scores_and_vectors(mine.tokenize(make_pairs()[:6]))[1]
     np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
 
 

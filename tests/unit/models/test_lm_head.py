@@ -33,8 +33,8 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     ids, seen = create_padded_batch(model)
     expected = model(input_ids=ids, attention_mask=seen).logits
     hidden = BackboneAdapter(backbone).encode(ids, seen)[-1]
-    torch.testing.assert_close(head.logits(hidden), expected)
-    features = head.features(hidden)
+    torch.testing.assert_close(head.compute_logits(hidden), expected)
+    features = head.compute_features(hidden)
     assert features.shape[-1] == head.weight.shape[1] == (16 if family == "electra" else 32)
     torch.testing.assert_close(features @ head.weight.T + head.bias, expected)
     assert len(tokenizer) == head.weight.shape[0]
@@ -58,7 +58,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
     assert head.weight is head.own_weight
     ids, seen = create_padded_batch(model)
     with torch.no_grad():
-        found = head.logits(BackboneAdapter(backbone).encode(ids, seen)[-1])
+        found = head.compute_logits(BackboneAdapter(backbone).encode(ids, seen)[-1])
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
 
 
@@ -92,9 +92,9 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert digest_weights(tmp_path / "e") == digest
     backbone, again, _ = load_masked_lm(tmp_path / "e")
     ids, seen = create_padded_batch(model)
-    expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
+    expected = head.compute_logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
-    torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
+    torch.testing.assert_close(again.compute_logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
     save_pretrained_model(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)

@@ -257,7 +257,7 @@ def compute_words(scene: Scene, *, corrected: bool) -> Terms:
         wrap_modules(scene),
         get_ids(scene, "one", "two"),
         discriminator=scene.network.recoveries["difference"].reader.encoder,
-        head=target.head.logits,
+        head=target.head.compute_logits,
         edited=edited,
         task="clm" if corrected else "mlm",
         copy_head=target.gate if corrected else None,

@@ -210,15 +210,18 @@ def test_change_of_an_unknown_path_is_rejected(case: str) -> None:
 def test_drop_removes_objectives_and_their_unused_parts() -> None:
     whole = parse_parts(SLOTS, MLM, DECODER)
     for dropped in ("words", "mlm"):
-        left = whole.without([dropped])
+        left = whole.drop_objectives([dropped])
         assert [each.name for each in left.objectives] == ["decoder"]
         assert list(left.slots) == ["one", "two"]  # 'one' is the decoder's source
-    assert get_error_message(whole.without, ["decoders"]) == (
+    assert get_error_message(whole.drop_objectives, ["decoders"]) == (
         "--drop decoders: unknown objective or group; choose from decoder, mlm, words"
     )
-    assert get_error_message(whole.without, ["mlm", "decoder"]) == "--drop removes all objectives; keep at least one"
+    assert (
+        get_error_message(whole.drop_objectives, ["mlm", "decoder"])
+        == "--drop removes all objectives; keep at least one"
+    )
     diffcse = parse_composition(load_preset("diffcse-sts-bert").content, "x")
-    left, alone = diffcse.without(["difference"]), diffcse.without(["contrast"])
+    left, alone = diffcse.drop_objectives(["difference"]), diffcse.drop_objectives(["contrast"])
     assert (list(left.slots), left.generator, list(left.projectors)) == (["one", "two"], None, ["head"])
     assert list(alone.slots) == ["one", "two", "changed_one", "changed_two"]
     assert isinstance(alone.generator, GeneratorSpec)
@@ -236,7 +239,7 @@ def test_groups_of_master_match_the_papers_ablation_table() -> None:
     whole = parse_composition(load_preset("master").content, "master")
 
     def get_remaining(group: str) -> set[str]:
-        return {each.name for each in whole.without([group]).objectives}
+        return {each.name for each in whole.drop_objectives([group]).objectives}
 
     every = {each.name for each in whole.objectives}
     assert every - get_remaining("cpr") == {"mkp", "cmp", "mlm_cmp"}

@@ -96,10 +96,10 @@ def test_group_words_groups_equal_indices_between_special_tokens() -> None:
     words = group_words(np.array([-1, 0, 0, -1, 0, 1, -1]))
     assert (words.sizes.tolist(), words.begins.tolist()) == ([2, 1, 1], [0, 2, 3])
     assert list_positions(words.expand(np.array([True, False, True]))) == [1, 2, 5]
-    assert words.max_weights(np.array([9, 0.1, 0.3, 9, 0.2, 0.5, 9])).tolist() == [0.3, 0.2, 0.5]
+    assert words.compute_max_weights(np.array([9, 0.1, 0.3, 9, 0.2, 0.5, 9])).tolist() == [0.3, 0.2, 0.5]
     nothing = group_words(np.array([-1, -1]))
     assert nothing.expand(np.zeros(0, dtype=bool)).tolist() == [False, False]
-    assert nothing.max_weights(np.array([3.0, 4.0])).tolist() == []
+    assert nothing.compute_max_weights(np.array([3.0, 4.0])).tolist() == []
 
 
 def test_random_masks_budget_tokens_uniformly() -> None:

@@ -292,7 +292,7 @@ def resolve(flags: str) -> tuple[Composition, PretrainSettings]:
         content["generator"] = content["generator"] | {"model": model}
     given = {SETTINGS[flag]: json.loads(value) for flag, (value,) in values.items()}
     made = parse_composition(content, preset)
-    return made.without(drops) if drops else made, merge_settings(PretrainSettings, found.settings, given)
+    return made.drop_objectives(drops) if drops else made, merge_settings(PretrainSettings, found.settings, given)
 
 
 def test_every_documented_variant_is_a_valid_composition() -> None:

@@ -34,7 +34,7 @@ def embedder(model: str, **settings: object) -> Embedder:
 def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
     folder.mkdir(exist_ok=True)
     writer = ShardWriter(folder, dimension=32, dtype="float32")
-    encode_records(records, embedder(model, shard_size=16), writer, running=RunnerSettings(), part=part)
+    encode_records(records, embedder(model, shard_size=16), writer, runner_settings=RunnerSettings(), part=part)
     return writer
 
 

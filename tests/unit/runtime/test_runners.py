@@ -54,9 +54,9 @@ def run(
     **job: bool,
 ) -> FilterJob:
     made = FilterJob("squares", "numbers", str(output), {"count": "any"}, **job)
-    running = RunnerSettings(runner=runner, ray_workers=2)  # type: ignore[arg-type]
+    runner_settings = RunnerSettings(runner=runner, ray_workers=2)  # type: ignore[arg-type]
     marker = str(output.with_name("marker"))
-    run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, running=running, batch_size=4)
+    run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, runner_settings=runner_settings, batch_size=4)
     return made
 
 
@@ -80,9 +80,9 @@ def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path)
 
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
     with pytest.raises(RecordError, match="input:10"):
-        run_filter(torn(), job, Squares, None, "", None, running=RunnerSettings(), batch_size=4)
+        run_filter(torn(), job, Squares, None, "", None, runner_settings=RunnerSettings(), batch_size=4)
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {}, resume=True)
-    run_filter(iter(range(12)), job, Squares, None, "", None, running=RunnerSettings(), batch_size=4)
+    run_filter(iter(range(12)), job, Squares, None, "", None, runner_settings=RunnerSettings(), batch_size=4)
     assert (tmp_path / "x").read_text() == expected(12)
 
 
@@ -97,10 +97,10 @@ def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: p
     with socket.socket() as held:  # bound and not listening: a port that refuses
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        running = RunnerSettings(runner="ray", ray_address=address)
+        runner_settings = RunnerSettings(runner="ray", ray_address=address)
         job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
         with pytest.raises(DrtkError, match=rf"^`ray_address` {address}: no cluster answers: "):
-            run_filter(iter(range(3)), job, Squares, None, "", None, running=running)
+            run_filter(iter(range(3)), job, Squares, None, "", None, runner_settings=runner_settings)
     assert not (tmp_path / "x.part").exists()
 
 
@@ -136,9 +136,9 @@ def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error() ->
         def close(self) -> None:
             closed.append(self._faulty)
 
-    assert len(list(map_batches(iter([[1], [2]]), Closing, None, "", None, running=RunnerSettings()))) == 2
+    assert len(list(map_batches(iter([[1], [2]]), Closing, None, "", None, runner_settings=RunnerSettings()))) == 2
     with pytest.raises(RecordError):
-        list(map_batches(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
+        list(map_batches(iter([[1], [2]]), Closing, None, "", 2, runner_settings=RunnerSettings()))
     assert closed == [None, 2]
 
 

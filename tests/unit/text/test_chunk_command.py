@@ -73,7 +73,7 @@ def test_a_saved_sentence_model_gives_the_same_passages(run, tmp_path):
     documents = [{"_id": str(n), "text": f"It was no. {n} of the abk. is here. She came. He went."} for n in range(60)]
     model = tmp_path / "punkt.json"
     rows, log = run(documents, "--max-words", 5, "--save-punkt", model)
-    assert "trained Punkt on the first" in log
+    assert "sentence boundaries: Punkt trained on the first" in log
     assert run(documents, "--max-words", 5, "--punkt-model", model)[0] == rows
     manifest = json.loads((tmp_path / "out.jsonl.meta.json").read_text())
     assert {Path(entry["path"]).name for entry in manifest["inputs"]} == {"punkt.json", "in.jsonl"}
@@ -116,7 +116,10 @@ def test_an_installed_sentence_model_is_used(run, tmp_path, monkeypatch):
         "went is here.",
     ]
     (folder / "abbrev_types.txt").unlink()  # an incomplete model counts as not installed
-    assert "punkt_tab for latin is not installed" in run(documents, "--language", "latin")[1]
+    assert (
+        "to use nltk's model instead, run python -m nltk.downloader punkt_tab"
+        in run(documents, "--language", "latin")[1]
+    )
 
 
 def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):

@@ -60,10 +60,14 @@ def test_greedy_overlap(lengths, cap, overlap, sentences):
 
 def test_greedy_targets():
     # After a group with a smaller cap, its only sentence would fit into the next, but is not repeated.
-    groups = group_sentences("greedy", [2, 2, 2], 10, target=lambda group: 10 if group else 3, overlap=1)
+    groups = group_sentences("greedy", [2, 2, 2], 10, group_cap=lambda group: 10 if group else 3, overlap=1)
     assert groups == [[(0, 0, 2)], [(1, 0, 2), (2, 0, 2)]]
     # A target of 3 closes the first group after one sentence of 4, and cuts nothing.
-    assert sizes(group_sentences("greedy", [4, 4, 4, 4], 10, target=lambda group: 3 if group == 0 else 10)) == [4, 8, 4]
+    assert sizes(group_sentences("greedy", [4, 4, 4, 4], 10, group_cap=lambda group: 3 if group == 0 else 10)) == [
+        4,
+        8,
+        4,
+    ]
 
 
 def test_other_policies():
@@ -90,7 +94,7 @@ ANY_LENGTHS = st.lists(st.integers(0, 40))
 def test_every_unit_is_in_one_group_in_order(lengths, cap, seed, policy):
     everything = [(sentence, unit) for sentence, length in enumerate(lengths) for unit in range(length)]
     for target in (None, lambda group: sample_integer(1, cap, seed, group)):
-        assert units(group_sentences(policy, lengths, cap, target=target)) == everything
+        assert units(group_sentences(policy, lengths, cap, group_cap=target)) == everything
 
 
 @given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 3))

@@ -402,13 +402,13 @@ def test_leftovers_of_a_killed_run_are_removed(open_corpus, calls):
 
 def test_runs_without_locks_may_both_build(open_corpus, tmp_path, monkeypatch):
     # The other run finishes while this one works, so the folder is there when this one renames its own.
-    build = token_dataset._build
+    build = token_dataset._build_cache
 
     def overtaken(folder, *arguments):
         build(folder, *arguments)
         build(folder, *arguments)
 
-    monkeypatch.setattr(token_dataset, "_build", overtaken)
+    monkeypatch.setattr(token_dataset, "_build_cache", overtaken)
     assert len(open_corpus(passage("p1"))) == 1
     assert list((tmp_path / "cache" / "tokens").glob("*-making-*")) == []
 

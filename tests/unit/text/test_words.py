@@ -38,7 +38,7 @@ def test_stop_words(tmp_path):
     assert LUCENE_STOPWORDS - {"will"} <= load_stop_words() | {"such"}
     assert extract_content_words("What is the best way to sort a list?") == ["best", "way", "sort", "list"]
     assert extract_question_words("What's the WING of a wing, and doesn't it bend?") == ["wing", "doesn", "bend"]
-    assert extract_question_words("the wing the", stopped=frozenset()) == ["the", "wing"]
+    assert extract_question_words("the wing the", stop_words=frozenset()) == ["the", "wing"]
     assert {"the", "s", "t", "re"} <= load_function_words()
     (tmp_path / "stop.txt").write_text("\ufeffThe\n\n# a comment\n of \nthe\n", encoding="utf-8")
     assert read_stopwords(str(tmp_path / "stop.txt")) == ["of", "the"]

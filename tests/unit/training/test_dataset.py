@@ -68,7 +68,7 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
 def test_answers_are_those_of_all_lines_of_a_query():
     lines = [*make_examples(COUNT), make_examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
     packed = PackedExamples(lines)
-    assert [packed.passage_ids[number] for number in packed.positives_by_query()["q3"]] == ["d3", "d9"]
+    assert [packed.passage_ids[number] for number in packed.group_positives_by_query()["q3"]] == ["d3", "d9"]
 
 
 def test_examples_of_one_query_sample_negatives_of_their_own():
