@@ -112,12 +112,12 @@ def merge_settings(
     given: Mapping[str, Any],
     *,
     preset_name: str = "preset",
-    others: Mapping[str, Any] | None = None,
+    other_options: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Return the settings object: options override the preset, which overrides the defaults.
 
     given: values of options; None means that the option was not given
-    others: values of the command's other options, which `no_effect` rules may refer to
+    other_options: values of the command's other options, which `no_effect` rules may refer to
     Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options for the same
     quantity, and an option without effect.
     """
@@ -145,20 +145,22 @@ def merge_settings(
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
     merged = settings(**values)
-    check_effects(merged, [name for name, value in chosen.items() if value is not False], others)
+    check_effects(merged, [name for name, value in chosen.items() if value is not False], other_options)
     return merged
 
 
-def check_effects(settings: Any, names: Iterable[str] | None = None, others: Mapping[str, Any] | None = None) -> None:
+def check_effects(
+    settings: Any, names: Iterable[str] | None = None, other_options: Mapping[str, Any] | None = None
+) -> None:
     """Raise UsageError for a field that has no effect.
 
     names: fields to check, by default all that differ from their default
-    others: values of the command's other options, which `no_effect` rules may refer to
+    other_options: values of the command's other options, which `no_effect` rules may refer to
     """
     declared = {item.name: item for item in fields(settings)}
     if names is None:
         names = list_changed_fields(settings)
-    known = {**(others or {}), **{name: getattr(settings, name) for name in declared}}
+    known = {**(other_options or {}), **{name: getattr(settings, name) for name in declared}}
     for name in names:
         for rule in declared[name].metadata.get("no_effect", ()):
             if all(key in known and known[key] in idle for key, idle in rule.when.items()):
@@ -279,7 +281,7 @@ def load_preset(name: str) -> Preset:
         except OSError as error:
             raise DrtkError(f"{name}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise DrtkError(f"{name}: not UTF-8") from error
+            raise DrtkError(f"{name}: not UTF-8; save the preset as UTF-8") from error
     elif name in list_preset_names():
         text = (resources.files("drtk") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
     else:

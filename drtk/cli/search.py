@@ -75,7 +75,7 @@ def search(
 
     folders, source = split_paths(paths)
     for folder in folders:
-        check_effects(settings, others={"index_type": read_manifest(folder).get("type")})
+        check_effects(settings, other_options={"index_type": read_manifest(folder).get("type")})
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):

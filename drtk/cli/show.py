@@ -131,7 +131,7 @@ def describe(path: str, *, count: int) -> str:
 def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
     yield _format_entry("kind", manifest.get("kind"))
     for name, description in about:
-        yield from _wrap(name, description)
+        yield from _wrap_text(name, description)
     for name, value in manifest.items():
         if name not in _SHOWN_SEPARATELY:
             yield from _iter_value_lines(name, [*value] if name == "files" else value)
@@ -147,7 +147,7 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     if isinstance(recipe, dict):
         lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
         for number, line in enumerate(lines):
-            yield from _wrap("" if number else "recipe", line)
+            yield from _wrap_text("" if number else "recipe", line)
     yield from _iter_value_lines("settings", settings)
     yield from _iter_value_lines("versions", manifest.get("versions", {}))
 
@@ -162,9 +162,9 @@ def _iter_value_lines(name: str, value: Any) -> Iterator[str]:
         return
     if isinstance(value, dict):
         items = (f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
-        yield from _wrap(name, "  ".join(items))
+        yield from _wrap_text(name, "  ".join(items))
     elif isinstance(value, list):
-        yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
+        yield from _wrap_text(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
         yield _format_entry(name, _format_setting(value) if isinstance(value, bool) else value)
 
@@ -187,7 +187,7 @@ def _format_setting(value: Any) -> str:
     return _format_value(value)
 
 
-def _wrap(name: str, text: str) -> Iterator[str]:
+def _wrap_text(name: str, text: str) -> Iterator[str]:
     """Yield the lines of a name and its text, wrapped to the width of the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     yield from textwrap.wrap(
@@ -213,13 +213,13 @@ def _iter_records(path: str) -> Iterator[str]:
         try:
             row = parse_row(line)
         except ValueError:  # TSV, a run, or damaged
-            yield _clip(line.decode(errors="replace"), limit)
+            yield _truncate(line.decode(errors="replace"), limit)
             continue
-        fields = (_clip(f"{field:<11} {_format_value(value)}", limit) for field, value in row.items())
+        fields = (_truncate(f"{field:<11} {_format_value(value)}", limit) for field, value in row.items())
         yield "\n".join(fields) + "\n"
 
 
-def _clip(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """Return a text on one line, cut to `limit` characters."""
     text = text.replace("\n", " ")
     return text if len(text) <= limit else text[: limit - 2] + " …"

@@ -39,7 +39,9 @@ _PURPOSES = {
 @with_settings(WeightTrainingConfig, name="training")
 @filter_command("corpus", passages=True, bare=True, sharded=True, model_parameter="train")
 def termweight(
-    method: Annotated[str, make_option("--method METHOD", f"{', '.join(TERM_WEIGHTS)}.", panel=METHOD)],
+    method: Annotated[
+        str, make_option("--method METHOD", f"Weighting method: {', '.join(TERM_WEIGHTS)}.", panel=METHOD)
+    ],
     source: Annotated[str, make_argument("INPUT", "Passages to weight; - is stdin.")] = "-",
     output: Output = "-",
     model: Annotated[

@@ -57,7 +57,7 @@ def _read_questions(
     from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
-    def read(file: str, run: str | None) -> QuestionPairs:
+    def read_pairs(file: str, run: str | None) -> QuestionPairs:
         return build_question_pairs(
             file,
             run=run,
@@ -67,11 +67,11 @@ def _read_questions(
             tracker=job.tracker,
         )
 
-    pairs, dev = read(source, given["run"]), given["dev"]
+    pairs, dev = read_pairs(source, given["run"]), given["dev"]
     job.counts |= {"questions": len(pairs.all_questions), **pairs.dropped, "pairs": len(pairs)}
     if dev is None:
         return pairs, None
-    dev_pairs = read(dev, given["dev_run"])
+    dev_pairs = read_pairs(dev, given["dev_run"])
     trained = {digest_question(query.text) for query in pairs.questions}
     digests = [digest_question(query.text) for query in dev_pairs.questions]
     warn_of_overlap(digests, trained, "questions", file=dev, source=source)

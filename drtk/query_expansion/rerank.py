@@ -135,7 +135,7 @@ class QuerySelector(BatchFunction):
         self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
     ) -> None:
         self._settings = settings
-        self.ahead = index is None  # an index must be searched by the thread that opened it
+        self.prepare_ahead = index is None  # an index must be searched by the thread that opened it
         self._searcher: PassageSearcher | None = None
         if index is not None:
             from drtk.retrieval.search import PassageSearcher

@@ -277,7 +277,7 @@ class FolderJob:
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
     def _compute_seconds(self, manifest: Manifest) -> float:
-        """Return the duration of an interrupted run. Its last session ended when its newest file was written."""
+        """Return the duration of an interrupted run, whose last session is assumed to end with the newest file."""
         stretch = manifest.get("stretch")
         if stretch is None:
             return 0.0

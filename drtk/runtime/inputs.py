@@ -70,7 +70,7 @@ class InputTracker:
                 f"{get_source_name(source).strip('<>')} is copied to a temporary file, because it is read more than once"
             )
             is_peeked = source in self._peeked
-            stream, raw = self._take(source)
+            stream, raw = self._take_stream(source)
             copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - deleted with the tracker
             with convert_read_errors(lambda source=source: get_source_name(source)):  # type: ignore[misc]
                 shutil.copyfileobj(stream if is_peeked else raw, copy)
@@ -80,7 +80,7 @@ class InputTracker:
 
     def iter_lines(self, source: str) -> Iterator[tuple[int, bytes]]:
         """Yield (line number, line without line end). Add the source to `inputs`, and its digest after the last line."""
-        stream, raw = self._take(source)
+        stream, raw = self._take_stream(source)
         entry = self._add_entry(source)
         yield from read_lines(stream, get_source_name(source))
         _add_digest(entry, raw)
@@ -90,7 +90,7 @@ class InputTracker:
 
         Raises RecordError if compressed data ends early or is damaged.
         """
-        stream, raw = self._take(source)
+        stream, raw = self._take_stream(source)
         entry = self._add_entry(source)
         line = 1
         with convert_read_errors(lambda: f"{get_source_name(source)}:{line}"):
@@ -113,7 +113,7 @@ class InputTracker:
             return None
         return min(reader.size / size, 1.0)
 
-    def _take(self, source: str) -> tuple[BinaryIO, DigestingReader]:
+    def _take_stream(self, source: str) -> tuple[BinaryIO, DigestingReader]:
         stream, raw = self._peeked.pop(source) if source in self._peeked else self._open(source)
         self._readers[source] = raw
         return stream, raw

@@ -43,12 +43,12 @@ def name_options(text: str) -> str:
     its output.
     """
 
-    def name_option(match: re.Match[str]) -> str:
+    def format_option(match: re.Match[str]) -> str:
         flag = OPTION_NAMES.get(match[1]) or "--" + match[1].rstrip("_").replace("_", "-")
         separator = "=" if flag.startswith("--set ") else " "
         return flag if match[2] is None else f"{flag}{separator}{match[2]}"
 
-    return _FIELD_PATTERN.sub(name_option, text)
+    return _FIELD_PATTERN.sub(format_option, text)
 
 
 class _StderrHandler(logging.Handler):
@@ -99,6 +99,7 @@ class Progress:
     """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
     get_share: function that returns the share of the input that was read, from which an unknown total is estimated
+    what: name of the work, for the bar and the log lines
     initial: number of units that earlier sessions finished, excluded from the rate
     first: seconds until the first log line
     note: text after the count; may be changed at any time

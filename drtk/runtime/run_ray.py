@@ -21,7 +21,7 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
-class _Worker:
+class _RayWorker:
     """A Ray actor that runs a batch function. Records and results are pickled, because Ray Data would convert them to columns.
 
     build: a pickled function that returns the batch function
@@ -78,7 +78,7 @@ def run_on_ray(
         results = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
-                _Worker,
+                _RayWorker,
                 fn_constructor_args=[ray.cloudpickle.dumps(build), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",

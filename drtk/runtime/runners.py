@@ -52,11 +52,11 @@ class BatchFunction:
 
     The arguments are records, not a stream or a job, so that the function can run on another machine.
     report: progress callback, called with the number of newly finished records
-    ahead: whether a thread calls `prepare` for the next batch while this batch is processed
+    prepare_ahead: whether a thread calls `prepare` for the next batch while this batch is processed
     """
 
     report: Report | None = None
-    ahead: bool = True
+    prepare_ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
         """Return the argument of `__call__` for a batch, for example its tokens."""
@@ -119,7 +119,7 @@ def run_local(
     def iter_results() -> Generator[Any, None, None]:
         prepared_batches = map(function.prepare, batches)
         try:
-            if not function.ahead:
+            if not function.prepare_ahead:
                 yield from map(function, prepared_batches)
                 return
             with closing(read_ahead(prepared_batches)) as ready:

@@ -159,7 +159,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     try:
         if source == STANDARD:
             if sys.stdin is None:
-                raise DrtkError("<stdin>: is closed; give a file")
+                raise DrtkError("standard input is closed; give a file")
             raw: BinaryIO = sys.stdin.buffer
         else:
             if Path(source).is_dir():

@@ -259,7 +259,7 @@ class ChunkFunction(BatchFunction):
 
     def __init__(self, count: int, *arguments: Any) -> None:
         self._workers = Workers(create_chunk_task, *arguments, count=count)
-        self.ahead = count > 1  # with one process there is nothing to overlap
+        self.prepare_ahead = count > 1  # with one process there is nothing to overlap
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
         """Start to chunk documents in batches; return an iterator over the results of the batches."""

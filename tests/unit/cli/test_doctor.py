@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from drtk.cli import doctor as diagnosis
-from drtk.cli.doctor import Check, is_healthy
+from drtk.cli.doctor import CheckResult, is_healthy
 from tests.bm25_data import skip_without_lucene
 
 
@@ -61,10 +61,10 @@ def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
         ("lucene jar", "ok"),
         ("pyjnius", "ok"),
     ]
-    assert started == Check("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
+    assert started == CheckResult("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx1k")  # Java is there, and yet of no use
     *_, started = diagnosis._check_lucene()
-    assert started == Check(
+    assert started == CheckResult(
         "java start",
         "absent",
         "Lucene cannot be used, because Java does not start: Error occurred during initialization of VM: Too small maximum heap",

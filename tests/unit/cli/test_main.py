@@ -129,7 +129,7 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
     assert actual.returncode == status
     assert (actual.stdout != "") == (status == 0)
     if status and "2" not in closed:
-        assert f"drtk: {'<stdin>' if '<' in closed else 'standard output'}: is closed; " in actual.stderr
+        assert f"drtk: standard {'input' if '<' in closed else 'output'} is closed; " in actual.stderr
 
 
 def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
 
 def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DrtkError, match="<stdin>: is closed"):
+    with pytest.raises(DrtkError, match="standard input is closed"):
         next(InputTracker().iter_lines("-"))
 
 
