@@ -58,9 +58,10 @@ def describe_parsing_error(error: Exception) -> str | None:
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
     if is_unknown:  # the parser's own suggestions are by spelling alone
         explained = explain_unknown_option(option, context, context.command_path.partition(" ")[2])
-        return explained or f"no such option {option}"
+        arguments = "" if context.parent is None else _format_arguments(context)
+        return explained or f"no such option {option}" + f"; expected {arguments}" * bool(arguments)
     if "unexpected extra argument" in message and context is not None:
-        expected = " ".join(context.command.collect_usage_pieces(context)[1:])
+        expected = _format_arguments(context)
         message = (
             f"unexpected argument '{message.rpartition('(')[2].rstrip(')')}'; expected {expected or 'no argument'}"
         )
@@ -69,6 +70,10 @@ def describe_parsing_error(error: Exception) -> str | None:
         message = f"{what}: {value}"
     message += _format_hint(error, message)
     return message[:1].lower() + message[1:]
+
+
+def _format_arguments(context: Any) -> str:
+    return " ".join(context.command.collect_usage_pieces(context)[1:])
 
 
 def _format_hint(error: Exception, problem: str) -> str:

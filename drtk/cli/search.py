@@ -27,7 +27,9 @@ TERMINAL_DEPTH = 5  # passages printed for a typed query
 def search(
     paths: Annotated[
         list[str],
-        make_argument("PATH", "One or more index folders, then a file of queries or a folder of query vectors."),
+        make_argument(
+            "INDEX… [QUERIES]", "One or more index folders, then a file of queries or a folder of query vectors."
+        ),
     ],
     output: Output = "-",
     question: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
@@ -187,7 +188,8 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
-    return _read_records_or_examples(source, tracker, parse_passage_lines, parse_passage, _iter_example_passages)
+    parse_lines = partial(parse_passage_lines, name=get_source_name(source))
+    return _read_records_or_examples(source, tracker, parse_lines, parse_passage, _iter_example_passages)
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from drtk.data.rows import Row, make_id
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, make_id
+from drtk.runtime.progress import warn
 
 Line = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
@@ -17,14 +18,24 @@ QRELS_HEADER = ["query-id", "corpus-id", "score"]
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
-def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield the rows of a corpus in the format of its first line: DPR, MS MARCO passages or documents."""
+def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedRow]:
+    """Yield the rows of a corpus in the format of its first line: a header, DPR, MS MARCO passages or documents.
+
+    name: name of the file, for a warning
+    """
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
         return _parse_quoted(lines)
     if [column.strip() for column in columns] == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
+    if (parse_columns := _read_header(columns, PASSAGE_IDS, ("text", "title"))) is not None:
+        return _parse_lines(lines, parse_columns, "")
+    if len(columns) == 3 and len(columns[2]) > len(columns[1]):
+        warn(
+            f"{name}: read as id, text, title, but the third column is longer than the second; "
+            "name the columns in the first line, such as id<TAB>title<TAB>text"
+        )
     shapes: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
     return _parse_lines(
         chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
@@ -35,10 +46,20 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
+    if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
+        return _parse_lines(lines, parse_columns, "")
     is_qa = len(columns) == 2 and _unquote(columns[1].strip()).startswith("[")
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
+
+
+def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
+    """Return the parser of the lines below a header with the field names `text` and one of `ids`; None for other lines."""
+    names = [column.strip() for column in columns]
+    if "text" not in names or sum(name in ids for name in names) != 1 or not {*names} <= {*ids, *others}:
+        return None
+    return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
 
 
 def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:

@@ -275,13 +275,15 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
             references.check_passages([*example.positives, *example.negatives], line, findings)
         if references.qrels is not None:
             grades = references.qrels.get(example.query_id, {})
-            if not grades:
+            is_judged = bool(grades)
+            if not is_judged:
                 findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgments")
+            grades = {id: grades.get(id, grades.get(parse_document_id(id), 0)) for id in positives | negatives}
             for id in dict.fromkeys(example.negatives):
-                if grades.get(id, 0) > 0:
+                if grades[id] > 0:
                     findings.add("judged-relevant", line, f"negative '{id}' is judged relevant")
-            for id in dict.fromkeys(example.positives) if grades else ():
-                if grades.get(id, 0) <= 0:
+            for id in dict.fromkeys(example.positives) if is_judged else ():
+                if grades[id] <= 0:
                     findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
     add_repeated(
         queries, "repeated-query", findings, lambda key, line: f"query '{key}' has another example in line {line}"

@@ -221,7 +221,7 @@ def compare_runs(
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("compare requires two systems; runs of the same name count as one system")
+        raise UsageError("two systems are required; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:

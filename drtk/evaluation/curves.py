@@ -65,7 +65,7 @@ def describe_loss(loss: Curve) -> str:
     """Return a sentence on how the training loss changed."""
     steps = f"{loss.steps[-1]:,} steps"
     if len(loss.values) < MIN_TREND_VALUES:
-        return f"The training log has {len(loss.values)} losses in {steps}, too few for a trend."
+        return f"The training log has too few losses for a trend ({len(loss.values)} in {steps})."
     verb = "fell" if loss.last < loss.first else "did not fall:"
     return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."
 

@@ -235,6 +235,8 @@ class FilterJob:
         """
         self.log_summary = self.output != STANDARD
         self.counts["in"] = num_inputs
+        if self.output.endswith((".csv", ".html", ".jsonl", ".md", ".tex")) and self.settings.get("format") == "table":
+            warn(f"{self.output}: is written as a text table; set `format` for another format")
         self.run(lines, lambda batch: (f"{line}\n".encode() for line in batch), unit="lines")
 
     def run_batches(

@@ -160,7 +160,8 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
         ("eval a.run --qrels", "eval", "option '--qrels' requires an argument; see"),
         ("chunk a b", "chunk", "unexpected argument 'b'; expected [INPUT]; see"),
-        ("search", "search", "missing argument 'PATH'; see"),
+        ("search", "search", "missing argument 'INDEX… [QUERIES]'; see"),
+        ("search bm25 --queries q.jsonl", "search", "no such option --queries; expected INDEX… [QUERIES]; see"),
         (
             "chunk --skip-bad -1",
             "chunk",

@@ -41,6 +41,8 @@ def queries(folder: Path, content: bytes) -> list[Query]:
         ("DPR without header", b'7\t"Lift ""grows""."\tWing\n', Passage("7", 'Lift "grows".', "Wing")),
         ("DPR over two lines", b'id\ttext\ttitle\n7\t"Lift\ngrows."\tWing\n', Passage("7", "Lift\ngrows.", "Wing")),
         ("a quote inside", b'id\ttext\ttitle\n7\t5" pipe\tWing\n', Passage("7", '5" pipe', "Wing")),
+        ("TSV with a header", b'_id\ttitle\ttext\n7\tWing\t"Lift" grows.\n', Passage("7", '"Lift" grows.', "Wing")),
+        ("two columns with a header", b"docid\ttext\n7\tLift grows.\n", Passage("7", "Lift grows.")),
         ("JSON array", b'[\n {"_id":"7",\n  "text":"Lift grows."}\n]\n', Passage("7", "Lift grows.")),
         ("BOM", b'\xef\xbb\xbf{"_id":"7","text":"Lift grows."}\n', Passage("7", "Lift grows.")),
         ("CRLF", b'{"_id":"7","text":"Lift grows."}\r\n', Passage("7", "Lift grows.")),
@@ -64,10 +66,16 @@ def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: b
         ("question for text", b'{"id":"1","question":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
         ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
         ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
+        ("TSV with a header", b"text\tqid\nwho?\t1\n", Query("1", "who?")),
     ],
 )
 def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
     assert queries(tmp_path, content) == [expected]
+
+
+def test_a_third_column_longer_than_the_text_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert passages(tmp_path, b"7\tWing\tLift grows.\n") == [Passage("7", "Wing", "Lift grows.")]
+    assert "corpus: read as id, text, title, but the third column is longer than the second; name the" in caplog.text
 
 
 def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) -> None:

@@ -88,6 +88,9 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
     assert lines == [("q1", [1]), ("q2", [2]), ("q1", [3])]
     with pytest.raises(RecordError, match=r"a\.run:3: the lines of query 'q1' are not consecutive"):
         list(iter_rankings(str(run)))
+    write_text(run, "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d1 2 2 t\n")
+    with pytest.raises(RecordError, match=r"a\.run:3: document 'd1' is listed a second time for query 'q1'"):
+        load_run(str(run))
 
 
 def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:

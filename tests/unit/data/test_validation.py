@@ -168,6 +168,8 @@ def test_examples_are_compared_with_the_judgments(tmp_path: Path) -> None:
     ]
     actual = findings(file(tmp_path, rows), "examples", qrels=qrels)
     assert find_lines(actual) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
+    chunks = [{"query_id": "1", "positives": ["a#2"], "negatives": ["b#0", "c#1", "d#0"]}]  # judged by document
+    assert find_lines(findings(file(tmp_path, chunks), "examples", qrels=qrels)) == {"judged-relevant": [1]}
 
 
 def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> None:

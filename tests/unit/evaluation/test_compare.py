@@ -151,8 +151,11 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
     assert contrast["difference"] == pytest.approx(-0.28)
     app(["compare", *as_zero, "--qrels", "qrels", "-o", "table"], standalone_mode=False)
     messages = capfd.readouterr().err
+    assert "text table" not in messages
     assert "b: 2 of 5 queries with judgments are not in the run, counted as 0" in messages
     assert re.search(r"compare: 2 in, \d+ out, [\d.]+ s", messages)
+    app(["compare", *as_zero, "--qrels", "qrels", "-o", "page.html"], standalone_mode=False)
+    assert "page.html: is written as a text table; set --format for another format" in capfd.readouterr().err
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
     (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--intersect")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.05)
@@ -245,7 +248,7 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) 
     write_texts(runs, "", "text of {}", "")
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
-        (["x=a.run", "x=b.run", *qrels], "requires two systems"),
+        (["x=a.run", "x=b.run", *qrels], "two systems are required"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),

@@ -84,7 +84,7 @@ def test_loss_trend_is_read_from_a_log(tmp_path: Path) -> None:
     steps = list(range(1, 11))
     assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
     assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))
-    assert "has 3 losses in 12 steps, too few" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
+    assert "has too few losses for a trend (3 in 12 steps)" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
 
 
 def test_example_queries_show_both_sides() -> None:

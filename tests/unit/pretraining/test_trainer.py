@@ -56,6 +56,11 @@ def test_cached_gradients_with_dropout_equal_those_of_one_graph(files: Pretraini
     graph_loss, graph = compute_in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=3e-5)
     assert compute_difference(actual, graph) < 3e-5
+    seeds = set()
+    for part in range(3):
+        trainer._seed(part)
+        seeds.add(torch.initial_seed())
+    assert len(seeds) == 3  # each part has dropout of its own
     trainer.state.global_step = 1  # and other dropout in another step
     assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], actual) > 1e-3
 

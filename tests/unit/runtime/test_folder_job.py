@@ -12,6 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import folder_job
+from drtk.runtime.atomic import lock
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_current, read_manifest
@@ -97,8 +98,9 @@ def test_resuming_with_other_settings_or_files_is_rejected_and_force_starts_over
     (tmp_path / "qrels.tsv").write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(tmp_path / "qrels.tsv")}
     leave_unfinished(out, settings=settings)
-    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        check(out, resume=True, settings=settings | {"depth": 4})
+    for name in ("depth", "width"):  # the interrupted run had no width
+        with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
+            check(out, resume=True, settings=settings | {name: 4})
     (tmp_path / "qrels.tsv").write_bytes(b"22")
     with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
         check(out, resume=True, settings=settings)
@@ -217,6 +219,10 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
     with pytest.raises(DrtkError, match="was not made by drtk"):
         check(out, force=True)
     (out / "thesis.tex").unlink()
+    handle = os.open(job.path, os.O_RDONLY)
+    assert lock(handle)
+    assert not FolderJob("index", "index", str(out)).recover()  # another run is writing the folder
+    os.close(handle)
     assert FolderJob("index", "index", str(out)).recover()
     assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def test_unused_gpus_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture,
 def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     made = make_arguments(tmp_path)
     assert (made.warmup_steps, made.save_steps, made.max_steps) == (5, 30, 50)  # .1 * 50; 25 -> 30
-    assert make_arguments(tmp_path, warmup=7.0).warmup_steps == 7
+    for steps in (7, 1):
+        assert make_arguments(tmp_path, warmup=float(steps)).warmup_steps == steps
     assert not caplog.text
     make_arguments(tmp_path, warmup=200.0)
     warning = "the warm-up of 200 steps is not shorter than the training of 50, which ends at learning rate 2.5e-05"
@@ -71,6 +73,7 @@ def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, capl
 def test_schedules(monkeypatch: pytest.MonkeyPatch):
     config = RetrieverConfig(batch_size=16, epochs=2.5)
     assert plan_schedule(70, config) == Schedule(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
+    assert plan_schedule(1600, replace(config, epochs=0.29)).steps == 29  # 0.29 * 100 is less in floating point
     assert plan_schedule(70, TrainingConfig(batch_size=16, max_steps=7)).steps == 7
     uneven = RerankerConfig(batch_size=4, micro_batch_size=3)
     for count, other, message in (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from drtk.models.biencoder import load_towers
+from drtk.records import Example
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
 from tests.retriever_setup import MemoryCorpus, make_examples
@@ -68,3 +69,10 @@ def test_answers_are_those_of_all_lines_of_a_query():
     lines = [*make_examples(COUNT), make_examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
     packed = PackedExamples(lines)
     assert [packed.passage_ids[number] for number in packed.group_positives_by_query()["q3"]] == ["d3", "d9"]
+
+
+def test_examples_of_one_query_sample_negatives_of_their_own():
+    lines = [Example("q3", ("d3",), ("d1", "d2", "d4"))] * 2
+    options: dict[str, Any] = {"queries": {"q3": "which"}, "corpus": MemoryCorpus(COUNT), "batch": 2, "steps": 1}
+    found = SampledExamples(PackedExamples(lines), **options, negatives=3, seed=5, negative_sampling="shuffle")
+    assert [found.load(0, epoch).indices for epoch in range(9)] != [found.load(1, epoch).indices for epoch in range(9)]
