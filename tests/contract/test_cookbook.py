@@ -168,7 +168,7 @@ def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[l
     ("words", "message"),
     [
         (["corpus.jsonl", "queries.jsonl"], "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments"),
-        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file"),
+        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file or directory"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
     ],
 )

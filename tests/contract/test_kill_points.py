@@ -46,7 +46,7 @@ KILLED = {
     "encode": Killed("encode in --model {model} --set shard_size=30 -o out", "--set shard_size=40"),
     "rerank": Killed(
         "rerank {first.run} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16 "
-        "--depth 2 --vectors vectors -o out",
+        "--depth 2 --save-vectors vectors -o out",
         "--depth 1",
     ),
     "train": Killed(

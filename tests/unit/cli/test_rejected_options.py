@@ -172,7 +172,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             results.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         results.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         results.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu or cuda"))
+        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda or mps"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             results.append((name, call.replace("examples.jsonl", "bm25.run"), message))

@@ -85,7 +85,7 @@ def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
     assert counts["in"] == counts["out"] == 288
     assert counts["searched"] == len(texts) < 288
     assert counts["find an answer"] == 144
-    assert f"rerank-queries label: {len(texts):,} queries searched, " in capfd.readouterr().err
+    assert f"rerank-queries label: searched {len(texts):,} queries and " in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")
