@@ -72,6 +72,8 @@ class ExactIndex:
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
         self._settings = settings
         self._device = choose_device(settings.device)
+        if settings.device == "auto" and self._device.type == "mps":  # hits are selected by 64-bit integers
+            self._device = torch.device("cpu")
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._on_gpu: Tensor | None = None

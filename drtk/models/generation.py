@@ -102,7 +102,8 @@ def generate_tokens(
         uniforms = sample_uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
         if settings.decode == "greedy+sample":
             uniforms[:, 0] = 0.0  # selects the most likely token
-        uniform = torch.from_numpy(uniforms.reshape(len(keys) * count, -1)).to(ids.device)
+        dtype = torch.float32 if ids.device.type == "mps" else torch.float64  # Apple GPUs have no float64
+        uniform = torch.from_numpy(uniforms.reshape(len(keys) * count, -1)).to(ids.device, dtype)
     tokens, lengths = _decode(model, DecodingState(model, ids, mask), count, uniform, settings)
     texts = [row[: int(length)].tolist() for row, length in zip(tokens, lengths, strict=True)]
     return [texts[start : start + count] for start in range(0, len(texts), count)]
