@@ -42,24 +42,26 @@ class FuseSettings:
     """Settings of `drtk fuse`."""
 
     method: str = option(
-        "rrf", "Fusion: rrf, weighted (normalized scores), linear (raw scores), zscore or round-robin.", metavar="NAME"
+        "rrf",
+        "Fusion: rrf, weighted (normalized scores), linear (raw scores), zscore, max or round-robin.",
+        metavar="NAME",
     )
     weights: str = option(
         "",
         "Weights of the runs in their order, such as 1,1.1. [default: 1 for each run]",
-        no_effect=_exclude_methods("round-robin"),
+        no_effect=_exclude_methods("max", "round-robin"),
         metavar="X,X…",
     )
     rrf_k: int = option(
         60,
         "Constant k that is added to each rank (rrf).",
         at_least=0,
-        no_effect=_exclude_methods("weighted", "linear", "zscore", "round-robin"),
+        no_effect=_exclude_methods("weighted", "linear", "zscore", "max", "round-robin"),
     )
     norm: Literal["none", "minmax", "zscore"] = option(
         "minmax",
         "Normalization of each run's scores per query (weighted).",
-        no_effect=_exclude_methods("rrf", "linear", "zscore", "round-robin"),
+        no_effect=_exclude_methods("rrf", "linear", "zscore", "max", "round-robin"),
     )
     depth: int | None = option(
         None, "Number of top documents per query to use from each run. [default: all]", at_least=1

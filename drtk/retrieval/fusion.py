@@ -32,6 +32,7 @@ FUSIONS = Registry(
         ),
         "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of raw scores (DPR: weights 1, 1.1)"),
         "zscore": ("drtk.retrieval.fusion:sum_zscores", "weighted sum of z-scores"),
+        "max": ("drtk.retrieval.fusion:take_highest_score", "highest raw score; merges the runs of index shards"),
         "round-robin": ("drtk.retrieval.fusion:interleave", "documents of each run in turn (GAR)"),
     },
 )
@@ -79,6 +80,18 @@ def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, set
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the weighted sum of z-scores, used for ensembles of rerankers (docs/methods/hlatr.md)."""
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
+
+
+def take_highest_score(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+    """Fuse by the highest raw score of a document (CombMAX). Weights have no effect.
+
+    Runs of disjoint shards of an index become the run of the whole index.
+    """
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for id, score in ranking:
+            scores[id] = max(score, scores.get(id, score))
+    return list(scores.items())
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:

@@ -48,6 +48,13 @@ def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[s
     assert [score for _, score in actual] == pytest.approx([97.8, 97.0, 94.7, 93.7])
 
 
+def test_runs_of_index_shards_become_the_run_of_the_whole_index() -> None:
+    whole = [("p5", 9.0), ("p2", 7.0), ("p4", 3.0), ("p1", 2.0), ("p3", -1.0)]
+    shards = [[hit for hit in whole if hit[0] in ids] for ids in (("p1", "p2"), ("p3", "p4", "p5"))]
+    assert run_fusion(shards, method="max") == whole
+    assert run_fusion([[("p1", 1.0)], [("p1", 2.0)], [("p1", -3.0)]], method="max") == [("p1", 2.0)]
+
+
 def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
     actual = dict(run_fusion([BM25, DENSE], method="weighted", norm="minmax"))
