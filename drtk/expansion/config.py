@@ -38,14 +38,18 @@ class KeepQueriesSettings(ScorerSettings):
             )
 
 
-def _only_for(*methods: str) -> tuple[NoEffect, ...]:
+def _require_methods(*methods: str) -> tuple[NoEffect, ...]:
     others = tuple(name for name in TERM_WEIGHTS if name not in methods)
     return (NoEffect(f"requires --method {' or '.join(methods)}", {"method": others}),)
 
 
-_ONLY_COUNTING = _only_for("bprop", "tfidf", "inv-freq", "idf", "bm25")
-_ONLY_MODEL = _only_for("bprop", "deepct", "deepimpact")
-_ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = _only_for("bprop"), _only_for("bm25"), _only_for("deepimpact")
+_ONLY_COUNTING = _require_methods("bprop", "tfidf", "inv-freq", "idf", "bm25")
+_ONLY_MODEL = _require_methods("bprop", "deepct", "deepimpact")
+_ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = (
+    _require_methods("bprop"),
+    _require_methods("bm25"),
+    _require_methods("deepimpact"),
+)
 _ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect with `emit=attention`", {"emit": ("attention",)}))
 _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("score", "attention")}))
 

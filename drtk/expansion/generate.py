@@ -46,9 +46,9 @@ class PassageExpander(BatchFunction):
         """Return the passages and the tokens of their model inputs."""
         return records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
 
-    def __call__(self, prepared: tuple[list[Passage], TokenizedTexts]) -> BatchResult:
+    def __call__(self, batch: tuple[list[Passage], TokenizedTexts]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
-        passages, tokens = prepared
+        passages, tokens = batch
         generated = self._generator.generate(tokens, [passage.id for passage in passages])
         texts = [
             [

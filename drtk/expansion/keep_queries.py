@@ -98,9 +98,9 @@ class QueryFilter(BatchFunction):
         queries = [get_queries(passage) for passage in records]
         return records, None if self._scorer is None else self._scorer.prepare(records, queries)
 
-    def __call__(self, prepared: tuple[list[Passage], Pairs | None]) -> BatchResult:
+    def __call__(self, batch: tuple[list[Passage], Pairs | None]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
-        passages, pairs = prepared
+        passages, pairs = batch
         if self._scorer is None or pairs is None:
             scores = [score for passage in passages for score in passage.extra[SCORES]]
         else:

@@ -16,7 +16,7 @@ from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.vectors import scale_to_unit_length
 from drtk.mining.candidates import CE, CandidatePool
-from drtk.mining.filters import LOOKED_UP, ContentFilter
+from drtk.mining.filters import ANSWER_CHECKS, ContentFilter
 from drtk.records import Passage
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.manifest import read_manifest
@@ -58,7 +58,7 @@ class AnswerFilter(ContentFilter):
 
     def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool_ids in ids for id in pool_ids)
-        counts = self._counts.setdefault(LOOKED_UP, {PASSAGES: 0, WITHOUT_TEXT: 0})
+        counts = self._counts.setdefault(ANSWER_CHECKS, {PASSAGES: 0, WITHOUT_TEXT: 0})
         for pool, pool_ids in zip(pools, ids, strict=True):
             query = pool.query.query
             contains_answer = self._match((query.answers if query else None) or ())
@@ -91,7 +91,7 @@ def compute_overlap(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 class OverlapFilter(ContentFilter):
-    """Filter that measures the largest Jaccard similarity of a passage and a positive, in three-word shingles."""
+    """Filter by the largest Jaccard similarity of a passage with a positive, in three-word shingles."""
 
     name = "overlap"
 
@@ -152,7 +152,7 @@ class VectorsById:
 
 
 class CosineFilter(ContentFilter):
-    """Filter that measures the largest cosine similarity of a passage and a positive."""
+    """Filter by the largest cosine similarity of a passage with a positive."""
 
     name = "cosine"
 

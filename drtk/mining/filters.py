@@ -16,7 +16,7 @@ from drtk.mining.config import MineSettings
 
 ScoreFilter = Callable[[CandidatePool], None]
 UNRETRIEVED = "unretrieved"  # filter name of rejections by margin or max_share when the source retrieved no positive
-LOOKED_UP = "looked into for answers"  # key of the counts of passages searched for answers
+ANSWER_CHECKS = "checked for answers"  # key of the counts of passages
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 

@@ -20,7 +20,7 @@ from drtk.mining import MINING
 from drtk.mining.audit import Audit, check_output_path
 from drtk.mining.candidates import CE, Candidate, CandidatePool, Hits, MiningQuery, Rejection
 from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, MineSettings, MiningInputs
-from drtk.mining.filters import LOOKED_UP, ContentFilter, ScoreFilter, build_score_filters
+from drtk.mining.filters import ANSWER_CHECKS, ContentFilter, ScoreFilter, build_score_filters
 from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, QueryStream, Sources, parse_sources, read_judgments
 from drtk.records import Example
@@ -309,7 +309,7 @@ def mine_negatives(
             rows.commit()
 
     def find_problem(num_examples: int) -> str | None:
-        textless = describe_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+        textless = describe_missing_texts(job.counts.get(ANSWER_CHECKS, {}), str(inputs.corpus))
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
@@ -318,7 +318,7 @@ def mine_negatives(
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_batches(iter(miner.queries), mine, unit="queries")
-    warn_if_texts_missing(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+    warn_if_texts_missing(job.counts.get(ANSWER_CHECKS, {}), str(inputs.corpus))
     for problem in miner.find_unjudged_sources():
         warn(problem)
     passages = job.counts.get("passages", {})

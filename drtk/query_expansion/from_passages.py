@@ -53,17 +53,17 @@ class PassageBasedExpander(BatchFunction):
         self._kinds = PASSAGE_KINDS if kind is None else (kind,)
         self._settings = settings
 
-    def __call__(self, prepared: list[QuestionPassages]) -> BatchResult:
+    def __call__(self, batch: list[QuestionPassages]) -> BatchResult:
         """Return the candidates as JSON lines, and counts; passages without text are counted unless only titles are used."""
         candidates = CandidateWriter()
-        for question in prepared:
+        for question in batch:
             for kind in self._kinds:
                 texts = make_candidates(question, kind, self._settings)
                 candidates.add(question.query_id, question.question, kind, texts)
         result = candidates.build_result()
         if self._kinds == ("title",):
             return result
-        text_counts = count_texts(passage for question in prepared for passage in question.passages)
+        text_counts = count_texts(passage for question in batch for passage in question.passages)
         return BatchResult(result.lines, result.counts | text_counts)
 
 

@@ -150,9 +150,9 @@ class QueryExpander(BatchFunction):
             inputs.append((fold, indices, generator.tokenize(texts)))
         return records, inputs
 
-    def __call__(self, prepared: QuestionBatch) -> BatchResult:
+    def __call__(self, batch: QuestionBatch) -> BatchResult:
         """Return the candidates of the questions, in order, as JSON lines."""
-        questions, inputs = prepared
+        questions, inputs = batch
         expansions: list[list[str]] = [[] for _ in questions]
         for fold, indices, tokens in inputs:
             generated = self._generators[fold].generate(tokens, [questions[index].id for index in indices])

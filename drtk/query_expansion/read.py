@@ -188,9 +188,9 @@ class AnswerReader(BatchFunction):
         groups = [np.arange(end - len(question.inputs), end) for question, end in zip(records, ends, strict=True)]
         return records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups
 
-    def __call__(self, prepared: ReaderBatch) -> BatchResult:
+    def __call__(self, batch: ReaderBatch) -> BatchResult:
         """Return the answers, in order, as JSON lines. Raises DrtkError if out of memory, or for a non-finite score."""
-        questions, tokens, groups = prepared
+        questions, tokens, groups = batch
         lengths = np.array([tokens.lengths[group].sum() for group in groups])
         answers: dict[int, Answer] = {}
         for rows in iter_batches_by_length(lengths, budget=self._budget):

@@ -115,9 +115,9 @@ class RankEstimator:
         """Tokenize the candidates."""
         return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # accepted by its CandidateTokenizer
 
-    def estimate(self, prepared: TokenizedPairs) -> np.ndarray:
+    def estimate(self, pairs: TokenizedPairs) -> np.ndarray:
         """Return the estimated ranks of tokenized candidates, (candidates,), float32."""
-        return self._scorer.compute_scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
+        return self._scorer.compute_scores(pairs) if len(pairs.rows) else np.empty(0, dtype=np.float32)
 
 
 # Lists of distinct candidates, the tokens of all candidates by query reranker, and counts.
@@ -192,9 +192,9 @@ class QuerySelector(BatchFunction):
         counts.update(count_texts(passages))
         return top_passages
 
-    def __call__(self, prepared: TokenizedLists) -> BatchResult:
+    def __call__(self, batch: TokenizedLists) -> BatchResult:
         """Rerank the candidates of a batch; return the output lines, and counts of candidates and of retrieved passages."""
-        lists, tokens, prepared_counts = prepared
+        lists, tokens, prepared_counts = batch
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | prepared_counts
         estimates = {estimator: iter(estimator.estimate(pairs)) for estimator, pairs in tokens.items()}

@@ -199,7 +199,7 @@ def _iter_targets(
 def _count_texts(
     passages: Iterator[Passage], text_counts: Counter[str], settings: GeneratorConfig
 ) -> Iterator[Passage]:
-    """Yield the passages; count them, and those without text (without text and title, if titles are matched), in `counts`."""
+    """Yield the passages; count them, and those without text (without text and title, if titles are matched), in `text_counts`."""
     reads_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
         text_counts[PASSAGES] += 1

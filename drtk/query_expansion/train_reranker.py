@@ -116,8 +116,9 @@ def make_objective(settings: QueryRerankerConfig) -> Objective:
 
 
 class MeanRank:
-    """Metric: mean rank of the candidates that the model selects. Each process scores a share of the candidates.
+    """Evaluator: mean rank of the first passage with an answer, over the candidates that the model selects.
 
+    Each process scores a share of the candidates.
     indices: indices in `labeled` of the lists to evaluate with
     kind: kind of the candidates, if kinds are evaluated separately
     """
@@ -145,7 +146,7 @@ class MeanRank:
             )
 
     def __call__(self) -> dict[str, float]:
-        """Evaluate the query reranker; return {metric name: mean rank of the selected candidates}."""
+        """Select a candidate of each list; return {metric name: mean rank of the first passage with an answer}."""
         scores = score_tokens(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)

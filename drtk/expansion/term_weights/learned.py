@@ -59,8 +59,8 @@ def quantize(impact: float, largest: float) -> int:
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
 
-def _get_expansion_fields(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
-    return list(settings.expand or facts.get("expand") or ())
+def _get_expansion_fields(settings: WeightingSettings, metadata: Mapping[str, Any]) -> list[str]:
+    return list(settings.expand or metadata.get("expand") or ())
 
 
 def iter_with_added_texts(

@@ -127,15 +127,15 @@ class StatisticsCollector(BatchFunction):
         """Split the passages into words."""
         return self._splitter(records)
 
-    def __call__(self, prepared: list[SplitPassage]) -> BatchResult:
+    def __call__(self, batch: list[SplitPassage]) -> BatchResult:
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
-            values = ({word: [value] for word, value in words.items()} for words in self._attention(prepared))
+            values = ({word: [value] for word, value in words.items()} for words in self._attention(batch))
         else:
-            counts = (Counter(split_passage.words) for split_passage in prepared)
+            counts = (Counter(split_passage.words) for split_passage in batch)
             values = ({word: [1, count] for word, count in words.items()} for words in counts)
-        for split_passage, words in zip(prepared, values, strict=True):
+        for split_passage, words in zip(batch, values, strict=True):
             sums.add(words, length=sum(map(is_word, split_passage.words)))
         return BatchResult([sums.to_json_line()])
 
@@ -153,11 +153,11 @@ class PassageWeigher(BatchFunction):
         """Split the passages into words."""
         return self._splitter(records)
 
-    def __call__(self, prepared: list[SplitPassage]) -> BatchResult:
+    def __call__(self, batch: list[SplitPassage]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
         lines = []
         report: Counter[str] = Counter()
-        for split_passage, weights in zip(prepared, self._method(prepared), strict=True):
+        for split_passage, weights in zip(batch, self._method(batch), strict=True):
             values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = split_passage.spread_to_pieces(values, self._plan.settings.spread)
             lines.append(
