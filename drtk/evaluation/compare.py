@@ -322,7 +322,7 @@ def _find_common_queries(
 
 
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
-    """Return for each pair the queries with the largest gains, then those with the largest losses, on the first measure.
+    """Return the queries with the largest gains, then the largest losses, on the first measure, for each pair of systems.
 
     texts: query texts by id; show: function that returns title and snippet of a passage. Ties are ordered by query id.
     """
@@ -343,19 +343,19 @@ def _describe_query(
 ) -> ChangedQuery:
     measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgments[query]
 
-    def describe(id: str) -> RankedPassage:
+    def build_passage(id: str) -> RankedPassage:
         before, after = (system.find_rank(query, id) for system in pair)
         return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
-    def gain(passage: RankedPassage) -> float:
+    def compute_gain(passage: RankedPassage) -> float:
         after, before = (1 / rank if rank else 0.0 for rank in (passage.after, passage.before))
         return after - before
 
-    relevant = [describe(id) for id, grade in grades.items() if grade >= rel]
+    relevant = [build_passage(id) for id, grade in grades.items() if grade >= rel]
     moved = [passage for passage in relevant if passage.before != passage.after]
-    moved.sort(key=lambda passage: (-abs(gain(passage)), -(passage.grade or 0), passage.id))
+    moved.sort(key=lambda passage: (-abs(compute_gain(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.top_ids.get(query, ())), None) for system in pair]
-    first, second = (None if top is None or grades.get(top, rel - 1) >= rel else describe(top) for top in tops)
+    first, second = (None if top is None or grades.get(top, rel - 1) >= rel else build_passage(top) for top in tops)
     before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name
     return ChangedQuery(*names, measure, query, text, before, after, tuple(moved[:MAX_RELEVANT]), (first, second))

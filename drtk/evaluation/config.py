@@ -136,5 +136,5 @@ class SentenceSettings:
     format: Literal["table", "jsonl", "markdown", "latex", "csv"] = option("table", "Output format.")
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
     setting: Literal["all", "mean"] = setting(
-        "all", "One correlation over all subsets, or the mean over subsets (STS12 to STS16 only)."
+        "all", "Correlation over all pairs (all), or mean correlation of the subsets (mean); STS12 to STS16 only."
     )

@@ -175,10 +175,10 @@ class Evaluator:
     def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
         empty = JudgedRanks((), (), 0)
         queries = [query for query in self.judgments if query in judged or not retrieved_only]
-        values = {q: self._compute(judged.get(q, empty), list(self.judgments[q].values())) for q in queries}
+        values = {q: self._compute_values(judged.get(q, empty), list(self.judgments[q].values())) for q in queries}
         return Evaluation(name, values)
 
-    def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
+    def _compute_values(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         grades = ranking.to_grades() if self._builtin else []
         for measure, compute in self._by_ranks:
@@ -235,9 +235,9 @@ class Evaluator:
             ) from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
-        """Add overall values, and put the values of each query in the order of the measures."""
+        """Add the values over all queries, and put the values of each query in the order of the measures."""
         for measure in self.measures:
-            if (overall := self._average(measure, result, tag)) is not None:
+            if (overall := self._compute_overall(measure, result, tag)) is not None:
                 result.overall[measure.name] = overall
         for query, values in result.per_query.items():
             result.per_query[query] = {
@@ -247,7 +247,7 @@ class Evaluator:
             }
         return result
 
-    def _average(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
+    def _compute_overall(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
         if measure.engine == "run":
             return tag if measure.key == "runid" else result.num_queries
         if measure.aggregate == "none":

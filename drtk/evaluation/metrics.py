@@ -103,16 +103,18 @@ def ndcg(
     """
     special = gains or {}
 
-    def gain(grade: int) -> float:
+    def compute_gain(grade: int) -> float:
         if grade < 0:
             return 0.0
         return special.get(grade, 2.0**grade - 1 if exponential else float(grade))
 
-    ideal_gains = sorted(map(gain, judged), reverse=True)[:cutoff]
+    ideal_gains = sorted(map(compute_gain, judged), reverse=True)[:cutoff]
     ideal = sum(value / log2(rank + 1) for rank, value in enumerate(ideal_gains, start=1))
     last = ranking.length if cutoff is None else cutoff
     pairs = zip(ranking.ranks, ranking.grades, strict=True)
-    return sum(gain(grade) / log2(rank + 1) for rank, grade in pairs if rank <= last) / ideal if ideal > 0 else 0.0
+    return (
+        sum(compute_gain(grade) / log2(rank + 1) for rank, grade in pairs if rank <= last) / ideal if ideal > 0 else 0.0
+    )
 
 
 RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, without the cut-off
@@ -204,9 +206,9 @@ def utility(
 def relevance_string(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
     """Return a character per rank: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
 
-    def sign(grade: int | None) -> str:
+    def format_grade(grade: int | None) -> str:
         if grade is None:
             return "-"
         return "." if grade < 0 else str(grade) if grade <= 9 else ">"
 
-    return f"'{''.join(map(sign, grades[:cutoff]))}'"
+    return f"'{''.join(map(format_grade, grades[:cutoff]))}'"

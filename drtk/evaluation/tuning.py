@@ -82,8 +82,8 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
     return list(product(axes["k1"], axes["b"]))
 
 
-def iter_weights(runs: int, step: float) -> Iterator[tuple[float, ...]]:
-    """Yield all weight vectors for `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
+def iter_weights(num_runs: int, step: float) -> Iterator[tuple[float, ...]]:
+    """Yield all weight vectors for `num_runs` runs; weights are multiples of 1 / round(1 / `step`) and sum to 1."""
     steps = max(1, round(1 / step))
 
     def split(total: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -94,7 +94,7 @@ def iter_weights(runs: int, step: float) -> Iterator[tuple[float, ...]]:
             for others in split(total - first, parts - 1):
                 yield (first, *others)
 
-    for counts in split(steps, runs):
+    for counts in split(steps, num_runs):
         yield tuple(count / steps for count in counts)
 
 
@@ -103,13 +103,13 @@ def find_fusion_weights(
     qrels: str,
     settings: FuseSettings,
     runs: Sequence[Mapping[str, Ranking]],
-    scored: Sequence[int | None] | None,
+    scored_depths: Sequence[int | None] | None,
     *,
     tracker: InputTracker,
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
 
-    names: run files; scored: number of scored hits per query of each run. Raises UsageError if no query is judged.
+    names: run files; scored_depths: see `fuse`. Raises UsageError if no query is judged.
     """
     by = parse_document_id if settings.by == "source" else None
     judgments = read_judgments(qrels, tracker)
@@ -129,7 +129,7 @@ def find_fusion_weights(
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
         return {
-            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored)
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored_depths)
             for query in queries
         }
 
@@ -164,7 +164,7 @@ def tune_bm25(
     settings: SearchSettings,
     tracker: InputTracker,
 ) -> BM25Grid:
-    """Score every point of `settings.grid` on the judged queries.
+    """Evaluate every (k1, b) of `settings.grid` on the judged queries.
 
     folders: BM25 indexes; source: queries file; qrels: judgments file
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.

@@ -43,7 +43,7 @@ class CosineDistributions(Plot):
     def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
-        matching, random: numbers of pairs per cosine bin; matching is empty without judgments
+        edges: limits of the cosine bins; matching, random: numbers of pairs per bin (without judgments, none is matching)
         """
         inputs.check_num_inputs(1, MAX_MODELS)
         paths = [Path(item.source) for item in inputs.inputs]
@@ -186,7 +186,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}; encode more texts")
+        raise DrtkError(f"{item.source}: a plot requires at least two vectors, got {len(ids)}; encode more texts")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
@@ -205,7 +205,10 @@ class CosineByRating(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
+        """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…], …]}}}.
+
+        bins: ranges of human ratings; pairs: number of sentence pairs; cosines: sorted cosines of each bin
+        """
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
             if (is_stream(item.source) or Path(item.source).is_file()) and inputs.tracker.peek(item.source)[:1] == b"{":
@@ -213,7 +216,7 @@ class CosineByRating(Plot):
             else:
                 data[item.name] = _compute_cosines(item.source, inputs)
         if not 1 <= len(data) <= MAX_SYSTEMS:
-            raise UsageError(f"this plot requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+            raise UsageError(f"drtk plot {inputs.kind} requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
         high = max(float(ratings.max()) for _, ratings in data.values())
         low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
         edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
@@ -270,7 +273,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
-        lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
+        lambda row: (row.get("system"), _get_number(row, "cosine"), _get_number(row, "score")),
         tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
@@ -280,7 +283,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
-def _take_number(row: Row, field: str) -> float:
+def _get_number(row: Row, field: str) -> float:
     value: Any = row.get(field)
     if type(value) not in (int, float):
         raise ValueError(f"expected a number as '{field}'")
