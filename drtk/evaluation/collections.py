@@ -32,7 +32,7 @@ class BeirCollection:
 
     @property
     def group_name(self) -> str:
-        """Group of collections that is averaged first, such as cqadupstack; the collection's own name if it has no group."""
+        """Name of the group that is averaged first, such as cqadupstack; the collection's own name if it has no group."""
         return self.name.rpartition("/")[0] or self.name
 
 

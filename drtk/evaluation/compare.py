@@ -161,7 +161,7 @@ class Comparison:
         self.tests = [test for name in names for test in self._test_pairs(name)]
 
     def compute_averages(self) -> list[list[SystemAverage]]:
-        """Return one row per system with one column per measure."""
+        """Return the averages: one row per system, one column per measure."""
         return [[system.compute_average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
@@ -221,7 +221,7 @@ def compare_runs(
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("two systems are required; runs of the same name count as one system")
+        raise UsageError("at least two systems are required; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:

@@ -18,7 +18,7 @@ class JudgedRanks:
     grades: Sequence[int]
     length: int
 
-    def cut(self, depth: int | None) -> JudgedRanks:
+    def truncate(self, depth: int | None) -> JudgedRanks:
         """Return the ranking truncated to its top `depth` ranks."""
         if depth is None or self.length <= depth:
             return self
@@ -146,7 +146,7 @@ def share_unjudged(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutof
 
 
 def count_relevant(grades: Grades, judged: Sequence[int], *, rel: int = 1) -> float:
-    """Return the number of relevant documents."""
+    """Return the number of relevant documents of the query."""
     return float(sum(grade >= rel for grade in judged))
 
 

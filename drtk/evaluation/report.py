@@ -134,7 +134,7 @@ class ExampleQuery:
 
 
 def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
-    """Return the rank of the first relevant document, or None."""
+    """Return the rank of the first relevant document; None if it is not retrieved."""
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
@@ -330,7 +330,7 @@ def build_report(
 def _find_overlap(
     runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgments, rel: int
 ) -> Overlap | None:
-    """Measure the overlap for the first run that is a fusion of two other runs; None if there is none."""
+    """Measure the overlap for the first run that is a fusion of two other runs; return None without such a run."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]

@@ -197,7 +197,7 @@ def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
     splits = SPLITS.get(task, (split,))
     if missing := [name for name in splits if name not in tables]:
         raise DrtkError(
-            f"{folder / missing[0]}.tsv: No such file or directory; there are {', '.join(tables) or 'none'}"
+            f"{folder / missing[0]}.tsv: No such file or directory; available splits: {', '.join(tables) or 'none'}"
         )
     return {name: tables[name] for name in splits}
 

@@ -327,7 +327,7 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
 
 
 def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
-    """Return {name: (last task, mean)} of the averages over seven tasks; in a table, an average follows its last task.
+    """Return {name: (last task, mean)} of the averages over seven tasks. In a table, an average follows its last task.
 
     Averages with missing tasks are omitted.
     """

@@ -58,7 +58,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     rows = max(1, _SIGNS // count)
 
     def count_extreme(keeps_sign: np.ndarray) -> int:
-        """Count the sign assignments with a sum as large as the observed one. keeps_sign: (assignments, count), 0 flips a sign"""
+        """Count the sign assignments whose sum is at least the observed one. keeps_sign: (assignments, count), 0 flips a sign"""
         return int((np.abs(2 * (keeps_sign @ nonzero) - total) >= threshold).sum())
 
     if count < 63 and 2**count <= permutations:

@@ -36,7 +36,7 @@ class RankingScorer:
     def __init__(self, judgments: Judgments, measure: str, *, by: Callable[[str], str] | None = None) -> None:
         measures = parse_measures(measure)
         if len(measures) != 1:
-            raise UsageError("`measure` must name exactly one measure")
+            raise UsageError("`measure` must name exactly one measure, such as nDCG@10")
         self.name = measures[0].name
         self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
@@ -109,7 +109,7 @@ def find_fusion_weights(
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
 
-    names: run files; scored_depths: see `fuse`. Raises UsageError if no query is judged.
+    names: run files; scored_depths: number of scored hits per query of each run. Raises UsageError if no query is judged.
     """
     by = parse_document_id if settings.by == "source" else None
     judgments = read_judgments(qrels, tracker)

@@ -100,11 +100,12 @@ class Differences(Plot):
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}.
 
         A difference is the first run's value minus the second's. Queries and differences are sorted, largest gain first.
+        better, equal, worse: numbers of queries
         """
         inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("`measure` must name one measure with a value for every query")
+            raise UsageError("`measure` must name one measure with a value for every query, such as nDCG@10")
         judgments = inputs.read_judgments()
         evaluator = Evaluator(judgments, measures)
         first, second = (evaluator(run.name, inputs.read_rankings(run, judgments)).per_query for run in inputs.inputs)

@@ -140,7 +140,7 @@ def style_step_axis(axis: Any, last_step: int) -> None:
 def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the moving average and standard deviation. The window extends over a twentieth of all values on either side.
 
-    With 8 or more values, it has at least one neighbor on either side.
+    With 8 or more values, the window has at least one neighbor on either side.
     """
     reach = len(values) // 20 or int(len(values) >= 8)
     windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]

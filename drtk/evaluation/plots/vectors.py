@@ -144,7 +144,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(
-            f"the dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
+            f"the vector dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
         )
     samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
     geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
@@ -162,7 +162,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     pairs = [(query, id) for query, id in judged if query in queries and id in passages]
     if not pairs:
         raise MismatchError(
-            "no relevant pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
+            "no relevant query-passage pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
             f"'{(*judged, ('', ''))[0][0]}')"
         )
     first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
@@ -221,7 +221,9 @@ class CosineByRating(Plot):
         low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
         edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
         if len(edges) > MAX_EDGES:
-            raise DrtkError(f"ratings from {low} to {high:g} need more than {MAX_EDGES - 1} bins; rescale them")
+            raise DrtkError(
+                f"ratings from {low} to {high:g} require more than {MAX_EDGES - 1} bins; rescale the ratings"
+            )
         systems = {}
         for name, (cosines, ratings) in data.items():
             bins = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
@@ -279,7 +281,9 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences")
+        raise DrtkError(
+            f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences --pairs-out"
+        )
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 

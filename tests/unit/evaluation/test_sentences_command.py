@@ -191,7 +191,7 @@ def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.Captur
     for options, problem in (
         (["--tasks", "mr"], "has no folder for the task MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
-        (["--split", "dev"], r"dev\.tsv: No such file or directory; there are test"),
+        (["--split", "dev"], r"dev\.tsv: No such file or directory; available splits: test"),
         (["--data", "data/STS-B"], "contains no task"),
         (["--data", "nowhere"], "nowhere: No such file"),
     ):
