@@ -334,11 +334,11 @@ def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], sh
         gains = [query for gain, query in by_gain[:count] if gain > ZERO]
         losses = [query for gain, query in by_gain[::-1][:count] if gain < -ZERO]
         pair = comparison.systems[baseline], comparison.systems[system]
-        changed += [_describe_query(comparison, pair, q, texts.get(q, ""), show) for q in gains + losses]
+        changed += [_build_changed_query(comparison, pair, q, texts.get(q, ""), show) for q in gains + losses]
     return changed
 
 
-def _describe_query(
+def _build_changed_query(
     comparison: Comparison, pair: tuple[System, System], query: str, text: str, show: ShowPassage
 ) -> ChangedQuery:
     measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgments[query]

@@ -80,7 +80,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
         yield from map(escape_control_characters, _iter_text_lines(comparison, changed, markdown=format == "markdown"))
 
 
-def format_p(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Format a p value with three or four decimals."""
     if p < 0.0001:
         return "<.0001"
@@ -162,7 +162,7 @@ def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
         difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
-        texts = [interval, effect, t, *map(format_p, p)]
+        texts = [interval, effect, t, *map(format_p_value, p)]
         rows.append([*map(Cell, names), difference, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return [*header, "better", "equal", "worse"], rows
 

@@ -126,7 +126,7 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
     standard_names = _load_names()
     standard = standard_names.get(measure_name) or standard_names.get(measure_name.lower())
     if standard is None:
-        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, measure_name)}")
+        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest_measures(name, measure_name)}")
     parameters = name[len(measure_name) :]
     is_builtin = standard in METRICS
     # IPrec@0.1 is at a recall level.
@@ -146,7 +146,7 @@ def _load_names() -> Mapping[str, str]:
     return {name.lower(): name for name in names} | _ALIASES | {name: name for name in names}
 
 
-def _suggest(name: str, measure_name: str) -> str:
+def _suggest_measures(name: str, measure_name: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
     stem = measure_name[: cutoff.start()].lower() if cutoff and "@" not in name else measure_name.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""

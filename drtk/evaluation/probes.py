@@ -71,7 +71,7 @@ class RankingProbe:
         """Encode the collection and return the mean nDCG@10 of its queries."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
 
-    def compute(self, encode: EncodeRecords, *, batch: int) -> dict[str, float]:
+    def compute(self, encode: EncodeRecords, *, batch_size: int) -> dict[str, float]:
         """Return nDCG@10 and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
@@ -81,8 +81,8 @@ class RankingProbe:
             if grade > 0 and id in rows:
                 pairs.append((at, rows[id]))
         num_correct = 0
-        for start in range(0, len(pairs), batch):
-            query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch], strict=True))
+        for start in range(0, len(pairs), batch_size):
+            query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch_size], strict=True))
             scores = queries[query_rows] @ passages[positives].T  # (b, b)
             positive_scores = scores.diagonal()
             # A tie does not win, so that equal vectors have accuracy 0. A passage that is the positive of two queries does

@@ -16,7 +16,7 @@ from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgments
 from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
-from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
+from drtk.evaluation.compare_report import format_p_value, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, log_shallow_runs
@@ -96,8 +96,8 @@ def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
     queries = test.better + test.worse + test.equal
     return (
         f"{test.system} {verb} {test.baseline} on {test.measure}: {values[0]:.4f} against {values[1]:.4f} "
-        f"({test.difference:+z.4f}; p(t) {format_p(test.t_p_corrected)}, "
-        f"p(rand) {format_p(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
+        f"({test.difference:+z.4f}; p(t) {format_p_value(test.t_p_corrected)}, "
+        f"p(rand) {format_p_value(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
         f"worse on {test.worse:,}, equal on {test.equal:,}."
     )
 

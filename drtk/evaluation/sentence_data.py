@@ -219,12 +219,12 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
     if not vectors:
         raise DrtkError(f'{get_source_name(source)}: no vectors found; expected {{"text": …, "vector": […]}}')
 
-    def look_up(texts: list[str]) -> np.ndarray:
+    def look_up_vectors(texts: list[str]) -> np.ndarray:
         if missing := [text for text in texts if text not in vectors]:
             raise DrtkError(f"{get_source_name(source)}: has no vector for the sentence '{missing[0]}'; add it")
         return np.stack([vectors[text] for text in texts])
 
-    return look_up
+    return look_up_vectors
 
 
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:

@@ -54,15 +54,17 @@ def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[fl
 
     Raises DrtkError for fewer than two pairs, or if all cosines or all ratings are equal.
     """
-    return _correlate(cosines, ratings, "spearmanr")
+    return _compute_correlation(cosines, ratings, "spearmanr")
 
 
 def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Pearson's correlation. Raises DrtkError for the same reasons as `compute_spearman`."""
-    return _correlate(cosines, ratings, "pearsonr")
+    return _compute_correlation(cosines, ratings, "pearsonr")
 
 
-def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str) -> float:
+def _compute_correlation(
+    cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str
+) -> float:
     from scipy import stats
 
     if len(cosines) < 2:
@@ -257,8 +259,8 @@ def _evaluate_retrieval(task: Task, vectors: SentenceVectors, settings: Sentence
         raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
     ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
-    def compute_recall(part: np.ndarray) -> Values:
-        return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
+    def compute_recall(query_ranks: np.ndarray) -> Values:
+        return {f"R@{k}": float((query_ranks <= k).mean()) for k in RECALL_AT}
 
     return compute_recall(ranks), {
         "sentences": len(texts),

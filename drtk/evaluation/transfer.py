@@ -79,7 +79,7 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
     order = np.random.default_rng(seed).permutation(len(train))
     num_held_out = max(1, int(HELD_OUT * len(train)))
     parts = train.select(order[num_held_out:]), train.select(order[:num_held_out])
-    return _evaluate(fit(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
+    return _score_on_test_set(fit(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
 
 
 def evaluate_with_dev(
@@ -88,7 +88,7 @@ def evaluate_with_dev(
     """Evaluate SST2: use the development set to select the L2 penalty and to stop training."""
     count = _count_classes(train, test)
     penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, num_classes=count, seed=seed)[1])
-    return _evaluate(fit(train, dev, penalty=penalty, num_classes=count, seed=seed)[0], test, score)
+    return _score_on_test_set(fit(train, dev, penalty=penalty, num_classes=count, seed=seed)[0], test, score)
 
 
 def _choose_penalty(score: Callable[[float], float]) -> tuple[float, float]:
@@ -158,11 +158,11 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
     return classes
 
 
-def _evaluate(model: Any, test: LabeledVectors, dev: float) -> TransferScores:
+def _score_on_test_set(model: Any, test: LabeledVectors, dev_accuracy: float) -> TransferScores:
     predicted = predict(model, test.vectors)
     accuracy = float((predicted == test.classes).mean())
     return TransferScores(
-        accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev
+        accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev_accuracy
     )
 
 
