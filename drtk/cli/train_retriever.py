@@ -104,7 +104,7 @@ def train_retriever(
         )
 
         def evaluate() -> dict[str, float]:
-            values = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
+            values = probe.compute(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
             return {f"dev_{name}": round_significant(value) for name, value in values.items()}
 
         return evaluate

@@ -1,6 +1,6 @@
 """Evaluate runs, answers and sentence vectors.
 
-METRICS contains measures that need the grade at every rank; measures in metrics.RANK_MEASURES need judged documents only.
+METRICS has the measures that need the grade at every rank; metrics.RANK_MEASURES has those that need judged documents only.
 """
 
 from __future__ import annotations

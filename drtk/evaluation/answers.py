@@ -39,7 +39,7 @@ Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passage
 
 
 class _UnicodeTokenizer:
-    """Tokenizer into lower-case runs of letters and digits; rouge-score's own tokenizer drops non-ASCII characters."""
+    """ROUGE tokenizer that splits text into lower-case words; rouge-score's own tokenizer drops non-ASCII characters."""
 
     def tokenize(self, text: str) -> list[str]:
         return _WORD.findall(text.lower())
@@ -54,7 +54,7 @@ def require_rouge() -> None:
 
 
 def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the mean ROUGE-1, ROUGE-2 and ROUGE-L F1 of texts (Lin 2004), without stemming; 0 for no texts.
+    """Return the mean ROUGE-1, ROUGE-2 and ROUGE-L F1 of texts (Lin 2004), without stemming; 0 if `texts` is empty.
 
     Raises MissingDependency if rouge-score is not installed.
     """
@@ -212,7 +212,7 @@ class AnswerJudge:
             self.corpus_size = len(store)
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
-        """Read a run, judge its rankings down to the largest cut-off, and return them."""
+        """Read a run, judge its rankings down to the largest cut-off, and return the rankings."""
         rankings = read_rankings(
             run, self.judgments, RankingBuilder.from_settings(self._settings), self._tracker, judged_by="answers"
         )
@@ -248,7 +248,11 @@ class AnswerJudge:
 
 
 class AnswerMatch(NamedTuple):
-    """First relevant passage of a ranking, or a passage that is missing from the corpus, and counts of the passages read."""
+    """Result of searching the passages of a ranking for an answer.
+
+    relevant: id of the first passage with an answer; absent: id of a passage that is missing from the corpus
+    counts: numbers of passages read and of passages without text
+    """
 
     query_id: str
     relevant: str | None
@@ -266,9 +270,9 @@ class AnswerFinder:
         self._store, self._match, self._title = CorpusStore.open(corpus), MATCHERS[match], title
 
     def __call__(self, questions: Sequence[Question]) -> list[AnswerMatch]:
-        return [self._find(*question) for question in questions]
+        return [self._find_answer(*question) for question in questions]
 
-    def _find(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> AnswerMatch:
+    def _find_answer(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> AnswerMatch:
         contains = self._match(answers)
         counts = {PASSAGES: 0, WITHOUT_TEXT: 0}
         for id in ids:

@@ -19,7 +19,7 @@ from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import STANDARD
 
 MEASURES = "nDCG@10 R@100"
-COLLECTIONS = RowLabels("collection", "collection", "rows", "average", is_ranked=True)
+COLLECTIONS = RowLabels("collection", "collection", "rows", "average", has_system_columns=True)
 RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
 
 
@@ -32,7 +32,7 @@ class BeirCollection:
 
     @property
     def group_name(self) -> str:
-        """Name of the group to average first, such as cqadupstack; without a group, the collection's name."""
+        """Name of the group that is averaged first, such as cqadupstack; the collection's own name if it has no group."""
         return self.name.rpartition("/")[0] or self.name
 
 
@@ -84,8 +84,8 @@ def evaluate_collections(
     common = [c for c in collections if all(c.name in paths for paths in runs.values())]
     if not common:
         raise MismatchError(f"{folder}: no collection has runs of all systems; add the missing runs")
-    if left_out := [c.name for c in collections if c not in common]:
-        warn(f"collections ignored because a run is missing: {', '.join(left_out)}")
+    if ignored := [c.name for c in collections if c not in common]:
+        warn(f"collections ignored because a run is missing: {', '.join(ignored)}")
     builder = RankingBuilder.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     results: list[Evaluation] = []
@@ -110,7 +110,7 @@ def _find_runs(system: NamedRun, collections: Sequence[BeirCollection], retrieve
     folder = Path(system.source)
     if system.source == STANDARD or not folder.is_dir():
         raise UsageError(
-            f"{system.source}: not a folder; to evaluate several collections, pass a folder with NAME.run for each"
+            f"{system.source}: not a folder; to evaluate several collections, pass a folder with NAME.run per collection"
         )
     paths = {collection.name: find_run(folder, collection) for collection in collections}
     runs = {name: path for name, path in paths.items() if path is not None}
@@ -135,7 +135,7 @@ def average_groups(
 ) -> Evaluation:
     """Return the values of each collection, the mean of each group after its members, and the macro-average over groups."""
 
-    def average(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    def compute_means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
         return {m.name: sum(float(row[m.name]) for row in rows) / len(rows) for m in measures}
 
     rows: dict[str, dict[str, Value]] = {}
@@ -144,5 +144,5 @@ def average_groups(
         members = [collection.name for collection in collections if collection.group_name == name]
         rows |= {member: dict(values[member]) for member in members}
         if members != [name]:
-            rows[name] = average([values[member] for member in members])
-    return Evaluation(system, rows, average([rows[name] for name in groups]))
+            rows[name] = compute_means([values[member] for member in members])
+    return Evaluation(system, rows, compute_means([rows[name] for name in groups]))

@@ -161,7 +161,7 @@ class Comparison:
         self.tests = [test for name in names for test in self._test_pairs(name)]
 
     def compute_averages(self) -> list[list[SystemAverage]]:
-        """Return one row per system with one column per measure."""
+        """Return the averages: one row per system, one column per measure."""
         return [[system.compute_average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
@@ -221,7 +221,7 @@ def compare_runs(
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("two systems are required; runs of the same name count as one system")
+        raise UsageError("at least two systems are required; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
@@ -322,7 +322,7 @@ def _find_common_queries(
 
 
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
-    """Return for each pair the queries with the largest gains, then those with the largest losses, on the first measure.
+    """Return the queries with the largest gains, then the largest losses, on the first measure, for each pair of systems.
 
     texts: query texts by id; show: function that returns title and snippet of a passage. Ties are ordered by query id.
     """
@@ -334,28 +334,28 @@ def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], sh
         gains = [query for gain, query in by_gain[:count] if gain > ZERO]
         losses = [query for gain, query in by_gain[::-1][:count] if gain < -ZERO]
         pair = comparison.systems[baseline], comparison.systems[system]
-        changed += [_describe_query(comparison, pair, q, texts.get(q, ""), show) for q in gains + losses]
+        changed += [_build_changed_query(comparison, pair, q, texts.get(q, ""), show) for q in gains + losses]
     return changed
 
 
-def _describe_query(
+def _build_changed_query(
     comparison: Comparison, pair: tuple[System, System], query: str, text: str, show: ShowPassage
 ) -> ChangedQuery:
     measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgments[query]
 
-    def describe(id: str) -> RankedPassage:
+    def build_passage(id: str) -> RankedPassage:
         before, after = (system.find_rank(query, id) for system in pair)
         return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
-    def gain(passage: RankedPassage) -> float:
+    def compute_gain(passage: RankedPassage) -> float:
         after, before = (1 / rank if rank else 0.0 for rank in (passage.after, passage.before))
         return after - before
 
-    relevant = [describe(id) for id, grade in grades.items() if grade >= rel]
+    relevant = [build_passage(id) for id, grade in grades.items() if grade >= rel]
     moved = [passage for passage in relevant if passage.before != passage.after]
-    moved.sort(key=lambda passage: (-abs(gain(passage)), -(passage.grade or 0), passage.id))
+    moved.sort(key=lambda passage: (-abs(compute_gain(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.top_ids.get(query, ())), None) for system in pair]
-    first, second = (None if top is None or grades.get(top, rel - 1) >= rel else describe(top) for top in tops)
+    first, second = (None if top is None or grades.get(top, rel - 1) >= rel else build_passage(top) for top in tops)
     before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name
     return ChangedQuery(*names, measure, query, text, before, after, tuple(moved[:MAX_RELEVANT]), (first, second))

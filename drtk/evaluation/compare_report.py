@@ -46,7 +46,8 @@ def compare_files(
 ) -> Iterator[str]:
     """Compare runs given as [NAME=]FILE; return the lines of the comparison in the format of the settings.
 
-    qrels: judgments, or answers: questions with answers; corpus, queries: texts to show for the queries that changed most
+    qrels: judgments; answers: questions with answers, instead of `qrels`
+    corpus, queries: texts to show for the queries that changed most
     Raises the errors of `compare_runs`.
     """
     tracker = tracker or InputTracker()
@@ -64,7 +65,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     """Yield the lines of a comparison in the format of its settings."""
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
-        parts = _iter_page_parts(comparison, changed, digits)
+        parts = _iter_html_parts(comparison, changed, digits)
         yield from pages.render_page(comparison.settings.heading, parts, subtitle=_describe_scope(comparison))
     elif format == "jsonl":
         yield from _iter_json_lines(comparison, changed)
@@ -79,7 +80,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
         yield from map(escape_control_characters, _iter_text_lines(comparison, changed, markdown=format == "markdown"))
 
 
-def format_p(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Format a p value with three or four decimals."""
     if p < 0.0001:
         return "<.0001"
@@ -116,23 +117,26 @@ def _list_notes(comparison: Comparison) -> list[str]:
 
 
 def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return header and rows: the means of each system. The best is marked, significant differences have a dagger."""
+    """Return header and rows with the means of each system.
+
+    The best mean is marked; a mean that differs significantly from the baseline has a dagger.
+    """
     settings = comparison.settings
     marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
     averages = comparison.compute_averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
-    def cell(average: SystemAverage, highest: float) -> Cell:
+    def make_cell(average: SystemAverage, highest: float) -> Cell:
         spread = "" if average.sd is None else f" ± {average.sd:.{settings.digits}f} ({average.runs})"
         mark = "†" if (average.system, average.measure) in marked else ""
         return Cell(average.mean, average.mean == highest, spread + mark)
 
-    rows = [[Cell(row[0].system), *(cell(*pair) for pair in zip(row, best, strict=True))] for row in averages]
+    rows = [[Cell(row[0].system), *(make_cell(*pair) for pair in zip(row, best, strict=True))] for row in averages]
     return ["system", *(measure.name for measure in comparison.measures)], rows
 
 
 def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return header and rows: all statistics of each test."""
+    """Return header and rows with all statistics of each test."""
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
@@ -145,7 +149,7 @@ def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return the header and a row per test: signed difference, confidence interval, and rounded p-values."""
+    """Return header and rows with the signed difference, confidence interval, and rounded p-values of each test."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
     corrected = comparison.settings.correction != "none" and several
@@ -158,7 +162,7 @@ def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
         difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
-        texts = [interval, effect, t, *map(format_p, p)]
+        texts = [interval, effect, t, *map(format_p_value, p)]
         rows.append([*map(Cell, names), difference, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return [*header, "better", "equal", "worse"], rows
 
@@ -177,17 +181,17 @@ def _iter_text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *,
     yield ""
     for note in _list_notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
-    last = None
+    last_pair = None
     for query in changed:
-        if last != (query.baseline, query.system):
-            last = query.baseline, query.system
+        if last_pair != (query.baseline, query.system):
+            last_pair = query.baseline, query.system
             title = f"{_CHANGED_MOST}, {query.system} against {query.baseline}"
             yield from [f"## {escape_markdown(title)}", ""] if markdown else ["", f"{title}:"]
         yield from [] if markdown else [""]
         yield from _format_query_markdown(query, digits) if markdown else _format_query_text(query, digits)
 
 
-def _format_headline(query: ChangedQuery, digits: int) -> str:
+def _format_change(query: ChangedQuery, digits: int) -> str:
     before, after = f"{query.before:.{digits}f} ({query.baseline})", f"{query.after:.{digits}f} ({query.system})"
     return f"{query.measure} {before} → {after}, {query.after - query.before:+z.{digits}f}"
 
@@ -210,7 +214,7 @@ def _iter_passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
 def _format_query_text(query: ChangedQuery, digits: int) -> Iterator[str]:
     title = f"{query.query_id}  {' '.join(query.text.split())}".rstrip()
     yield from textwrap.wrap(title, WIDTH, subsequent_indent="  ")
-    yield f"  {_format_headline(query, digits)}"
+    yield f"  {_format_change(query, digits)}"
     for label, passage in _iter_passages(query):
         head = f"- {label}: {passage.id}  {passage.title}"
         yield "  " + textwrap.shorten(head, WIDTH - 2, placeholder=" …")
@@ -225,7 +229,7 @@ def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
 
 def _format_query_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     name = escape_markdown(query.text or query.query_id)
-    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_format_headline(query, digits))}"
+    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_format_change(query, digits))}"
     yield ""
     for label, passage in _iter_passages(query):
         yield format_passage_markdown(label, passage.id, passage.title, passage.snippet)
@@ -238,7 +242,7 @@ def format_passage_markdown(label: str, id: str, title: str, snippet: str) -> st
     return f"- {escape_markdown(label)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
-def _iter_page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
+def _iter_html_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
     yield pages.render_table(*_build_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
     yield pages.render_heading("Differences")
     if len(comparison.pairs) == 1:
@@ -261,7 +265,7 @@ def _iter_page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], di
 def _format_query_html(query: ChangedQuery, digits: int) -> Markup:
     kind = "gain" if query.after > query.before else "loss"
     summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
-        query.text or query.query_id, query.query_id, kind, pages.use_minus_sign(_format_headline(query, digits))
+        query.text or query.query_id, query.query_id, kind, pages.use_minus_sign(_format_change(query, digits))
     )
     items = [
         pages.render_passage_item(label, passage.id, passage.title, passage.snippet)

@@ -85,9 +85,7 @@ class CompareSettings(ScoringSettings):
     )
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
     confidence: float = setting(0.95, "Confidence level of the intervals, 0.5 to 0.9999.", at_least=0.5, at_most=0.9999)
-    moved: int = option(
-        5, "Number of queries to print with the largest gains, and with the largest losses.", at_least=0
-    )
+    moved: int = option(5, "Print the N queries with the largest gains and the N with the largest losses.", at_least=0)
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
         "table", "Output format; html is a web page with all results."
     )
@@ -131,10 +129,10 @@ class SentenceSettings:
     tasks: str = option("", "Tasks, separated by spaces. [default: all in --data]")
     split: str = option("test", "Split of STS-B and SICK-R.", metavar="NAME")
     positive: float = setting(4.0, "Pairs rated above this value are positive (alignment only).")
-    same: float = setting(5.0, "Rating of the pairs to retrieve (retrieval only).")
+    same: float = setting(5.0, "Rating of the pairs whose sentences must retrieve each other (retrieval only).")
     seed: int = option(42, "Random seed.", panel=CONTROL)
     format: Literal["table", "jsonl", "markdown", "latex", "csv"] = option("table", "Output format.")
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
     setting: Literal["all", "mean"] = setting(
-        "all", "One correlation over all subsets, or the mean over subsets (STS12 to STS16 only)."
+        "all", "Correlation over all pairs (all), or mean correlation of the subsets (mean); STS12 to STS16 only."
     )

@@ -19,7 +19,7 @@ DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
 def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int, ...]:
-    """Return the depths of a recall curve: those of DEPTHS up to 100 or the longest ranking, whichever is larger."""
+    """Return the depths of a recall curve: the values of DEPTHS up to the longest ranking, and at least those up to 100."""
     longest = max((len(ranking) for run in rankings for ranking in run.values()), default=0)
     return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
 
@@ -51,13 +51,13 @@ class Curve:
     values: list[float]
 
     @property
-    def first(self) -> float:
-        """Mean of the first quarter of the values (at least one), because single values are noisy."""
+    def initial_mean(self) -> float:
+        """Mean of the first quarter of the values (at least one value), because single values are noisy."""
         return fmean(self.values[: max(1, len(self.values) // 4)])
 
     @property
-    def last(self) -> float:
-        """Mean of the last quarter of the values (at least one)."""
+    def final_mean(self) -> float:
+        """Mean of the last quarter of the values (at least one value)."""
         return fmean(self.values[-max(1, len(self.values) // 4) :])
 
 
@@ -66,20 +66,20 @@ def describe_loss(loss: Curve) -> str:
     steps = f"{loss.steps[-1]:,} steps"
     if len(loss.values) < MIN_TREND_VALUES:
         return f"The training log has too few losses for a trend ({len(loss.values)} in {steps})."
-    verb = "fell" if loss.last < loss.first else "did not fall:"
-    return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."
+    verb = "fell" if loss.final_mean < loss.initial_mean else "did not fall:"
+    return f"The training loss {verb} from {loss.initial_mean:.4g} to {loss.final_mean:.4g} in {steps}."
 
 
 def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:
     """Read the numeric fields of a training log (JSON lines with `step`), by name in order of first appearance.
 
     field: name of a required field
-    Raises RecordError (file:line) for a line without an integer `step`, or whose loss or `field` is not a number; DrtkError
-    for a log without numeric fields, or without `field`.
+    Raises RecordError (file:line) for a line without an integer `step`, or with a loss or `field` that is not a number.
+    Raises DrtkError for a log without numeric fields, or without `field`.
     """
     needed = field or "loss"
 
-    def parse(row: Row) -> tuple[int, dict[str, float]]:
+    def parse_row(row: Row) -> tuple[int, dict[str, float]]:
         step: Any = row.get("step")
         values = {name: float(value) for name, value in row.items() if name != "step" and type(value) in (int, float)}
         has_step = type(step) is int
@@ -88,7 +88,7 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
         return (step, values) if has_step else (0, {})
 
     curves: dict[str, Curve] = {}
-    for step, values in read_records(source, parse, tracker=tracker):
+    for step, values in read_records(source, parse_row, tracker=tracker):
         for name, value in values.items():
             curve = curves.setdefault(name, Curve([], []))
             curve.steps.append(step)

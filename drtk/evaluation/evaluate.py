@@ -152,13 +152,13 @@ class Evaluator:
         Judged queries without a ranking count as 0, or are ignored if `retrieved_only`. Queries without judgments are ignored.
         tag: run tag, the value of the measure runid
         """
-        judged = {}
+        judged_ranks = {}
         for query, grades in self.judgments.items():
             if query in rankings:
                 pairs = [(rank, grades[id]) for rank, id in enumerate(rankings[query], start=1) if id in grades]
                 ranks, known_grades = zip(*pairs, strict=True) if pairs else ((), ())
-                judged[query] = JudgedRanks(ranks, known_grades, len(rankings[query]))
-        result = self._evaluate_ranks(name, judged, retrieved_only)
+                judged_ranks[query] = JudgedRanks(ranks, known_grades, len(rankings[query]))
+        result = self._evaluate_ranks(name, judged_ranks, retrieved_only)
         queries = iter(result.per_query)
         while self.needs_rankings and (batch := list(islice(queries, _BATCH))):
             part = {query: rankings.get(query, ()) for query in batch}
@@ -167,26 +167,28 @@ class Evaluator:
         return self._aggregate(result, tag)
 
     def evaluate_judged_ranks(
-        self, name: str, judged: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
+        self, name: str, judged_ranks: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
         """Evaluate a run from the ranks of its judged documents; only valid if not `needs_rankings`."""
-        return self._aggregate(self._evaluate_ranks(name, judged, retrieved_only), tag)
+        return self._aggregate(self._evaluate_ranks(name, judged_ranks, retrieved_only), tag)
 
-    def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
+    def _evaluate_ranks(self, name: str, judged_ranks: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
         empty = JudgedRanks((), (), 0)
-        queries = [query for query in self.judgments if query in judged or not retrieved_only]
-        values = {q: self._compute(judged.get(q, empty), list(self.judgments[q].values())) for q in queries}
+        queries = [query for query in self.judgments if query in judged_ranks or not retrieved_only]
+        values = {
+            q: self._compute_values(judged_ranks.get(q, empty), list(self.judgments[q].values())) for q in queries
+        }
         return Evaluation(name, values)
 
-    def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
+    def _compute_values(self, ranking: JudgedRanks, judged_grades: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         grades = ranking.to_grades() if self._builtin else []
         for measure, compute in self._by_ranks:
             ranks = ranking.drop_unjudged() if measure.judged_only else ranking
-            values[measure.name] = compute(ranks, judged, rel=measure.rel, **measure.params)
+            values[measure.name] = compute(ranks, judged_grades, rel=measure.rel, **measure.params)
         for measure, compute in self._builtin:
             by_rank = ranking.drop_unjudged().to_grades() if measure.judged_only else grades
-            values[measure.name] = compute(by_rank, judged, rel=measure.rel, **measure.params)
+            values[measure.name] = compute(by_rank, judged_grades, rel=measure.rel, **measure.params)
         return values
 
     def _iter_pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
@@ -235,9 +237,9 @@ class Evaluator:
             ) from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
-        """Add overall values, and put the values of each query in the order of the measures."""
+        """Add the values over all queries, and put the values of each query in the order of the measures."""
         for measure in self.measures:
-            if (overall := self._average(measure, result, tag)) is not None:
+            if (overall := self._compute_overall(measure, result, tag)) is not None:
                 result.overall[measure.name] = overall
         for query, values in result.per_query.items():
             result.per_query[query] = {
@@ -247,7 +249,7 @@ class Evaluator:
             }
         return result
 
-    def _average(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
+    def _compute_overall(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
         if measure.engine == "run":
             return tag if measure.key == "runid" else result.num_queries
         if measure.aggregate == "none":

@@ -203,7 +203,7 @@ def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], bu
     ranks = JudgedRanks([rank_of[id] for id in judged], [grades[id] for id in judged], documents.length)
     if builder.drop_same_id and documents.query_id in rank_of:
         ranks = ranks.remove(rank_of[documents.query_id])
-    return ranks.cut(builder.depth)
+    return ranks.truncate(builder.depth)
 
 
 def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
@@ -225,5 +225,5 @@ def log_missing(
     where: phrase for the log message, such as "in the run"
     """
     if missing := num_judged - num_present:
-        fate = "ignored" if retrieved_only else "counted as 0"
-        log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")
+        fate = "are ignored" if retrieved_only else "count as 0"
+        log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where} and {fate}")

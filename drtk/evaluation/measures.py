@@ -70,7 +70,7 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """An evaluation measure: its name, how it is computed, and how per-query values are aggregated.
 
-    engine: trec_eval, builtin (METRICS), ir_measures, or run (its tag or number of queries)
+    engine: trec_eval, builtin (METRICS), ir_measures, or run (the run's tag or number of queries)
     key: name of the measure in its engine
     """
 
@@ -95,8 +95,8 @@ class Measure:
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
     """Parse measure names separated by white space or commas; duplicates are dropped.
 
-    rel: minimum relevance grade of measures that do not name one, unlike RR(rel=2)@10
-    answers: passages are judged by answer matching, so Answer@k is allowed
+    rel: minimum relevance grade of measures whose name has no (rel=N)
+    answers: allow Answer@k, because passages are judged by answer matching
     Raises UsageError for unknown names.
     """
     measures: dict[str, Measure] = {}
@@ -126,7 +126,7 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
     standard_names = _load_names()
     standard = standard_names.get(measure_name) or standard_names.get(measure_name.lower())
     if standard is None:
-        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, measure_name)}")
+        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest_measures(name, measure_name)}")
     parameters = name[len(measure_name) :]
     is_builtin = standard in METRICS
     # IPrec@0.1 is at a recall level.
@@ -139,14 +139,14 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
 
 
 def _load_names() -> Mapping[str, str]:
-    """Return the standard names of measures by all accepted spellings: standard, lower case and aliases."""
+    """Return {accepted spelling: standard name} of all measures. Lower case and aliases are accepted."""
     from ir_measures.measures import registry
 
     names = [name for name in reversed([*registry, *METRICS]) if name.isascii()]
     return {name.lower(): name for name in names} | _ALIASES | {name: name for name in names}
 
 
-def _suggest(name: str, measure_name: str) -> str:
+def _suggest_measures(name: str, measure_name: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
     stem = measure_name[: cutoff.start()].lower() if cutoff and "@" not in name else measure_name.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
@@ -169,7 +169,10 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
 
 
 def _parse_parameters(kind: str, text: str, default: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (name suffix, parameters) of each measure. Raises ValueError for invalid parameters."""
+    """Parse the parameters of a trec_eval measure, such as 5,10 of P.5,10; return (name suffix, parameters) of each.
+
+    kind: syntax of the parameters (see _PARAMETERS). Raises ValueError for invalid parameters.
+    """
     if kind == "cutoffs":
         cutoffs = [int(float(item)) for item in (text or default).split(",")]
         if min(cutoffs) < 1:
@@ -234,28 +237,28 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
     kind = parsed.NAME
     at = {} if cutoff is None else {"cutoff": cutoff}
 
-    def trec(key: str, **params: Any) -> Measure:
+    def make_measure(key: str, **params: Any) -> Measure:
         aggregate: Aggregate = "sum" if key.startswith("num_") else "mean"
         engine: Engine = "builtin" if key in METRICS else "trec_eval"
         return Measure(name, engine, key, rel, judged_only, params, aggregate)
 
     if kind == "nDCG" and params:
         gains = {"exponential": params.get("dcg") == "exp-log2", "gains": params.get("gains")}
-        return trec("ndcg" if cutoff is None else f"ndcg_cut_{cutoff}", **at, **gains)
+        return make_measure("ndcg" if cutoff is None else f"ndcg_cut_{cutoff}", **at, **gains)
     if kind == "IPrec":
-        return trec("iprec_at_recall", recall=float(params["recall"]))
+        return make_measure("iprec_at_recall", recall=float(params["recall"]))
     if kind == "NumRet":
-        return trec("num_rel_ret" if has_rel else "num_ret")
+        return make_measure("num_rel_ret" if has_rel else "num_ret")
     if kind == "NumQ":
         return Measure(name, "run", "num_q", rel, judged_only, aggregate="none")
     if kind == "SetF" and params:
-        return trec(f"set_F_{params['beta']}")
+        return make_measure(f"set_F_{params['beta']}")
     if kind == "SetP" and params.get("relative"):
-        return trec("set_relative_P")
+        return make_measure("set_relative_P")
     if not params and cutoff is not None and kind in _WITH_CUTOFF:
-        return trec(f"{_WITH_CUTOFF[kind]}_{cutoff}", **at)
+        return make_measure(f"{_WITH_CUTOFF[kind]}_{cutoff}", **at)
     if not params and cutoff is None and kind in _WITHOUT_CUTOFF:
-        return trec(_WITHOUT_CUTOFF[kind])
+        return make_measure(_WITHOUT_CUTOFF[kind])
     if not ir_measures.DefaultPipeline.supports(parsed):
         raise UsageError(
             f"`measures`: '{name}' requires a package that is not installed; run "

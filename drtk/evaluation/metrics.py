@@ -18,7 +18,7 @@ class JudgedRanks:
     grades: Sequence[int]
     length: int
 
-    def cut(self, depth: int | None) -> JudgedRanks:
+    def truncate(self, depth: int | None) -> JudgedRanks:
         """Return the ranking truncated to its top `depth` ranks."""
         if depth is None or self.length <= depth:
             return self
@@ -49,47 +49,51 @@ class JudgedRanks:
 
 
 # Arguments of the functions of RANK_MEASURES: the ranks of judged documents (`ranking`), the grades of all judged documents
-# of the query (`judged`), the minimum relevance grade (`rel`) and the number of ranks that count (`cutoff`, None for all).
+# of the query (`judged_grades`), the minimum relevance grade (`rel`) and the number of ranks that count (`cutoff`; None: all).
 
 
-def reciprocal_rank(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def reciprocal_rank(
+    ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None
+) -> float:
     """Return 1 / rank of the first relevant document, or 0 if none is in the top `cutoff` (RR, MRR)."""
     ranks = ranking.find_relevant_ranks(rel, cutoff)
     return 1 / ranks[0] if ranks else 0.0
 
 
-def recall(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def recall(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the share of the relevant documents that is in the top `cutoff`."""
-    total = count_relevant((), judged, rel=rel)
+    total = count_relevant((), judged_grades, rel=rel)
     return len(ranking.find_relevant_ranks(rel, cutoff)) / total if total else 0.0
 
 
-def precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def precision(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the number of relevant documents in the top `cutoff`, divided by `cutoff`."""
     return len(ranking.find_relevant_ranks(rel, cutoff)) / cutoff
 
 
-def success(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def success(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return 1 if a relevant document is in the top `cutoff`, else 0 (hit rate)."""
     return float(bool(ranking.find_relevant_ranks(rel, cutoff)))
 
 
-def average_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def average_precision(
+    ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None
+) -> float:
     """Return the sum of precisions at the ranks of relevant documents, divided by the number of relevant documents."""
-    total = count_relevant((), judged, rel=rel)
+    total = count_relevant((), judged_grades, rel=rel)
     ranks = ranking.find_relevant_ranks(rel, cutoff)
     return sum(number / rank for number, rank in enumerate(ranks, start=1)) / total if total else 0.0
 
 
-def r_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1) -> float:
+def r_precision(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1) -> float:
     """Return precision at R, the number of relevant documents."""
-    total = int(count_relevant((), judged, rel=rel))
+    total = int(count_relevant((), judged_grades, rel=rel))
     return len(ranking.find_relevant_ranks(rel, total)) / total if total else 0.0
 
 
 def ndcg(
     ranking: JudgedRanks,
-    judged: Sequence[int],
+    judged_grades: Sequence[int],
     *,
     rel: int = 1,
     cutoff: int | None = None,
@@ -103,16 +107,18 @@ def ndcg(
     """
     special = gains or {}
 
-    def gain(grade: int) -> float:
+    def compute_gain(grade: int) -> float:
         if grade < 0:
             return 0.0
         return special.get(grade, 2.0**grade - 1 if exponential else float(grade))
 
-    ideal_gains = sorted(map(gain, judged), reverse=True)[:cutoff]
+    ideal_gains = sorted(map(compute_gain, judged_grades), reverse=True)[:cutoff]
     ideal = sum(value / log2(rank + 1) for rank, value in enumerate(ideal_gains, start=1))
     last = ranking.length if cutoff is None else cutoff
     pairs = zip(ranking.ranks, ranking.grades, strict=True)
-    return sum(gain(grade) / log2(rank + 1) for rank, grade in pairs if rank <= last) / ideal if ideal > 0 else 0.0
+    return (
+        sum(compute_gain(grade) / log2(rank + 1) for rank, grade in pairs if rank <= last) / ideal if ideal > 0 else 0.0
+    )
 
 
 RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, without the cut-off
@@ -125,60 +131,60 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
     "Rprec": r_precision,
     "ndcg": ndcg,
     "ndcg_cut": ndcg,
-    "num_ret": lambda ranking, judged, rel: float(ranking.length),
-    "num_rel_ret": lambda ranking, judged, rel: float(len(ranking.find_relevant_ranks(rel))),
+    "num_ret": lambda ranking, judged_grades, rel: float(ranking.length),
+    "num_rel_ret": lambda ranking, judged_grades, rel: float(len(ranking.find_relevant_ranks(rel))),
 }
 
 
 # The functions of the registry METRICS get the grade at every rank (`grades`) in place of `ranking`.
 
 
-def has_answer(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def has_answer(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return 1 if a passage in the top `cutoff` contains an answer (top-k accuracy), else 0."""
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 
 
-def share_unjudged(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def share_unjudged(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the share of unjudged documents in the top `cutoff` (trec_eval's unj); missing ranks count as judged."""
     return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
 
 
-def count_relevant(grades: Grades, judged: Sequence[int], *, rel: int = 1) -> float:
-    """Return the number of relevant documents."""
-    return float(sum(grade >= rel for grade in judged))
+def count_relevant(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1) -> float:
+    """Return the number of relevant documents of the query."""
+    return float(sum(grade >= rel for grade in judged_grades))
 
 
-def precision_at_recall(grades: Grades, judged: Sequence[int], *, rel: int = 1, recall: float) -> float:
+def precision_at_recall(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, recall: float) -> float:
     """Return interpolated precision, the highest precision at any rank with a recall of at least `recall`.
 
     The number of relevant documents to retrieve, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
     """
-    needed = int(recall * sum(grade >= rel for grade in judged) + 0.5)
+    needed = int(recall * sum(grade >= rel for grade in judged_grades) + 0.5)
     ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None and grade >= rel]
     return max((count / rank for count, rank in enumerate(ranks, start=1) if count >= needed), default=0.0)
 
 
 def eleven_point_average(
     grades: Grades,
-    judged: Sequence[int],
+    judged_grades: Sequence[int],
     *,
     rel: int = 1,
     levels: Sequence[float] = RECALL_LEVELS,
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
-    return sum(precision_at_recall(grades, judged, rel=rel, recall=level) for level in levels) / len(levels)
+    return sum(precision_at_recall(grades, judged_grades, rel=rel, recall=level) for level in levels) / len(levels)
 
 
-def rank_biased_precision(grades: Grades, judged: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+def rank_biased_precision(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
     """Return (1 - p) times the sum of gain * p^(rank - 1) (Moffat and Zobel 2008), as trec_eval does; `rel` is ignored.
 
     Gains are grades, divided by the query's highest grade if that is above 1.
     """
-    scale = max(1, *judged) if judged else 1
+    scale = max(1, *judged_grades) if judged_grades else 1
     return (1 - p) * sum(grade / scale * p**at for at, grade in enumerate(grades) if grade is not None and grade > 0)
 
 
-def rank_biased_residual(grades: Grades, judged: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+def rank_biased_residual(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
     """Return the increase of rank-biased precision if all unjudged documents were relevant; 0 if none is unjudged."""
     unjudged = [at for at, grade in enumerate(grades) if grade is None or grade < 0]
     return p ** len(grades) + (1 - p) * sum(p**at for at in unjudged) if unjudged else 0.0
@@ -186,7 +192,7 @@ def rank_biased_residual(grades: Grades, judged: Sequence[int], *, rel: int = 1,
 
 def utility(
     grades: Grades,
-    judged: Sequence[int],
+    judged_grades: Sequence[int],
     *,
     rel: int = 1,
     weights: tuple[float, float, float, float] = (1.0, -1.0, 0.0, 0.0),
@@ -196,17 +202,17 @@ def utility(
     The number of missed non-relevant documents assumes a collection of size 0, as in trec_eval.
     """
     retrieved = sum(grade is not None and grade >= rel for grade in grades)
-    missed = sum(grade >= rel for grade in judged) - retrieved
+    missed = sum(grade >= rel for grade in judged_grades) - retrieved
     counts = retrieved, len(grades) - retrieved, missed, -len(grades) - missed
     return sum(weight * count for weight, count in zip(weights, counts, strict=True))
 
 
-def relevance_string(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
+def relevance_string(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
     """Return a character per rank: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
 
-    def sign(grade: int | None) -> str:
+    def format_grade(grade: int | None) -> str:
         if grade is None:
             return "-"
         return "." if grade < 0 else str(grade) if grade <= 9 else ">"
 
-    return f"'{''.join(map(sign, grades[:cutoff]))}'"
+    return f"'{''.join(map(format_grade, grades[:cutoff]))}'"

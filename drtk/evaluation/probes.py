@@ -68,11 +68,11 @@ class RankingProbe:
         self._evaluator = Evaluator(self._judgments, parse_measures(self.name))
 
     def __call__(self, encode: EncodeRecords) -> float:
-        """Return mean nDCG@10."""
+        """Encode the collection and return the mean nDCG@10 of its queries."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
 
-    def compute(self, encode: EncodeRecords, *, batch: int) -> dict[str, float]:
-        """Return nDCG@10 and in-batch accuracy, the share of queries that score their own positive highest in a batch."""
+    def compute(self, encode: EncodeRecords, *, batch_size: int) -> dict[str, float]:
+        """Return nDCG@10 and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         pairs = []
@@ -81,8 +81,8 @@ class RankingProbe:
             if grade > 0 and id in rows:
                 pairs.append((at, rows[id]))
         num_correct = 0
-        for start in range(0, len(pairs), batch):
-            query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch], strict=True))
+        for start in range(0, len(pairs), batch_size):
+            query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch_size], strict=True))
             scores = queries[query_rows] @ passages[positives].T  # (b, b)
             positive_scores = scores.diagonal()
             # A tie does not win, so that equal vectors have accuracy 0. A passage that is the positive of two queries does
@@ -123,7 +123,10 @@ class RerankingProbe:
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]:
-        """Return the mean of each measure. scores: (candidates,), scores of all candidates, query by query"""
+        """Rerank the candidates of each query by `scores`; return the mean of each measure.
+
+        scores: (pairs,), the score of each query-document pair, in the order of `candidates`
+        """
         rankings, at = {}, 0
         for query, ids in self.candidates:
             pairs = zip(scores[at : at + len(ids)].tolist(), ids, strict=True)
@@ -144,7 +147,7 @@ class RatingProbe:
             raise DrtkError(f"{source}: a correlation requires at least two rated pairs; add pairs")
 
     def __call__(self, encode: EncodeRecords) -> float:
-        """Return the correlation."""
+        """Encode the sentences and return the correlation."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
         try:

@@ -16,7 +16,7 @@ from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgments
 from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
-from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
+from drtk.evaluation.compare_report import format_p_value, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, log_shallow_runs
@@ -96,8 +96,8 @@ def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
     queries = test.better + test.worse + test.equal
     return (
         f"{test.system} {verb} {test.baseline} on {test.measure}: {values[0]:.4f} against {values[1]:.4f} "
-        f"({test.difference:+z.4f}; p(t) {format_p(test.t_p_corrected)}, "
-        f"p(rand) {format_p(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
+        f"({test.difference:+z.4f}; p(t) {format_p_value(test.t_p_corrected)}, "
+        f"p(rand) {format_p_value(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
         f"worse on {test.worse:,}, equal on {test.equal:,}."
     )
 
@@ -134,17 +134,17 @@ class ExampleQuery:
 
 
 def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
-    """Return the rank of the first relevant document, or None."""
+    """Return the rank of the first relevant document; None if it is not retrieved."""
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
 def choose_example_queries(
     first: Rankings, second: Rankings, judgments: Judgments, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
-    """Return (query, why) of `count` example queries, alternating between better second system, better first, and ties.
+    """Choose `count` queries in turn from three groups: second system better, first system better, and tie.
 
-    Each of these groups is ordered by the difference of reciprocal ranks, largest first, and then by a hash of the query id,
-    so the choice does not depend on the order of the files.
+    Returns (query, group) pairs; the groups are second, first and alike. Each group is ordered by the difference of reciprocal
+    ranks, largest first, and then by a hash of the query id, so the choice does not depend on the order of the files.
     """
     groups: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
     for query, grades in judgments.items():
@@ -194,12 +194,12 @@ class Report:
             },
             "loss": None
             if loss is None
-            else {"first": loss.first, "last": loss.last, "steps": loss.steps, "values": loss.values},
+            else {"first": loss.initial_mean, "last": loss.final_mean, "steps": loss.steps, "values": loss.values},
             "examples": [asdict(example) for example in self.examples],
         }
 
     def list_findings(self) -> list[str]:
-        """Return the findings, one or two sentences each."""
+        """Return the results of the tests, the overlap and the loss, one or two sentences each."""
         means = {result.name: float(result.overall[self.measure_names[0]]) for result in self.results}
         tests = [test for test in self.tests if test.measure == self.measure_names[0]]
         sentences = [describe_test(test, (means[test.system], means[test.baseline])) for test in tests]
@@ -330,7 +330,7 @@ def build_report(
 def _find_overlap(
     runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgments, rel: int
 ) -> Overlap | None:
-    """Measure the overlap for the first run that is a fusion of two other runs; None if there is none."""
+    """Measure the overlap for the first run that is a fusion of two other runs; return None without such a run."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
@@ -360,13 +360,15 @@ def _build_examples(
         log(f"report: {len(judgments) - len(with_text):,} judged queries have no text in `queries`")
     show = PassageSnippets(corpus, words=SNIPPET_WORDS)
 
-    def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
+    def find_top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
         rank = find_first_relevant(rankings.ids.get(query, []), judgments[query], settings.rel)
         id = rankings.top_passages.get(query)
         return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 
     queries = choose_example_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
     return [
-        ExampleQuery(query, texts[query], why, (top_hit(names[0], pair[0], query), top_hit(names[1], pair[1], query)))
+        ExampleQuery(
+            query, texts[query], why, (find_top_hit(names[0], pair[0], query), find_top_hit(names[1], pair[1], query))
+        )
         for query, why in queries
     ]

@@ -20,14 +20,14 @@ class RowLabels:
     """Labels of the items that an evaluation averages over: queries or BEIR collections.
 
     name: column heading; field, count: JSON keys of an item's id and the number of items; average: label of the average
-    is_ranked: one column per system, with the best value of each row marked
+    has_system_columns: one column per system, with the best value of each row marked
     """
 
     name: str = "query"
     field: str = "query_id"
     count: str = "queries"
     average: str = "all"
-    is_ranked: bool = False
+    has_system_columns: bool = False
 
 
 QUERIES = RowLabels()
@@ -59,29 +59,29 @@ def _build_table(
 ) -> tuple[list[str], list[Row]]:
     """Return header and rows: one row per run and query, with one column per measure.
 
-    For more than MAX_COLUMNS measures or `labels.is_ranked`: one row per measure and query, with one column per run.
-    The best average of several runs is marked; if `labels.is_ranked`, also the best value of each query.
+    With more than MAX_COLUMNS measures or `has_system_columns`: one row per measure and query, with one column per run.
+    The best average of several runs is marked; with `has_system_columns`, also the best value of each query.
     """
 
-    def get(result: Evaluation, query: str | None, measure: Measure) -> Value | None:
+    def get_value(result: Evaluation, query: str | None, measure: Measure) -> Value | None:
         return (result.overall if query is None else result.per_query.get(query, {})).get(measure.name)
 
-    def cell(result: Evaluation, query: str | None, measure: Measure) -> Cell:
-        value = get(result, query, measure)
-        is_marked = (query is None or labels.is_ranked) and measure.aggregate in ("mean", "geometric")
+    def make_cell(result: Evaluation, query: str | None, measure: Measure) -> Cell:
+        value = get_value(result, query, measure)
+        is_marked = (query is None or labels.has_system_columns) and measure.aggregate in ("mean", "geometric")
         if value is None or len(results) < 2 or not is_marked:
             return Cell(value)
-        values = [get(other, query, measure) for other in results]
+        values = [get_value(other, query, measure) for other in results]
         return Cell(value, float(value) == max(float(other) for other in values if other is not None))
 
-    def label(name: str, query: str | None) -> list[Cell]:
+    def make_labels(name: str, query: str | None) -> list[Cell]:
         return [Cell(name), *([Cell(labels.average if query is None else query)] if per_query else [])]
 
     queries_of = {result.name: [*(result.per_query if per_query else ()), None] for result in results}
     header = [labels.name] if per_query else []
-    if len(measures) <= MAX_COLUMNS and not (labels.is_ranked and len(results) > 1):
+    if len(measures) <= MAX_COLUMNS and not (labels.has_system_columns and len(results) > 1):
         rows = [
-            [*label(result.name, query), *(cell(result, query, measure) for measure in measures)]
+            [*make_labels(result.name, query), *(make_cell(result, query, measure) for measure in measures)]
             for result in results
             for query in queries_of[result.name]
         ]
@@ -91,7 +91,7 @@ def _build_table(
         dict.fromkeys(query for ids in queries_of.values() for query in ids), key=lambda query: query is None
     )
     rows = [
-        [*label(measure.name, query), *(cell(result, query, measure) for result in results)]
+        [*make_labels(measure.name, query), *(make_cell(result, query, measure) for result in results)]
         for measure in measures
         for query in queries
         if query is not None or measure.name in has_average

@@ -83,7 +83,7 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
 
 
 def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
-    """Read a table with the columns text and label, or with `pairs` sentence1, sentence2 and label.
+    """Read a table with the columns text and label, or, if `pairs`, sentence1, sentence2 and label.
 
     Raises RecordError (file:line) for a row with a wrong number of columns or without a label, DrtkError for a table without rows.
     """
@@ -152,7 +152,7 @@ class Task:
 
 
 def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
-    """Return the named tasks of a folder, or all, in the order of TASKS.
+    """Return the tasks `names` of a folder (all tasks if `names` is empty), in the order of TASKS.
 
     A task is a subfolder of `folder`; case and punctuation of its name are ignored (stsb is STS-B).
     Raises UsageError for an unknown task name, DrtkError for a task without a subfolder, or a folder without tasks.
@@ -192,12 +192,12 @@ def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
     tables = {path.name.split(".")[0]: path for path in sorted(folder.iterdir()) if path.name.endswith(SUFFIXES)}
     if task in STS_YEARS:
         if not tables:
-            raise DrtkError(f"{folder}: contains no .tsv; expected one per subset")
+            raise DrtkError(f"{folder}: contains no .tsv file; expected one per subset")
         return tables
     splits = SPLITS.get(task, (split,))
     if missing := [name for name in splits if name not in tables]:
         raise DrtkError(
-            f"{folder / missing[0]}.tsv: No such file or directory; there are {', '.join(tables) or 'none'}"
+            f"{folder / missing[0]}.tsv: No such file or directory; available splits: {', '.join(tables) or 'none'}"
         )
     return {name: tables[name] for name in splits}
 
@@ -219,12 +219,12 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
     if not vectors:
         raise DrtkError(f'{get_source_name(source)}: no vectors found; expected {{"text": …, "vector": […]}}')
 
-    def look_up(texts: list[str]) -> np.ndarray:
+    def look_up_vectors(texts: list[str]) -> np.ndarray:
         if missing := [text for text in texts if text not in vectors]:
             raise DrtkError(f"{get_source_name(source)}: has no vector for the sentence '{missing[0]}'; add it")
         return np.stack([vectors[text] for text in texts])
 
-    return look_up
+    return look_up_vectors
 
 
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:

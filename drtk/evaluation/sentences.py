@@ -52,21 +52,23 @@ def compute_pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Spearman's rank correlation; equal values share the mean of their ranks.
 
-    Raises DrtkError if undefined: fewer than two pairs, or all values of one side equal.
+    Raises DrtkError for fewer than two pairs, or if all cosines or all ratings are equal.
     """
-    return _correlate(cosines, ratings, "spearmanr")
+    return _compute_correlation(cosines, ratings, "spearmanr")
 
 
 def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Pearson's correlation. Raises DrtkError for the same reasons as `compute_spearman`."""
-    return _correlate(cosines, ratings, "pearsonr")
+    return _compute_correlation(cosines, ratings, "pearsonr")
 
 
-def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str) -> float:
+def _compute_correlation(
+    cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str
+) -> float:
     from scipy import stats
 
     if len(cosines) < 2:
-        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}; add rated pairs")
+        raise DrtkError(f"a correlation requires at least two pairs, got {len(cosines)}; add rated pairs")
     for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
             raise DrtkError(f"the correlation is undefined: all {name} are equal; check the data")
@@ -91,7 +93,7 @@ def compute_uniformity(vectors: np.ndarray) -> float:
     points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity requires two sentences, got {count}; add data")
+        raise DrtkError(f"uniformity requires at least two sentences, got {count}; add data")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]
@@ -189,7 +191,7 @@ def evaluate_sentences(
 ) -> Iterator[str]:
     """Evaluate systems given as [NAME=]MODEL on the tasks of a folder; return the lines of a table.
 
-    write_pair: function that writes a rated pair with its cosine, a JSON line
+    write_pair: function that writes one JSON line, a rated pair with its cosine
     """
     tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
@@ -257,14 +259,14 @@ def _evaluate_retrieval(task: Task, vectors: SentenceVectors, settings: Sentence
         raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
     ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
-    def recall(part: np.ndarray) -> Values:
-        return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
+    def compute_recall(query_ranks: np.ndarray) -> Values:
+        return {f"R@{k}": float((query_ranks <= k).mean()) for k in RECALL_AT}
 
-    return recall(ranks), {
+    return compute_recall(ranks), {
         "sentences": len(texts),
         "queries": len(ranks),
-        "first to second": recall(ranks[: len(first)]),
-        "second to first": recall(ranks[len(first) :]),
+        "first to second": compute_recall(ranks[: len(first)]),
+        "second to first": compute_recall(ranks[len(first) :]),
     }
 
 
@@ -316,7 +318,7 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
         row = rows[system] = {}
         for name, value in ((name, value) for result in tasks for name, value in result.values.items()):
             row[name] = value
-            row |= {average: mean for average, (last, mean) in averages[system].items() if last == name}
+            row |= {average: mean for average, (last_task, mean) in averages[system].items() if last_task == name}
     header = list(next(iter(rows.values())))
     best = {name: (min if name in LOWER_IS_BETTER else max)(row[name] for row in rows.values()) for name in header}
     cells: list[Row] = [
@@ -327,7 +329,10 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
 
 
 def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
-    """Return {name: (last task, average over its seven tasks)}; averages with missing tasks are omitted."""
+    """Return {name: (last task, mean)} of the averages over seven tasks. In a table, an average follows its last task.
+
+    Averages with missing tasks are omitted.
+    """
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
     # SentEval selects the penalty by dev accuracies (Chuang's thesis, tables 2.3 to 2.6).

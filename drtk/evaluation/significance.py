@@ -46,7 +46,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007).
 
     It is the share of sign assignments whose mean difference is at least as large as the observed one. All 2^n assignments
-    are counted if there are at most `permutations`; otherwise `permutations` are sampled and p = (hits + 1) /
+    are counted if there are at most `permutations`; otherwise `permutations` are sampled and p = (count + 1) /
     (permutations + 1). Queries with difference 0 have no influence.
     """
     nonzero = differences[np.abs(differences) > ZERO]
@@ -57,21 +57,21 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     threshold = abs(total) - ZERO * float(np.abs(nonzero).sum())
     rows = max(1, _SIGNS // count)
 
-    def count_hits(keeps_sign: np.ndarray) -> int:
-        """Count the sign assignments with at least as large a sum. keeps_sign: (assignments, count), 0 flips a sign"""
+    def count_extreme(keeps_sign: np.ndarray) -> int:
+        """Count the sign assignments whose sum is at least the observed one. keeps_sign: (assignments, count), 0 flips a sign"""
         return int((np.abs(2 * (keeps_sign @ nonzero) - total) >= threshold).sum())
 
     if count < 63 and 2**count <= permutations:
         starts = range(0, 2**count, rows)
         numbers = (np.arange(start, min(start + rows, 2**count), dtype=np.int64) for start in starts)
-        return sum(count_hits((part[:, None] >> np.arange(count)) & 1) for part in numbers) / 2**count
+        return sum(count_extreme((part[:, None] >> np.arange(count)) & 1) for part in numbers) / 2**count
     rng = np.random.default_rng(seed)
-    hits = 0
+    num_extreme = 0
     for start in range(0, permutations, rows):
         size = min(rows, permutations - start)
         bits = np.frombuffer(rng.bytes(size * ((count + 7) // 8)), dtype=np.uint8).reshape(size, -1)
-        hits += count_hits(np.unpackbits(bits, axis=1, count=count))
-    return (hits + 1) / (permutations + 1)
+        num_extreme += count_extreme(np.unpackbits(bits, axis=1, count=count))
+    return (num_extreme + 1) / (permutations + 1)
 
 
 def correct_holm(p_values: Sequence[float]) -> list[float]:

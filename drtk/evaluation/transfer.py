@@ -38,7 +38,7 @@ class LabeledVectors:
 
 @dataclass(frozen=True)
 class TransferScores:
-    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected regularization strength."""
+    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected L2 penalty."""
 
     accuracy: float
     f1: float | None
@@ -53,7 +53,7 @@ def make_pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def cross_validate(
     examples: LabeledVectors, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None
 ) -> TransferScores:
-    """Evaluate MR, CR, SUBJ or MPQA by ten-fold cross-validation; each fold selects its own penalty by inner cross-validation."""
+    """Evaluate MR, CR, SUBJ or MPQA by ten-fold cross-validation; each fold selects its L2 penalty by inner cross-validation."""
     tests, devs = [], []
     for train, test in split_folds(examples.classes, FOLDS, seed):
         outcome = evaluate_with_folds(examples.select(train), examples.select(test), seed=seed)
@@ -64,29 +64,31 @@ def cross_validate(
 
 
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
-    """Evaluate the SentEval task TREC or MRPC: select the regularization strength by ten-fold cross-validation, then fit on all
-    training data."""
+    """Evaluate TREC (question classification), MRPC, or a fold of `cross_validate`.
+
+    The L2 penalty is selected by ten-fold cross-validation; then the classifier is fitted on `train`.
+    """
     splits = list(split_folds(train.classes, FOLDS, seed))
     count = _count_classes(train, test)
 
-    def score(penalty: float) -> float:
-        fits = [fit(train.select(a), train.select(b), penalty=penalty, classes=count, seed=seed) for a, b in splits]
+    def compute_dev_accuracy(penalty: float) -> float:
+        fits = [fit(train.select(a), train.select(b), penalty=penalty, num_classes=count, seed=seed) for a, b in splits]
         return float(np.mean([best for _, best in fits]))
 
-    penalty, dev = _choose_penalty(score)
+    penalty, dev = _choose_penalty(compute_dev_accuracy)
     order = np.random.default_rng(seed).permutation(len(train))
     num_held_out = max(1, int(HELD_OUT * len(train)))
     parts = train.select(order[num_held_out:]), train.select(order[:num_held_out])
-    return _evaluate(fit(*parts, penalty=penalty, classes=count, seed=seed)[0], test, dev)
+    return _score_on_test_set(fit(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
 
 
 def evaluate_with_dev(
     train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
 ) -> TransferScores:
-    """Evaluate SST2: use the development set to select the penalty and to stop training."""
+    """Evaluate SST2: use the development set to select the L2 penalty and to stop training."""
     count = _count_classes(train, test)
-    penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, classes=count, seed=seed)[1])
-    return _evaluate(fit(train, dev, penalty=penalty, classes=count, seed=seed)[0], test, score)
+    penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, num_classes=count, seed=seed)[1])
+    return _score_on_test_set(fit(train, dev, penalty=penalty, num_classes=count, seed=seed)[0], test, score)
 
 
 def _choose_penalty(score: Callable[[float], float]) -> tuple[float, float]:
@@ -117,7 +119,9 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
         yield np.flatnonzero(folds != number), np.flatnonzero(folds == number)
 
 
-def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: int, seed: int) -> tuple[Any, float]:
+def fit(
+    train: LabeledVectors, dev: LabeledVectors, *, penalty: float, num_classes: int, seed: int
+) -> tuple[Any, float]:
     """Fit a linear classifier; return the checkpoint with the highest accuracy on `dev`, and this accuracy."""
     import torch
 
@@ -125,7 +129,7 @@ def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: 
         torch.manual_seed(seed)
         rng = np.random.default_rng(seed)
         vectors, labels = torch.from_numpy(train.vectors), torch.from_numpy(train.classes)
-        model = torch.nn.Linear(train.vectors.shape[1], classes)
+        model = torch.nn.Linear(train.vectors.shape[1], num_classes)
         optimizer = torch.optim.Adam(model.parameters(), weight_decay=penalty)
         best_model, best, without_gain, epochs = model, -1.0, 0, 0
         while without_gain <= PATIENCE and epochs <= MAX_EPOCHS:
@@ -154,16 +158,16 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
     return classes
 
 
-def _evaluate(model: Any, test: LabeledVectors, dev: float) -> TransferScores:
+def _score_on_test_set(model: Any, test: LabeledVectors, dev_accuracy: float) -> TransferScores:
     predicted = predict(model, test.vectors)
     accuracy = float((predicted == test.classes).mean())
     return TransferScores(
-        accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev
+        accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev_accuracy
     )
 
 
 def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
-    """Return F1 of class 1: (n,), (n,)."""
+    """Return F1 of class 1. predicted, classes: (n,)"""
     true_positives = int(((predicted == 1) & (classes == 1)).sum())
     total = int((predicted == 1).sum()) + int((classes == 1).sum())
     return 2 * true_positives / total if total else 0.0

@@ -36,7 +36,7 @@ class RankingScorer:
     def __init__(self, judgments: Judgments, measure: str, *, by: Callable[[str], str] | None = None) -> None:
         measures = parse_measures(measure)
         if len(measures) != 1:
-            raise UsageError("`measure` must name exactly one measure")
+            raise UsageError("`measure` must name exactly one measure, such as nDCG@10")
         self.name = measures[0].name
         self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
@@ -82,19 +82,19 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
     return list(product(axes["k1"], axes["b"]))
 
 
-def iter_weights(runs: int, step: float) -> Iterator[tuple[float, ...]]:
-    """Yield all weight vectors for `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
+def iter_weights(num_runs: int, step: float) -> Iterator[tuple[float, ...]]:
+    """Yield all weight vectors for `num_runs` runs; weights are multiples of 1 / round(1 / `step`) and sum to 1."""
     steps = max(1, round(1 / step))
 
-    def split(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    def iter_splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
         if parts == 1:
             yield (total,)
             return
         for first in range(total + 1):
-            for others in split(total - first, parts - 1):
+            for others in iter_splits(total - first, parts - 1):
                 yield (first, *others)
 
-    for counts in split(steps, runs):
+    for counts in iter_splits(steps, num_runs):
         yield tuple(count / steps for count in counts)
 
 
@@ -103,13 +103,13 @@ def find_fusion_weights(
     qrels: str,
     settings: FuseSettings,
     runs: Sequence[Mapping[str, Ranking]],
-    scored: Sequence[int | None] | None,
+    scored_depths: Sequence[int | None] | None,
     *,
     tracker: InputTracker,
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
 
-    names: run files; scored: number of scored hits per query of each run. Raises UsageError if no query is judged.
+    names: run files; scored_depths: number of scored hits per query of each run. Raises UsageError if no query is judged.
     """
     by = parse_document_id if settings.by == "source" else None
     judgments = read_judgments(qrels, tracker)
@@ -127,14 +127,14 @@ def find_fusion_weights(
             judged.report_problem()
     method = FUSIONS.load(settings.method)
 
-    def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
+    def rank_queries(weights: tuple[float, ...]) -> dict[str, Ranking]:
         return {
-            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored)
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored_depths)
             for query in queries
         }
 
     points = sorted(iter_weights(len(runs), settings.step), key=max)
-    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank, score)
+    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank_queries, score)
     lines = [f"{','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}" for weights, value in scores]
     for line in lines:
         log(f"fuse: weights {line}")
@@ -164,7 +164,7 @@ def tune_bm25(
     settings: SearchSettings,
     tracker: InputTracker,
 ) -> BM25Grid:
-    """Score every point of `settings.grid` on the judged queries.
+    """Evaluate every (k1, b) of `settings.grid` on the judged queries.
 
     folders: BM25 indexes; source: queries file; qrels: judgments file
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
@@ -181,13 +181,13 @@ def tune_bm25(
     tracker.inputs += [describe_folder(folder) for folder in folders]
     judged = JudgedHitCounter(", ".join(folders), judgments)
 
-    def rank(point: tuple[float, float]) -> dict[str, Ranking]:
+    def rank_queries(point: tuple[float, float]) -> dict[str, Ranking]:
         collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
         rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
-    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank, score)
+    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank_queries, score)
     judged.report_problem()
     return BM25Grid(score.name, scores, len(queries))

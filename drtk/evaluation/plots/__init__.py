@@ -1,4 +1,4 @@
-"""Plots by name."""
+"""The plots of drtk plot, by name."""
 
 from __future__ import annotations
 

@@ -28,13 +28,14 @@ SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
 PlotData = dict[str, Any]  # written by `format` json
-HistogramPanel = tuple[str, Sequence[float], tuple[Sequence[int], Sequence[int]]]  # title, edges, counts of both kinds
+HistogramPanel = tuple[str, Sequence[float], tuple[Sequence[int], Sequence[int]]]  # title, edges, two lists of counts
 
 
 @dataclass(frozen=True)
 class PlotInputs:
-    """Files and settings of a plot."""
+    """Files and settings of a plot. kind: name of the plot"""
 
+    kind: str
     inputs: Sequence[NamedRun]
     qrels: str | None
     pairs: str | None
@@ -57,12 +58,12 @@ class PlotInputs:
         """Raise UsageError for fewer than `minimum` or more than `maximum` inputs."""
         if not minimum <= len(self.inputs) <= maximum:
             expected = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
-            raise UsageError(f"this plot requires {expected} inputs, got {len(self.inputs)}")
+            raise UsageError(f"drtk plot {self.kind} requires {expected} inputs, got {len(self.inputs)}")
 
     def read_judgments(self) -> Judgments:
         """Read the judgments. Raises UsageError without `qrels`."""
         if self.qrels is None:
-            raise UsageError("this plot requires judgments (`qrels`)")
+            raise UsageError(f"drtk plot {self.kind} requires judgments (`qrels`)")
         return read_judgments(self.qrels, self.tracker)
 
     def read_rankings(self, run: NamedRun, judgments: Judgments) -> dict[str, list[str]]:
@@ -111,7 +112,7 @@ def draw_plot(
         if value is not None and name not in plot.option_names:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    data = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
+    data = plot.compute(PlotInputs(kind, named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     width, height = plot.choose_size(data)
@@ -163,7 +164,8 @@ def draw_histograms(
 ) -> None:
     """Draw a panel per input with two overlaid histograms, each normalized to a sum of 1; empty histograms are omitted.
 
-    area: subfigure of `figure` for the panels; labels: names of the histograms, that of relevant or matching pairs second
+    area: subfigure of `figure` for the panels
+    labels: names of the two histograms; the second is of relevant documents or matching pairs
     """
     axes = area.subplots(len(panels), 1, squeeze=False, sharex=len({tuple(edges) for _, edges, _ in panels}) == 1)[:, 0]
     for axis, (title, edges, both) in zip(axes, panels, strict=True):
@@ -181,7 +183,7 @@ def draw_histograms(
 
 
 def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
-    """Add one legend below all axes, with as many columns as fit the width of the figure."""
+    """Add one legend below all axes, with as many of `columns` as fit the width of the figure."""
     columns = min(columns, len(labels), max(1, int(figure.get_size_inches()[0] / (0.11 * max(map(len, labels)) + 0.7))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 

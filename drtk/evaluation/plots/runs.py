@@ -35,7 +35,10 @@ def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepes
 
 
 def draw_recall(axis: Any, data: PlotData) -> None:
-    """Draw a labeled line per run of `data` ("k", "curves", "deepest") over a logarithmic depth."""
+    """Draw recall by depth (logarithmic), one labeled line per run.
+
+    data: {"k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}}
+    """
     depths = data["k"]
     for at, (name, values) in enumerate(data["curves"].items()):
         style = base.choose_point_style(at) | {"label": base.shorten(name), "linewidth": 2}
@@ -94,14 +97,15 @@ class Differences(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
+        """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}.
 
-        A difference is the first run's value minus the second's.
+        A difference is the first run's value minus the second's. Queries and differences are sorted, largest gain first.
+        better, equal, worse: numbers of queries
         """
         inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("`measure` must name one measure with a value for every query")
+            raise UsageError("`measure` must name one measure with a value for every query, such as nDCG@10")
         judgments = inputs.read_judgments()
         evaluator = Evaluator(judgments, measures)
         first, second = (evaluator(run.name, inputs.read_rankings(run, judgments)).per_query for run in inputs.inputs)
@@ -122,7 +126,7 @@ class Differences(Plot):
         }
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw bars from the largest gain to the largest loss and the mean as a line; name the outermost queries."""
+        """Draw bars from the largest gain to the largest loss, and the mean as a line; label the queries at both ends."""
         from matplotlib.patches import Patch
 
         axis = figure.subplots()
@@ -158,7 +162,10 @@ class ScoreDistributions(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
+        """Return {"kinds": labels, "panels": {input: result of `summarize_scores`}}.
+
+        kinds: labels of the relevant and of the other documents
+        """
         inputs.check_num_inputs(1, MAX_PANELS)
         of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
@@ -178,7 +185,7 @@ class ScoreDistributions(Plot):
         return base.SIZE[0], 1.2 + 2.5 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw overlaid histograms of good and other scores, one panel per input."""
+        """Draw overlaid score histograms of relevant and of other documents, one panel per input."""
         panels: list[base.HistogramPanel] = []
         for name, panel in data["panels"].items():
             sizes = f"{sum(panel['good']):,} against {sum(panel['other']):,} scores"
@@ -189,9 +196,10 @@ class ScoreDistributions(Plot):
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData:
-    """Return histogram counts, means, and the AUC: the share of (good, other) pairs with the higher good score; ties count half.
+    """Return {"edges", "good", "other": histogram counts, "auc", "means"} of the scores of relevant and other documents.
 
-    good, other: (n,), (m,). Raises DrtkError if one is empty.
+    AUC is the share of (good, other) pairs in which the good score is higher; ties count half.
+    good: scores of relevant documents, (n,); other: scores of other documents, (m,). Raises DrtkError if one is empty.
     """
     from scipy.stats import rankdata
 

@@ -29,8 +29,9 @@ class TrainingCurves(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [{"field", "curves", "held_out"}, …]}.
+        """Return {"field", "curves": {log: {"steps", "values"}}} of the field, or {"panels": […]} if there are several fields.
 
+        panels: {"field", "curves", "held_out"}, where "held_out" has the curves of the field on held-out passages
         There is one panel per field. By default, the field is the loss. If a log has several loss terms or held-out
         measurements, the fields are all loss terms with their held-out losses, all gains, and all other measurements.
         """
@@ -43,10 +44,14 @@ class TrainingCurves(Plot):
             for name, log in logs.items():
                 if fields[0] not in log:
                     raise DrtkError(f"{name}: no field {fields[0]}; choose from {', '.join(log)}")
-            return {"field": fields[0], "curves": _select(logs, fields[0])}
+            return {"field": fields[0], "curves": _select_curves(logs, fields[0])}
         panels = []
         for field in fields:
-            panel = {"field": field, "curves": _select(logs, field), "held_out": _select(logs, HELD_OUT + field)}
+            panel = {
+                "field": field,
+                "curves": _select_curves(logs, field),
+                "held_out": _select_curves(logs, HELD_OUT + field),
+            }
             if not panel["curves"] and not panel["held_out"]:
                 names = dict.fromkeys(name for log in logs.values() for name in log)
                 raise DrtkError(f"no log has the field {field}; choose from {', '.join(names)}")
@@ -108,7 +113,7 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     return [*first, *terms, *gains, *others]
 
 
-def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> PlotData:
+def _select_curves(logs: Mapping[str, Mapping[str, Curve]], field: str) -> PlotData:
     return {
         name: {"steps": log[field].steps, "values": log[field].values} for name, log in logs.items() if field in log
     }
@@ -122,18 +127,18 @@ def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: 
     axis.plot(steps, averages, color=color, linewidth=2, marker="o" if len(averages) <= _MAX_DOTS else "", markersize=4)
 
 
-def style_step_axis(axis: Any, last: int) -> None:
-    """Set the range and integer ticks of an axis of steps, from 0 to the last step."""
+def style_step_axis(axis: Any, last_step: int) -> None:
+    """Set the range and integer ticks of an axis of steps, from 0 to `last_step`."""
     from matplotlib.ticker import MaxNLocator
 
-    margin = 0.03 * max(last, 1)
+    margin = 0.03 * max(last_step, 1)
     axis.set_xlabel("step", fontsize=11)
-    axis.set_xlim(-margin, max(last, 1) + margin)
+    axis.set_xlim(-margin, max(last_step, 1) + margin)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the moving average and standard deviation. The window has a twentieth of all values on either side.
+    """Return the moving average and standard deviation. The window extends over a twentieth of all values on either side.
 
     With 8 or more values, the window has at least one neighbor on either side.
     """

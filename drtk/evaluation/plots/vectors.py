@@ -43,7 +43,7 @@ class CosineDistributions(Plot):
     def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
-        matching, random: numbers of pairs per cosine bin; matching is empty without judgments
+        edges: limits of the cosine bins; matching, random: numbers of pairs per bin (without judgments, none is matching)
         """
         inputs.check_num_inputs(1, MAX_MODELS)
         paths = [Path(item.source) for item in inputs.inputs]
@@ -144,7 +144,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(
-            f"the dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
+            f"the vector dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
         )
     samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
     geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
@@ -162,7 +162,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     pairs = [(query, id) for query, id in judged if query in queries and id in passages]
     if not pairs:
         raise MismatchError(
-            "no relevant pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
+            "no relevant query-passage pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
             f"'{(*judged, ('', ''))[0][0]}')"
         )
     first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
@@ -186,7 +186,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}; encode more texts")
+        raise DrtkError(f"{item.source}: a plot requires at least two vectors, got {len(ids)}; encode more texts")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
@@ -205,7 +205,10 @@ class CosineByRating(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
+        """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…], …]}}}.
+
+        bins: ranges of human ratings; pairs: number of sentence pairs; cosines: sorted cosines of each bin
+        """
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
             if (is_stream(item.source) or Path(item.source).is_file()) and inputs.tracker.peek(item.source)[:1] == b"{":
@@ -213,12 +216,14 @@ class CosineByRating(Plot):
             else:
                 data[item.name] = _compute_cosines(item.source, inputs)
         if not 1 <= len(data) <= MAX_SYSTEMS:
-            raise UsageError(f"this plot requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+            raise UsageError(f"drtk plot {inputs.kind} requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
         high = max(float(ratings.max()) for _, ratings in data.values())
         low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
         edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
         if len(edges) > MAX_EDGES:
-            raise DrtkError(f"ratings from {low} to {high:g} need more than {MAX_EDGES - 1} bins; rescale them")
+            raise DrtkError(
+                f"ratings from {low} to {high:g} require more than {MAX_EDGES - 1} bins; rescale the ratings"
+            )
         systems = {}
         for name, (cosines, ratings) in data.items():
             bins = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
@@ -270,17 +275,19 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
-        lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
+        lambda row: (row.get("system"), _get_number(row, "cosine"), _get_number(row, "score")),
         tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences")
+        raise DrtkError(
+            f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences --pairs-out"
+        )
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
-def _take_number(row: Row, field: str) -> float:
+def _get_number(row: Row, field: str) -> float:
     value: Any = row.get(field)
     if type(value) not in (int, float):
         raise ValueError(f"expected a number as '{field}'")

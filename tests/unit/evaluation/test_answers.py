@@ -66,7 +66,7 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     app(["eval", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
     assert "q.jsonl: 1 of 3 questions have no answer and are ignored" in messages
-    assert "a: 1 of 2 queries with answers are not in the run, counted as 0" in messages
+    assert "a: 1 of 2 queries with answers are not in the run and count as 0" in messages
     assert "a: ignored 1 query without answers" in messages
     assert "judge" not in messages
 

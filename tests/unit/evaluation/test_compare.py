@@ -144,7 +144,7 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
             MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"
         ):
             app(["compare", *call], standalone_mode=False)
-        assert "counted as 0" not in capfd.readouterr().err  # the run is rejected
+        assert "count as 0" not in capfd.readouterr().err  # the run is rejected
     as_zero = ["a.run", "b.run", "--set", "missing_as_zero=true"]
     # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
     (contrast,) = compare_as_json(capfd, *as_zero)["contrast"]
@@ -152,7 +152,7 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
     app(["compare", *as_zero, "--qrels", "qrels", "-o", "table"], standalone_mode=False)
     messages = capfd.readouterr().err
     assert "text table" not in messages
-    assert "b: 2 of 5 queries with judgments are not in the run, counted as 0" in messages
+    assert "b: 2 of 5 queries with judgments are not in the run and count as 0" in messages
     assert re.search(r"compare: 2 in, \d+ out, [\d.]+ s", messages)
     app(["compare", *as_zero, "--qrels", "qrels", "-o", "page.html"], standalone_mode=False)
     assert "page.html: is written as a text table; set --format for another format" in capfd.readouterr().err

@@ -134,7 +134,7 @@ def test_unjudged_and_missing_queries(runs: Path, capfd: pytest.CaptureFixture[s
     more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
     value, messages = eval_rr(capfd, run=run, qrels=more)
     assert value == 0.5
-    assert "x: 1 of 3 queries with judgments are not in the run, counted as 0" in messages
+    assert "x: 1 of 3 queries with judgments are not in the run and count as 0" in messages
     assert eval_rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
     value, messages = eval_rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
     assert value == 0.75

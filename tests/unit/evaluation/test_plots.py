@@ -284,8 +284,8 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
         (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
         (["scores", "x.run", *JUDGED], DrtkError, "x: no relevant document has a score"),
         (["recall", "empty.run", *JUDGED], DrtkError, "the runs have no judged query"),
-        (["space", "q", "p", "--qrels", "other"], MismatchError, "no relevant pair has both vectors"),
-        (["space", "q", "wide"], MismatchError, r"the dimensions differ \(3, 4\)"),
+        (["space", "q", "p", "--qrels", "other"], MismatchError, "no relevant query-passage pair has both vectors"),
+        (["space", "q", "wide"], MismatchError, r"the vector dimensions differ \(3, 4\)"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):

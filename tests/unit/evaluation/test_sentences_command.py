@@ -177,7 +177,7 @@ def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.Captur
         (HEADER + "a\tb\0\t1\n", RecordError, r"test\.tsv:2: contains a NUL byte"),
         ("sentence1\tsentence2\na\tb\n", RecordError, r"test\.tsv:1: the header lacks 'score'"),
         (HEADER + "a\tb\t\n", DrtkError, "no rated pair found"),
-        (HEADER + "a\tb\t1\n", DrtkError, "a correlation requires two pairs, got 1"),
+        (HEADER + "a\tb\t1\n", DrtkError, "a correlation requires at least two pairs, got 1"),
         (HEADER + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are equal"),
         (HEADER + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
     ]
@@ -191,7 +191,7 @@ def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.Captur
     for options, problem in (
         (["--tasks", "mr"], "has no folder for the task MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
-        (["--split", "dev"], r"dev\.tsv: No such file or directory; there are test"),
+        (["--split", "dev"], r"dev\.tsv: No such file or directory; available splits: test"),
         (["--data", "data/STS-B"], "contains no task"),
         (["--data", "nowhere"], "nowhere: No such file"),
     ):
