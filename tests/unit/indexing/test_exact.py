@@ -41,9 +41,12 @@ def test_equal_vectors_get_equal_scores_in_every_row(tmp_path, rows):
 
 def test_a_query_scores_the_same_alone_and_among_others(tmp_path):
     random = np.random.default_rng(0)
-    index, _ = build(tmp_path, random.standard_normal((200, 48)), block=64)
+    vectors = random.standard_normal((200, 48))
+    index, _ = build(tmp_path, vectors, block=64)
     queries = random.standard_normal((70, 48)).astype(np.float32)
     together = index.search(queries, 20)
+    best = (queries @ vectors.T).argmax(axis=1)  # in all four blocks
+    assert [ranking[0][0] for ranking in together] == [f"v{row}" for row in best]
     assert [index.search(query[None], 20)[0] for query in queries] == together
 
 
