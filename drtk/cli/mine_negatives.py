@@ -23,7 +23,8 @@ def mine_negatives(
         str | None, make_option("--corpus FILE", "Corpus, for random negatives and text filters.")
     ] = None,
     queries: Annotated[
-        str | None, make_option("--queries FILE", "Training queries, for indexes and text filters.")
+        str | None,
+        make_option("--queries FILE", "Training queries, to search indexes and for filters that read texts."),
     ] = None,
     query_vectors: Annotated[
         str | None, make_option("--query-vectors DIR", "Query embeddings for dense indexes, a folder from drtk encode.")

@@ -12,7 +12,7 @@ from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, make_argument, make_option, with_settings
 from drtk.config import EVALUATION
 from drtk.errors import UsageError
-from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
+from drtk.query_expansion.config import LabelSettings, QueryRerankerConfig, SelectionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
@@ -116,7 +116,7 @@ def rerank_queries__train(
         raise UsageError("--dev: give one FILE, or KIND=FILE for each kind")
     for name in devs:
         if name.startswith((".", "best-", "checkpoint")):
-            raise UsageError(f"--dev: kind '{name}' cannot be the name of a model folder")
+            raise UsageError(f"--dev: kind '{name}' cannot name the folder of its model; rename the kind")
     if "" not in devs and settings.dev_kind is not None:
         raise UsageError("`dev_kind` requires --dev FILE, without a kind")
     if not devs and dev_queries is not None:
@@ -210,7 +210,7 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
     return names
 
 
-@with_settings(ChooseSettings)
+@with_settings(SelectionSettings)
 @with_settings(RunnerSettings, name="runner_settings")
 @folder_command("queries", resume=True)
 def rerank_queries__apply(
@@ -235,7 +235,7 @@ def rerank_queries__apply(
     corpus: IndexCorpus = None,
     device: Device = "auto",
     *,
-    settings: ChooseSettings,
+    settings: SelectionSettings,
     runner_settings: RunnerSettings,
     job: FolderJob,
 ) -> None:

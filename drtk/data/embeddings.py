@@ -135,7 +135,7 @@ class ShardWriter:
         Raises DrtkError for a full disk, NaN, and values too large for the dtype.
         """
         if vectors.shape != (len(ids), self.dimension):
-            raise ValueError(f"vectors of shape {vectors.shape} for {len(ids)} ids of dimension {self.dimension}")
+            raise ValueError(f"vectors: expected shape ({len(ids)}, {self.dimension}), got {vectors.shape}")
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self.dtype)
         if not np.isfinite(stored).all():

@@ -147,7 +147,7 @@ class RatingProbe:
             raise DrtkError(f"{source}: a correlation requires at least two rated pairs; add pairs")
 
     def __call__(self, encode: EncodeRecords) -> float:
-        """Encode the sentences and return the correlation."""
+        """Encode the sentences; return the Spearman correlation of cosine similarities and gold scores."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
         try:

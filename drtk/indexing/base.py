@@ -105,7 +105,10 @@ class RankedIds:
 
     @staticmethod
     def write(ids: Iterable[str], folder: Path) -> None:
-        """Write ids and ranks into `folder`; all ids must fit into memory. Raises MismatchError for a duplicate id."""
+        """Write the ids, and the rank of each in sorted order, into `folder`; all ids must fit into memory.
+
+        Raises MismatchError for a duplicate id.
+        """
         all_ids = list(ids)
         order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
         for row, next_row in pairwise(order):

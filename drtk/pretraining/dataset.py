@@ -38,7 +38,8 @@ class SlotBatch:
     attention: 1 at tokens, 0 at padding
     content: bool, False at special tokens    masked: bool, True at masked positions
     present: (batch,) bool, False for examples without a text for this slot
-    edited: int64, 1 at inserted tokens and after deletions, -1 in rows with replaced tokens; None: no edits
+    edited: int64, labels of target "edited": 1 at inserted tokens and after deletions, else 0; in rows with replaced tokens -1,
+        because their labels depend on the generator; None: no edits
     noise: float32, random numbers in [0, 1) for the generator; None if the generator is not used
     visible: (batch, tokens, tokens) bool, the columns that a row may attend to (decoder "two-stream" only)
     types: int64, token types; None: all 0

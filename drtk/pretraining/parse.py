@@ -307,7 +307,9 @@ def _check_token_objective(plan: Composition, objective: TokenObjective) -> None
         if is_edited and slot.corruption not in (*EDITS, "any"):
             raise UsageError(f"slot '{name}' has no edits; set its corruption to one of {', '.join((*EDITS, 'any'))}")
         if not is_edited and slot.corruption in ("inserted", "deleted", "any"):
-            raise UsageError(f"slot '{name}' has inserted or deleted tokens; use target \"edited\"")
+            raise UsageError(
+                f'target "{objective.target}" is impossible for slot \'{name}\', which has inserted or deleted tokens; use "edited"'
+            )
         if objective.target == "masked" and slot.masking == "none":
             raise UsageError(f"target \"masked\" requires a masking; set the masking of slot '{name}'")
 

@@ -193,7 +193,7 @@ class QueryRerankerConfig(TrainingConfig):
 @redeclare("max_length", advanced=True)
 @redeclare("k1", "b", no_effect=(NoEffect("requires --index", {"index": (None,)}),))
 @dataclass(frozen=True)
-class ChooseSettings(_BM25Settings, CrossEncoderSettings):
+class SelectionSettings(_BM25Settings, CrossEncoderSettings):
     """Settings of drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(

@@ -151,7 +151,7 @@ class LabeledCandidates:
 
     @property
     def depth(self) -> int | list[int]:
-        """Search depth of the labels; a list if there are several depths."""
+        """Number of hits searched for an answer when the candidates were labeled; a list if it differs between candidates."""
         return sorted(self._depths) if len(self._depths) > 1 else next(iter(self._depths))
 
     @property

@@ -45,10 +45,10 @@ class InputFormat:
         return asdict(self) | {"better": "lower"}
 
     def split_into_parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
-        """Return the parts of the input, which separator tokens separate.
+        """Return the parts of the model input, to be joined with separator tokens.
 
-        "official": question, expansion, and for "rd" title and text. "thesis": "question ? expansion", and for "rd" the
-        passage.
+        Style "official": question and expansion. Style "thesis": one part, "question ? expansion". Scorer "rd"
+        (retrieval-dependent) also reads the top-1 passage, in style "official" as title and text.
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":

@@ -19,7 +19,7 @@ from drtk.errors import DrtkError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import CrossEncoderSettings
 from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
-from drtk.query_expansion.config import ChooseSettings
+from drtk.query_expansion.config import SelectionSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
 from drtk.runtime.filter_job import BatchResult, FilterJob
@@ -132,7 +132,7 @@ class QuerySelector(BatchFunction):
     """
 
     def __init__(
-        self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
+        self, settings: SelectionSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
     ) -> None:
         self._settings = settings
         self.prepare_ahead = index is None  # an index must be searched by the thread that opened it
@@ -237,7 +237,7 @@ class QuerySelector(BatchFunction):
 def select_queries(
     source: str,
     queries: Mapping[str, Query],
-    settings: ChooseSettings,
+    settings: SelectionSettings,
     *,
     models: Mapping[str, str],
     device: str,

@@ -285,7 +285,7 @@ class FilterJob:
             Progress(
                 self.command,
                 total=self._count_records(unit),
-                get_share=self._get_share_read,
+                get_share=self._compute_fraction_read,
                 unit=unit,
                 initial=journal.records,
             ) as progress,
@@ -321,7 +321,7 @@ class FilterJob:
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
 
-    def _get_share_read(self) -> float | None:
+    def _compute_fraction_read(self) -> float | None:
         source = self.settings.get("source")
         return self.tracker.get_share_read(source) if isinstance(source, str) else None
 

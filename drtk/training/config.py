@@ -279,7 +279,7 @@ GAR = "gar-"  # prefix of the tasks that expand questions; the expansion type fo
 _TASKS = ("doc2query", "gar-answer", "gar-sentence", "gar-title")
 
 
-def _require_task(*tasks: str) -> tuple[NoEffect, ...]:
+def _restrict_to_tasks(*tasks: str) -> tuple[NoEffect, ...]:
     others = tuple(task for task in _TASKS if task not in tasks)
     return (NoEffect(f"requires --task {' or '.join(tasks)}", {"task": others}),)
 
@@ -301,39 +301,39 @@ class GeneratorConfig(TrainingConfig):
         100,
         "Number of top passages per question to search for answers (GAR).",
         at_least=1,
-        no_effect=_require_task(*_TASKS[2:]),
+        no_effect=_restrict_to_tasks(*_TASKS[2:]),
     )
     answer_case: Literal["kept", "initial"] = setting(
         "kept",
         "Answers in capitals: unchanged, or with initial capitals as for TriviaQA (gar-answer).",
-        no_effect=_require_task("gar-answer"),
+        no_effect=_restrict_to_tasks("gar-answer"),
     )
     title_mode: Literal["all", "first"] = setting(
         "all",
         "Titles of all passages with an answer, or only of the first (gar-title).",
-        no_effect=_require_task("gar-title"),
+        no_effect=_restrict_to_tasks("gar-title"),
     )
-    separator: str = setting(", ", "Separator between titles (gar-title).", no_effect=_require_task("gar-title"))
+    separator: str = setting(", ", "Separator between titles (gar-title).", no_effect=_restrict_to_tasks("gar-title"))
     match: Literal["tokens", "regex"] = setting(
         "tokens",
         "Match answers by tokens (as in DPR) or as regular expressions (GAR).",
-        no_effect=_require_task(*_TASKS[2:]),
+        no_effect=_restrict_to_tasks(*_TASKS[2:]),
     )
     match_title: bool = setting(
-        False, "Also search passage titles for answers (gar-title).", no_effect=_require_task("gar-title")
+        False, "Also search passage titles for answers (gar-title).", no_effect=_restrict_to_tasks("gar-title")
     )
     folds: int | None = setting(
         None,
         "Cross-fitting: train N generators, each without one of N folds (GAR).",
         at_least=2,
-        no_effect=_require_task(*_TASKS[1:]),
+        no_effect=_restrict_to_tasks(*_TASKS[1:]),
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning-rate schedule after warm-up.")
     label_smoothing: float = setting(0.0, "Label smoothing factor, 0 to 1.", at_least=0, at_most=0.999)
     title: Literal["join", "none"] | None = setting(
         None,
         "Join titles to texts, or ignore them. [default: the start model's, or join]",
-        no_effect=_require_task("doc2query"),
+        no_effect=_restrict_to_tasks("doc2query"),
     )
     prefix: str | None = setting(None, "Text to put before each input. [default: the start model's, or none]")
     max_length: int | None = option(

@@ -102,7 +102,7 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
         bare.train(training)
 
 
-def compute_binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def compute_bce_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the binary loss {"cross_entropy": scalar} of labeled pairs."""
     pairs = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": binary_cross_entropy(model(**pairs), inputs["labels"])}
@@ -111,7 +111,7 @@ def compute_binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict
 def build_reranker_objective(config: RerankerConfig) -> Objective:
     """Return the training objective of a configuration: (model, inputs of a step) -> losses by name."""
     if config.loss == "bce":
-        return compute_binary_terms
+        return compute_bce_terms
     return partial(
         compute_listwise_terms,
         passages=config.negatives_in_a_step + 1,

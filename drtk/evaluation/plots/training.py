@@ -29,11 +29,10 @@ class TrainingCurves(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
     def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"field", "curves": {log: {"steps", "values"}}} of the field, or {"panels": […]} if there are several fields.
+        """Return the curves of one field, {"field": name, "curves": {log: {"steps", "values"}}}, or {"panels": list} of several.
 
-        panels: {"field", "curves", "held_out"}, where "held_out" has the curves of the field on held-out passages
-        There is one panel per field. By default, the field is the loss. If a log has several loss terms or held-out
-        measurements, the fields are all loss terms with their held-out losses, all gains, and all other measurements.
+        panels: one dict per field, with "held_out" for the curves on held-out passages
+        By default, the field is the loss. If a log has several loss terms or held-out measurements, all of them are drawn.
         """
         inputs.check_num_inputs(1, base.MAX_LINES)
         fields = list(inputs.settings.field or ())

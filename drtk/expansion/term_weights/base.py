@@ -70,7 +70,7 @@ class PassageSplitter:
         self._with_title = settings.title != "none"
 
     def __call__(self, passages: Sequence[Passage]) -> list[SplitPassage]:
-        """Return the split passages, in order."""
+        """Return the passages, split into words and word pieces, in input order."""
         titles = [passage.title if self._with_title else "" for passage in passages]
         title_pieces = self._tokenizer(titles) if any(titles) else [WordPieces([], [], [])] * len(titles)
         text_pieces = self._tokenizer([passage.text for passage in passages])

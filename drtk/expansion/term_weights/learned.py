@@ -66,7 +66,7 @@ def _get_expansion_fields(settings: WeightingSettings, metadata: Mapping[str, An
 def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield the passages after checking the expansion fields whose texts the model reads.
+    """Yield the passages whose expansion fields, which the model reads too, are valid.
 
     Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """

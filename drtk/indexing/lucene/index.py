@@ -85,7 +85,7 @@ class Analysis:
 
     @classmethod
     def load(cls, folder: Path) -> Analysis:
-        """Load the analysis of an index. Raises DrtkError if the folder has no Lucene index."""
+        """Load the analyzer settings of an index. Raises DrtkError if the folder has no Lucene index."""
         keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
         content = read_object(folder / ANALYSIS_FILE, **keys)
         return cls(**{key: content[key] for key in keys})
@@ -204,7 +204,7 @@ class ImpactIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
-        """Open the index in `folder`. Raises DrtkError if the index is missing, UsageError for k1, b or RM3."""
+        """Open the index in `folder`. Raises DrtkError if it is missing, UsageError for settings of BM25 (k1, b, RM3)."""
         for field, value in (("k1", settings.k1), ("b", settings.b), ("rm3", settings.rm3 or None)):
             if value is not None:
                 raise UsageError(f"`{field}` has no effect on {folder}, an index of type impact; omit it")

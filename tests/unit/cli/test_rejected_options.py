@@ -100,7 +100,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev a=x --dev a=y": "--dev: given twice for kind a; use KIND=NAME for one kind",
         "--dev x --dev y": "--dev: given twice for all kinds; use KIND=NAME for one kind",
         "--dev x --dev a=y": "--dev: give one FILE, or KIND=FILE for each kind",
-        "--dev ..=x": "--dev: kind '..' cannot be the name of a model folder",
+        "--dev ..=x": "--dev: kind '..' cannot name the folder of its model",
         "--dev a=x --set dev_kind=a": "--set dev_kind requires --dev FILE, without a kind",
         "--set dev_kind=answer": f"--set dev_kind {DEV}",
         "--set patience=2": f"--set patience {DEV}",

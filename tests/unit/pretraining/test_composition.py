@@ -150,7 +150,7 @@ WRONG = {
     "nothing masked": ((SLOTS, MLM.replace('"one"', '"plain"')), "objective 'mlm': target \"masked\" requires a masking; set the masking of slot 'plain'"),
     "other tokens than its view": (
         ('[slots]\none = { view = "passage", corruption = "deleted", rate = 0.3 }\n', MLM, 'target = "all"\n'),
-        "objective 'mlm': slot 'one' has inserted or deleted tokens",
+        "objective 'mlm': target \"all\" is impossible for slot 'one', which has inserted or deleted tokens",
     ),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from drtk.training.dataset import JudgedPairs
 from drtk.training.examples import PackedExamples
 from drtk.training.reranker import (
     build_reranker_objective,
-    compute_binary_terms,
+    compute_bce_terms,
     compute_listwise_terms,
     plan_reranker_schedule,
 )
@@ -107,7 +107,7 @@ def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
 def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
     objective = build_reranker_objective(load_preset_settings("bert-passage-reranker"))
-    assert objective is compute_binary_terms
+    assert objective is compute_bce_terms
     actual = objective(Planted([2.0, 1.0]), make_batch(2) | {"labels": torch.tensor([1.0, 0.0])})
     assert actual["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
 
