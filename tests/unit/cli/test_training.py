@@ -45,9 +45,7 @@ STEPS = "--batch-size 8 --max-steps 6 --set log_steps=1 --set save_steps=2 --lea
 @pytest.fixture(scope="session")
 def vector_data(data: Path) -> Path:
     """Add vectors of the run's pairs to the training files."""
-    files = (
-        f"--model {data}/crossencoder --depth 10 --save-vectors {data}/vectors -o {data}/reranked -q {TEXTS.format(data)}"
-    )
+    files = f"--model {data}/crossencoder --depth 10 --save-vectors {data}/vectors -o {data}/reranked -q {TEXTS.format(data)}"
     app(["rerank", f"{data}/run", *files.split()], standalone_mode=False)
     return data
 
