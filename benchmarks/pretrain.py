@@ -103,7 +103,7 @@ def _make_inputs(options: argparse.Namespace) -> None:
         ["pretrain", ready.chunks, "--model", options.model, *warm, "-o", ready.model],
         ["convert", "--masked-lm", ready.model, "-o", ready.masked_lm],
     ):
-        subprocess.run([sys.executable, "-m", "drtk", *call, *common], check=True)
+        _run_drtk(*call, *common)
     if options.preset == "master" and not Path(ready.passages).exists():
         fields = folder / "fields.jsonl"
         rows = [json.loads(line) for line in Path(ready.chunks).read_text(encoding="utf-8").splitlines()]
@@ -116,7 +116,12 @@ def _make_inputs(options: argparse.Namespace) -> None:
                 }
                 print(json.dumps({"_id": row["_id"]} | more), file=file)
         call = ["termweight", ready.chunks, "--with", str(fields), "--method", "inv-freq", "--tokenizer", options.model]
-        subprocess.run([sys.executable, "-m", "drtk", *call, "-o", ready.passages, *common], check=True)
+        _run_drtk(*call, "-o", ready.passages, *common)
+
+
+def _run_drtk(*arguments: str) -> None:
+    if status := subprocess.run([sys.executable, "-m", "drtk", *arguments], check=False).returncode:
+        sys.exit(status)  # drtk has printed the reason
 
 
 def _open_inputs(options: argparse.Namespace) -> argparse.Namespace:

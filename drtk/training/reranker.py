@@ -124,7 +124,9 @@ def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np
     """Score tokenized pairs split over n processes (process r: pairs r, r + n, …); return the scores of all pairs, (pairs,)."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
-    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS["cpu"] if device.type == "cpu" else GPU_TOKENS):
+    for rows in iter_batches_by_length(
+        tokens.lengths, budget=GROUP_TOKENS["cpu"] if device.type == "cpu" else GPU_TOKENS
+    ):
         inputs = {name: value.to(device) for name, value in pad_tokens(tokens, tokenizer, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
