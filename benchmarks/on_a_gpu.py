@@ -298,7 +298,7 @@ def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
     if name == "pretrain simlm, sequences/s":
         systems = "textbook drtk"
         rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
-    flags = {"": "--no-liger", "liger": "", "compile": "--no-liger --compile"}[variant]
+    flags = {"": "--no-liger", "liger": "", "compile": "--no-liger --compile --warm 8 --max-steps 20"}[variant]
     sizes = "--batch-size 256//4 --max-steps 14//4 --length 144//32 --rounds 1"
     inputs = "pretrain.py documents.jsonl --model bert-base --folder pretrain"
     yield from run_benchmark(f"{inputs} {sizes} --preset {preset} {flags} --systems {systems}", rows, options)

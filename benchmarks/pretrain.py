@@ -5,7 +5,7 @@
 
 Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
-of all tokens. Sequences per second exclude the first two steps; memory is the peak of the process (or GPU) minus the memory
+of all tokens. Sequences per second exclude the first --warm steps; memory is the peak of the process (or GPU) minus the memory
 before the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
 per weight and token with gradients and 2 in the generator, without attention. There is no textbook loop of --preset master, for which
 queries and continuations are made of the texts themselves. Writes JSON.
@@ -30,7 +30,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-WARM = 2  # steps that are not timed
 PEAKS = {
     "H100": 989e12,
     "H200": 989e12,
@@ -180,7 +179,7 @@ def train_textbook(options: argparse.Namespace) -> dict[str, float]:
     texts = _read_texts(options)
     memory, start = _measure_memory(device), 0.0
     for step in range(options.max_steps):
-        if step == WARM:
+        if step == options.warm:
             _synchronize(device)
             start = time.perf_counter()
         batch = [texts[(step * options.batch_size + at) % len(texts)] for at in range(options.batch_size)]
@@ -262,7 +261,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         if self.state.global_step == 0:
             clock["memory"] = _measure_memory(device)
-        if self.state.global_step == WARM:
+        if self.state.global_step == options.warm:
             _synchronize(device)
             clock["start"] = time.perf_counter()
         loss = original_step(self, *given, **named)
@@ -280,7 +279,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
-    sequences = (options.max_steps - WARM) * options.batch_size
+    sequences = (options.max_steps - options.warm) * options.batch_size
     return {"sequences_per_second": sequences / seconds, "peak_mib": peak, "last_loss": loss}
 
 
@@ -328,6 +327,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro", type=int, default=0)
     parser.add_argument("--length", type=int, default=144)
     parser.add_argument("--max-steps", type=int, default=8)
+    parser.add_argument("--warm", type=int, default=2, help="first steps, not timed; compilation takes more")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--preset", choices=["simlm", "master"], default="simlm")
     parser.add_argument("--compile", action="store_true", help="compile the encoder's layers")
