@@ -1,6 +1,6 @@
 """Encoding speed of drtk and sentence-transformers, with the same weights on the same texts.
 
-    python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N]
+    python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N] [--precision NAME ...] [--st-dtype NAME]
 
 Both take turns, and the fastest repeat counts. Processor seconds are printed too: they vary less on a shared machine. Writes JSON to stdout.
 """
@@ -38,6 +38,8 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--device", default="auto")
     options.add_argument("--threads", type=int)
+    options.add_argument("--precision", nargs="*", help="of drtk; default: float32, and float16 on a GPU")
+    options.add_argument("--st-dtype", default="float32", help="dtype of sentence-transformers")
     options.add_argument("--st-batch", type=int, nargs="*", default=[32], help="batch sizes for sentence-transformers")
     chosen = options.parse_args()
     if chosen.threads:
@@ -46,12 +48,15 @@ def main() -> None:
     texts = [f"{p.title} {p.text}" if p.title else p.text for p in islice(read_passages(chosen.corpus), chosen.texts)]
     on_gpu = torch.cuda.is_available() and chosen.device != "cpu"
     device = "cuda" if on_gpu else "cpu"
-    peer = SentenceTransformer(chosen.model, device=device)
-    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(precision="float32"), device=device)
-    systems: dict[str, Callable[[], np.ndarray]] = {"drtk float32": lambda: exact(texts)}
-    if on_gpu:
-        half = Embedder(chosen.model, role="passage", device=device)
-        systems["drtk float16"] = lambda: half(texts)
+    peer = SentenceTransformer(chosen.model, device=device, model_kwargs={"dtype": getattr(torch, chosen.st_dtype)})
+    precisions = chosen.precision or (["float32", "float16"] if on_gpu else ["float32"])
+    embedders = {
+        name: Embedder(chosen.model, role="passage", settings=EncodeSettings(precision=name), device=device)
+        for name in precisions
+    }
+    systems: dict[str, Callable[[], np.ndarray]] = {
+        f"drtk {name}": lambda embedder=embedder: embedder(texts) for name, embedder in embedders.items()
+    }
     for size in chosen.st_batch:
         systems[f"sentence-transformers, batch {size}"] = lambda size=size: peer.encode(texts, batch_size=size)
 
@@ -69,7 +74,7 @@ def main() -> None:
         "benchmark": "encode",
         "model": chosen.model,
         "texts": len(texts),
-        "tokens": int(exact.tokenize(texts).lengths.sum()),
+        "tokens": int(embedders[precisions[0]].tokenize(texts).lengths.sum()),
         "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
         "systems": {
             name: {

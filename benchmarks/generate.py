@@ -1,9 +1,9 @@
 """Query generation speed: drtk's decoding compared with a plain loop over `model.generate`.
 
-python benchmarks/generate.py [--model DIR] [--passages N] [--n N] [--rounds N] [--profile] [--out FILE]
+python benchmarks/generate.py [--model DIR] [--corpus FILE] [--passages N] [--n N] [--max-new-tokens N] [--batch N] [--rounds N] [--profile] [--out FILE]
 
 Without --model, a T5 model is trained for a minute on synthetic pairs, so that its texts have various lengths. The loop
-processes 32 passages at a time, padded to the longest, and samples as drtk does (top-k 25, top-p .95). Both take turns; the
+processes --batch passages at a time, padded to the longest, and samples as drtk does (top-k 25, top-p .95). Both take turns; the
 fastest round counts. Writes JSON: passages per second, mean length of the texts, the ratio; with --profile also the most
 expensive operations of drtk, from a separate round.
 """
@@ -19,12 +19,14 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from drtk.data.readers import read_passages
 from drtk.expansion.generate import PassageExpander
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
@@ -38,7 +40,6 @@ WORDS = [
     for a in ("ka", "lo", "mi", "ru", "te", "su", "no", "pa")
     for b in ("ra", "li", "mo", "ten", "ve", "dor", "sa", "kin")
 ]
-BATCH = 32
 PROFILE_LENGTH = 15  # operations
 
 
@@ -74,15 +75,15 @@ def train_model(folder: Path, device: str) -> None:
 
 
 def generate_plain(
-    folder: Path, passages: list[Passage], settings: GenerationSettings, device: str, dtype: torch.dtype
+    folder: Path, passages: list[Passage], settings: GenerationSettings, device: str, dtype: torch.dtype, size: int
 ) -> tuple[float, list[str]]:
     """Generate with a plain loop; return the seconds and the texts."""
     writer = load_generation_model(folder)
     model: Any = writer.model.to(device, dtype)
     start = time.perf_counter()
     texts: list[str] = []
-    for at in range(0, len(passages), BATCH):
-        batch = [passage.text for passage in passages[at : at + BATCH]]
+    for at in range(0, len(passages), size):
+        batch = [passage.text for passage in passages[at : at + size]]
         inputs = writer.tokenizer(
             batch, padding=True, truncation=True, max_length=settings.max_length, return_tensors="pt"
         )
@@ -139,6 +140,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="", metavar="DIR")
     parser.add_argument("--passages", type=int, default=512)
+    parser.add_argument("--corpus", default="", metavar="FILE", help="passages, instead of synthetic ones")
+    parser.add_argument("--batch", type=int, default=32, help="passages per call of model.generate")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--n", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--profile", action="store_true", help="tell the costliest operations of drtk's side")
@@ -146,19 +150,22 @@ def main() -> None:
     options = parser.parse_args()
     set_verbosity(quiet=True, verbose=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = GenerationSettings(n=options.n)
+    settings = GenerationSettings(n=options.n, max_new_tokens=options.max_new_tokens)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.model or Path(name) / "model")
         if not options.model:
             train_model(folder, device)
-        passages = [passage for passage, _ in make_passages(options.passages, seed=2)]
+        if options.corpus:
+            passages = list(islice(read_passages(options.corpus), options.passages))
+        else:
+            passages = [passage for passage, _ in make_passages(options.passages, seed=2)]
         seconds: dict[str, list[float]] = {"drtk": [], "model.generate": []}
         words = {}
         for _ in range(options.rounds):
             for kind, run in (
                 ("drtk", lambda: generate_drtk(folder, passages, settings, device)),
-                ("model.generate", lambda: generate_plain(folder, passages, settings, device, dtype)),
+                ("model.generate", lambda: generate_plain(folder, passages, settings, device, dtype, options.batch)),
             ):
                 took, texts = run()
                 seconds[kind].append(took)
@@ -168,10 +175,10 @@ def main() -> None:
             if options.profile
             else None
         )
-    rates = {kind: options.passages / min(rounds) for kind, rounds in seconds.items()}
+    rates = {kind: len(passages) / min(rounds) for kind, rounds in seconds.items()}
     result = {
         "command": "python benchmarks/generate.py",
-        "passages": options.passages,
+        "passages": len(passages),
         "n": options.n,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": torch.get_num_threads(),

@@ -1,12 +1,14 @@
-"""SimLM pre-training: drtk compared with a textbook loop, with the same models, passages, batch size and precision.
+"""Pre-training: drtk compared with a textbook loop of SimLM, with the same models, passages, batch size and precision.
 
-python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N] [--out FILE]
+    python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N]
+    [--preset simlm|master] [--compile] [--no-liger] [--systems NAME ...] [--out FILE]
 
 Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
-of all tokens. Sequences per second exclude the first two steps; memory is the peak of the process (or GPU) minus the memory
+of all tokens. Sequences per second exclude the first --warm steps; memory is the peak of the process (or GPU) minus the memory
 before the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
-per weight and token with gradients and 2 in the generator, without attention. Writes JSON.
+per weight and token with gradients and 2 in the generator, without attention. There is no textbook loop of --preset master, for which
+queries and continuations are made of the texts themselves. Writes JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-WARM = 2  # steps that are not timed
 PEAKS = {
     "H100": 989e12,
     "H200": 989e12,
@@ -44,11 +45,13 @@ def main() -> None:
         return
     _make_inputs(options)
     tokens = _count_tokens_per_text(_open_inputs(options))
-    rounds: dict[str, list[dict[str, float]]] = {"textbook": [], "drtk": []}
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in options.systems}
     for _ in range(options.rounds):
         for name, results in rounds.items():
             call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
-            done = subprocess.run(call, capture_output=True, text=True, check=True)
+            done = subprocess.run(call, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(f"{name}: {done.stderr}")
             results.append(json.loads(done.stdout.splitlines()[-1]))
             print(name, results[-1], file=sys.stderr)
     best = {name: max(results, key=lambda result: result["sequences_per_second"]) for name, results in rounds.items()}
@@ -58,8 +61,8 @@ def main() -> None:
         "benchmark": "pretrain",
         "command": " ".join(["python", "benchmarks/pretrain.py", *map(_anonymize_path, sys.argv[1:])]),
         "best": best,
-        "speed_ratio": best["drtk"]["sequences_per_second"] / best["textbook"]["sequences_per_second"],
-        "memory_ratio": best["drtk"]["peak_mib"] / best["textbook"]["peak_mib"],
+        "speed_ratio": _divide(best, "sequences_per_second"),
+        "memory_ratio": _divide(best, "peak_mib"),
         "share_of_peak": _compute_share_of_peak(_open_inputs(options), best["drtk"]["tokens_per_second"]),
         "tokens_of_a_text": tokens,
         "rounds": rounds,
@@ -69,6 +72,10 @@ def main() -> None:
     }
     text = json.dumps(report, indent=2) + "\n"
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def _divide(best: dict[str, dict[str, float]], name: str) -> float | None:
+    return best["drtk"][name] / best["textbook"][name] if len(best) == 2 else None
 
 
 def _make_inputs(options: argparse.Namespace) -> None:
@@ -91,16 +98,37 @@ def _make_inputs(options: argparse.Namespace) -> None:
     ]
     ready = _open_inputs(options)
     for call in (
-        ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.passages],
-        ["pretrain", ready.passages, "--model", options.model, *warm, "-o", ready.model],
+        ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.chunks],
+        ["pretrain", ready.chunks, "--model", options.model, *warm, "-o", ready.model],
         ["convert", "--masked-lm", ready.model, "-o", ready.masked_lm],
     ):
-        subprocess.run([sys.executable, "-m", "drtk", *call, *common], check=True)
+        _run_drtk(*call, *common)
+    if options.preset == "master" and not Path(ready.passages).exists():
+        fields = folder / "fields.jsonl"
+        rows = [json.loads(line) for line in Path(ready.chunks).read_text(encoding="utf-8").splitlines()]
+        with open(fields, "w", encoding="utf-8") as file:
+            for at, row in enumerate(rows):
+                words = row["text"].split()
+                more = {
+                    "queries": [" ".join(words[i * 8 : i * 8 + 8]) for i in range(5)],
+                    "continuations": [rows[at - 1]["text"]],
+                }
+                print(json.dumps({"_id": row["_id"]} | more), file=file)
+        call = ["termweight", ready.chunks, "--with", str(fields), "--method", "inv-freq", "--tokenizer", options.model]
+        _run_drtk(*call, "-o", ready.passages, *common)
+
+
+def _run_drtk(*arguments: str) -> None:
+    if status := subprocess.run([sys.executable, "-m", "drtk", *arguments], check=False).returncode:
+        sys.exit(status)  # drtk has printed the reason
 
 
 def _open_inputs(options: argparse.Namespace) -> argparse.Namespace:
     folder = Path(options.folder)
-    ready = {"passages": f"passages-{options.length}.jsonl", "model": "model", "masked_lm": "masked-lm"}
+    chunks = f"passages-{options.length}.jsonl"
+    ready = {"chunks": chunks, "passages": chunks, "model": "model", "masked_lm": "masked-lm"}
+    if options.preset == "master":
+        ready["passages"] = f"passages-{options.length}-master.jsonl"
     return argparse.Namespace(**vars(options) | {name: str(folder / path) for name, path in ready.items()})
 
 
@@ -123,9 +151,12 @@ def _compute_share_of_peak(options: argparse.Namespace, tokens_per_second: float
     model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm)
     layer = sum(each.numel() for each in model.base_model.encoder.layer[0].parameters())
     layers, head = model.config.num_hidden_layers, model.config.vocab_size * model.config.hidden_size
-    trained = (layers + 2) * layer + 2 * head
-    generator = 2 * layers * layer + (0.3 + 0.5) * head  # both inputs; its head at masked positions alone
-    return (6 * trained + 2 * generator) * tokens_per_second / peak
+    if options.preset == "master":  # three encoder passes and five decoders, predicting at masked positions alone
+        operations = 6 * ((3 * layers + 5 * 2) * layer + (0.3 + 0.5 + 0.3 + 5 * 0.5) * head)
+    else:
+        generator = 2 * layers * layer + (0.3 + 0.5) * head  # both inputs; its head at masked positions alone
+        operations = 6 * ((layers + 2) * layer + 2 * head) + 2 * generator
+    return operations * tokens_per_second / peak
 
 
 def _get_device_name() -> str:
@@ -148,7 +179,7 @@ def train_textbook(options: argparse.Namespace) -> dict[str, float]:
     texts = _read_texts(options)
     memory, start = _measure_memory(device), 0.0
     for step in range(options.max_steps):
-        if step == WARM:
+        if step == options.warm:
             _synchronize(device)
             start = time.perf_counter()
         batch = [texts[(step * options.batch_size + at) % len(texts)] for at in range(options.batch_size)]
@@ -188,10 +219,11 @@ def _replace_tokens(
 
 
 def train_drtk(options: argparse.Namespace) -> dict[str, float]:
-    """Train the preset simlm with drtk, and time its steps."""
+    """Train the preset with drtk, and time its steps."""
     import tempfile
 
     from drtk.config import load_preset, merge_settings
+    from drtk.losses import language
     from drtk.pretraining import trainer as training
     from drtk.pretraining.assembly import build_network
     from drtk.pretraining.config import PretrainSettings
@@ -204,8 +236,11 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
 
     set_verbosity(quiet=True, verbose=False)
     device, _ = _get_device()
-    preset = load_preset("simlm")
-    plan = parse_composition(preset.content | {"generator": {"model": options.model}}, "simlm")
+    preset = load_preset(options.preset)
+    generator = {"generator": {"model": options.model}} if "generator" in preset.content else {}
+    plan = parse_composition(preset.content | generator, options.preset)
+    if options.no_liger:
+        language._load_liger_loss = lambda: None  # type: ignore[assignment]
     network, tokenizer = build_network(plan, Path(options.model), seed=1)
     chosen = {
         "batch_size": options.batch_size,
@@ -213,6 +248,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
         "max_length": options.length,
         "held_out": 0,
         "warmup": 0.0,
+        "compile": options.compile,
     }
     if options.micro:
         chosen["micro_batch_size"] = options.micro
@@ -225,7 +261,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         if self.state.global_step == 0:
             clock["memory"] = _measure_memory(device)
-        if self.state.global_step == WARM:
+        if self.state.global_step == options.warm:
             _synchronize(device)
             clock["start"] = time.perf_counter()
         loss = original_step(self, *given, **named)
@@ -243,7 +279,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
-    sequences = (options.max_steps - WARM) * options.batch_size
+    sequences = (options.max_steps - options.warm) * options.batch_size
     return {"sequences_per_second": sequences / seconds, "peak_mib": peak, "last_loss": loss}
 
 
@@ -291,7 +327,12 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro", type=int, default=0)
     parser.add_argument("--length", type=int, default=144)
     parser.add_argument("--max-steps", type=int, default=8)
+    parser.add_argument("--warm", type=int, default=2, help="first steps, not timed; compilation takes more")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--preset", choices=["simlm", "master"], default="simlm")
+    parser.add_argument("--compile", action="store_true", help="compile the encoder's layers")
+    parser.add_argument("--no-liger", action="store_true", help="drtk's own loss where liger-kernel is installed")
+    parser.add_argument("--systems", nargs="+", choices=["textbook", "drtk"], default=["textbook", "drtk"])
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["textbook", "drtk"], help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Reranking speed of drtk and sentence-transformers' CrossEncoder, with the same weights on the same pairs.
 
-    python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N]
+    python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N] [--precision float32]
 
 The cross-encoder is MODEL with a new head, because speed does not depend on quality. Queries are first sentences of passages; their
 candidates are passages sampled at random. drtk does everything that the command does except loading the model: it reads the run, looks up
@@ -84,6 +84,7 @@ def main() -> None:
     options.add_argument("--max-length", type=int, default=192)
     options.add_argument("--device", default="auto")
     options.add_argument("--threads", type=int)
+    options.add_argument("--precision", default="float32", help="dtype of both")
     options.add_argument("--st-batch", type=int, default=32, help="batch size of sentence-transformers")
     chosen = options.parse_args()
     if chosen.threads:
@@ -100,8 +101,8 @@ def main() -> None:
         task = RerankingTask(
             folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth
         )
-        work = RunReranker(model, CrossEncoderSettings(precision="float32"), device, False, "drtk", False)
-        peer = CrossEncoder(model, device=device)
+        work = RunReranker(model, CrossEncoderSettings(precision=chosen.precision), device, False, "drtk", False)
+        peer = CrossEncoder(model, device=device, model_kwargs={"dtype": getattr(torch, chosen.precision)})
         systems = {
             "drtk rerank": lambda: rerank(task, work, folder / "out"),
             f"sentence-transformers predict, batch {chosen.st_batch}": lambda: peer.predict(
@@ -126,6 +127,7 @@ def main() -> None:
             "queries": chosen.queries,
             "depth": chosen.depth,
             "max_length": chosen.max_length,
+            "precision": chosen.precision,
             "tokens": int(lengths.sum()),
             "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
             "systems": {

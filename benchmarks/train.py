@@ -1,12 +1,13 @@
 """Retriever training: drtk compared with sentence-transformers, with the same model, examples, batches and precision.
 
-python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--out FILE]
+python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--reranker] [--out FILE]
 
 InfoNCE with cosine similarity and temperature .05 over the positives and hard negatives of the batch, compared with sentence-transformers'
 MultipleNegativesRankingLoss; then --grad-cache compared with its cached version (--chunk 0 skips this). Both get the same texts in the
 same order, run in separate processes and take turns. Samples per second exclude the first two steps; processor seconds vary less on a
 shared machine. Memory is the peak of the process (of the GPU, if there is one) minus that before the first step; --tensors adds the peak
-of new tensors in a step and makes the timing invalid. Writes JSON.
+of new tensors in a step and makes the timing invalid. With --reranker, instead, the pairs per second of drtk's listwise re-ranker
+training are measured, without a peer. Writes JSON.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ PEER = "sentence-transformers"
 def main() -> None:
     options = _parse_arguments()
     if options.run:
-        print(json.dumps({"drtk": train_drtk, PEER: train_sentence_transformers}[options.run](options)))
+        train = {"drtk": train_drtk, "reranker": train_drtk_reranker, PEER: train_sentence_transformers}[options.run]
+        print(json.dumps(train(options)))
         return
-    forms = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
+    if options.reranker:
+        forms = {"reranker": compare(options, 0, ["reranker"])}
+    else:
+        chunks = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
+        forms = {form: compare(options, chunk, [PEER, "drtk"]) for form, chunk in chunks.items()}
     report = {
         "benchmark": "train",
         "command": " ".join(["python", "benchmarks/train.py", *map(_anonymize_path, sys.argv[1:])]),
-        **{form: compare(options, chunk) for form, chunk in forms.items()},
+        **forms,
         "device": torch.cuda.get_device_name()
         if torch.cuda.is_available()
         else f"cpu, {torch.get_num_threads()} threads",
@@ -52,9 +58,9 @@ def main() -> None:
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
 
 
-def compare(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
-    """Measure both in turns, in separate processes; return the best rounds, the ratios and all rounds."""
-    rounds: dict[str, list[dict[str, float]]] = {PEER: [], "drtk": []}
+def compare(options: argparse.Namespace, chunk: int, systems: list[str]) -> dict[str, Any]:
+    """Measure the systems in turns, in separate processes; return the best rounds, the ratios and all rounds."""
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
     for _ in range(options.rounds):
         for name, found in rounds.items():
             call = [sys.executable, __file__, *sys.argv[1:], "--chunk", str(chunk), "--run", name]
@@ -72,7 +78,7 @@ def compare(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
         | ({"tensors_mib": found[0]["tensors_mib"]} if options.tensors else {})
         for name, found in rounds.items()
     }
-    ratios = {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]}
+    ratios = {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]} if PEER in best else {}
     return {"best": best, "ratios": ratios, "rounds": rounds}
 
 
@@ -86,19 +92,45 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     settings = _build_settings(options)
     data = _load_data(options)
     clock = Clock(options.max_steps, tensors=options.tensors)
-    usual = RetrieverTrainer.training_step
-
-    def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
-        clock.before(self.state.global_step)
-        loss = usual(self, *given, **named)
-        clock.after(self.state.global_step, loss)
-        return loss
-
-    RetrieverTrainer.training_step = run_timed_step  # type: ignore[method-assign]
+    time_steps(RetrieverTrainer, clock)
     towers = load_start_towers(options.model, settings)
     with tempfile.TemporaryDirectory() as folder:
         train_retriever(data, Path(folder), towers=towers, config=settings)
     return clock.result(options.batch_size)
+
+
+def train_drtk_reranker(options: argparse.Namespace) -> dict[str, float]:
+    """Train a cross-encoder with drtk as the command does; return the measurements, with pairs per second added."""
+    from drtk.config import merge_settings
+    from drtk.models.cross_encoder import init_cross_encoder
+    from drtk.runtime.progress import set_verbosity
+    from drtk.training.config import RerankerConfig
+    from drtk.training.fit import DrtkTrainer
+    from drtk.training.reranker import train_reranker
+
+    set_verbosity(quiet=True, verbose=False)
+    chosen = {"negatives": options.negatives, "batch_size": options.batch_size, "max_steps": options.max_steps}
+    config = merge_settings(RerankerConfig, {}, chosen | {"log_steps": 1000, "save_steps": 100_000})
+    clock = Clock(options.max_steps, tensors=options.tensors)
+    time_steps(DrtkTrainer, clock)
+    start = init_cross_encoder(options.model, max_length=None, seed=42, default_length=LENGTH)
+    with tempfile.TemporaryDirectory() as folder:
+        train_reranker(_load_data(options), Path(folder), start=start, title="colon", config=config)
+    result = clock.result(options.batch_size)
+    return result | {"pairs_per_second": result["samples_per_second"] * (1 + options.negatives)}
+
+
+def time_steps(trainer: Any, clock: Clock) -> None:
+    """Time the training steps of a trainer class."""
+    usual = trainer.training_step
+
+    def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        clock.before(self.state.global_step)
+        loss: torch.Tensor = usual(self, *given, **named)
+        clock.after(self.state.global_step, loss)
+        return loss
+
+    trainer.training_step = run_timed_step
 
 
 def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]:
@@ -290,8 +322,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tensors", action="store_true", help="what tensors take in a step, too")
+    parser.add_argument("--reranker", action="store_true", help="re-ranker training instead of retriever training")
     parser.add_argument("--out")
-    parser.add_argument("--run", choices=["drtk", PEER], help=argparse.SUPPRESS)
+    parser.add_argument("--run", choices=["drtk", "reranker", PEER], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.max_steps <= WARM:
         parser.error(f"--max-steps: more than {WARM}, which are not timed")
