@@ -270,9 +270,10 @@ class Output:
     append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
-    journal: path of the part's journal, which is removed before a new part is started
+    journal: path of the part's journal (the progress that resuming needs), which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
-    The constructor raises DrtkError for a folder; `begin`, if the output cannot be written or another run is writing it.
+    The constructor raises DrtkError if NAME is a folder. `begin` raises DrtkError if the output cannot be written or another run
+    is writing it.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def layer(module: str) -> str:
     return module.split(".")[0]
 
 
-def test_a_package_imports_only_from_layers_above_it() -> None:
+def test_a_package_imports_only_from_layers_below_it() -> None:
     for module in modules():
         package = layer(module)
         assert package in RANK, f"{package} is not in LAYERS"

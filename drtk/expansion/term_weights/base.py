@@ -115,7 +115,10 @@ class Statistics:
         self.words: dict[str, list[float]] = {}
 
     def add(self, words: Mapping[str, Sequence[float]], *, length: int, documents: int = 1) -> None:
-        """Add the statistics of one or several passages."""
+        """Add the statistics of one or several passages.
+
+        words: the values of each word, which are summed    length: number of words    documents: number of passages
+        """
         self.documents += documents
         self.length += length
         sums = self.words
