@@ -53,6 +53,7 @@ RENAMED: dict[str, dict[str, str]] = {
 
 # Name -> what other tools call it; former names are in RENAMED.
 SYNONYMS: dict[str, str] = {
+    "batch_tokens": "batch batch_size bs",
     "batch_size": "bs n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
     "micro_batch_size": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
     "grad_cache": "mini_batch_size gc_chunk_size gc_q_chunk_size gc_p_chunk_size",

@@ -49,7 +49,11 @@ def search(
         bool, make_option("--drop-same-id", "Exclude the document with the same id as the query.", panel=SEARCH)
     ] = False,
     corpus: Annotated[
-        str | None, make_option("--corpus FILE", "Corpus; required to print texts (--query) and for --by source.")
+        str | None,
+        make_option(
+            "--corpus FILE",
+            "Corpus of the texts to print (--query), or of source ids (--by source). [default: the indexed corpus]",
+        ),
     ] = None,
     tune: Annotated[
         bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels and print a table.", panel=SEARCH)
@@ -70,7 +74,7 @@ def search(
     drtk search bm25 queries.jsonl -k 100 -o bm25.run
     drtk search dense --query "how do penguins stay warm"
     """
-    from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
+    from drtk.retrieval.search import IndexGroup, RankingOptions, make_query_encoder, write_run
     from drtk.runtime.manifest import read_manifest
 
     folders, source = split_paths(paths)
@@ -80,11 +84,13 @@ def search(
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
         raise UsageError("--tune and --qrels require query files; omit --query")
+    if question is None and corpus is not None and by == "passage":
+        raise UsageError("--corpus has no effect without --query or --by source; omit it")
     if tune and qrels is None:
         raise UsageError("--tune requires --qrels")
     if question is not None:
         collection = IndexGroup(folders, settings)
-        encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
+        encoder = make_query_encoder(collection, settings, model)
         print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
     options = RankingOptions(

@@ -301,7 +301,7 @@ def _cast_to_hnsw(index: Any) -> Any:
 def _copy_to_gpu(index: Any, device: str) -> Any:
     """Copy an index to one GPU, or shard it over all GPUs; return None if the index stays on the CPU.
 
-    Raises UsageError for a GPU that faiss cannot use.
+    Raises DrtkError for a device that faiss does not find, UsageError for an index that it does not support on GPUs.
     """
     count = faiss.get_num_gpus()
     if device == "cpu" or (device == "auto" and (not count or _cast_to_hnsw(index) is not None)):
@@ -310,7 +310,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
         raise UsageError(f"`device={device}`: HNSW is only supported on the CPU; use `device=cpu`")
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:
-        raise UsageError(f"`device={device}`: faiss finds {count} GPUs; choose one of them or `device=cpu`")
+        raise DrtkError(f"`device={device}`: not among the {count} GPUs that faiss finds; use auto or cpu")
     try:
         if match[1] is not None or count == 1:
             return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), int(match[1] or 0), index)

@@ -25,7 +25,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise DrtkError(f"`device` {name}: not available ({str(error).splitlines()[0]}); use auto or cpu") from error
+        raise DrtkError(f"`device` {name}: not available; use auto or cpu") from error
     return device
 
 

@@ -313,6 +313,15 @@ class QueryEncoder:
         return self._embedder(texts)
 
 
+def make_query_encoder(indexes: IndexGroup, settings: SearchSettings, model: str | None) -> QueryEncoder | None:
+    """Return the query encoder of a dense index; None for a sparse index. Raises UsageError for a `model` without effect."""
+    if indexes.reads == "vectors":
+        return QueryEncoder(indexes, settings, model)
+    if model is not None:
+        raise UsageError(f"`model` has no effect on {indexes.folders[0]}, a sparse index; omit it")
+    return None
+
+
 def _find_query_differences(
     manifest: Manifest, indexes: IndexGroup, prompt: str | None, max_length: int | None
 ) -> list[str]:
@@ -348,7 +357,7 @@ def write_run(
         queries = searcher = StoredQueries(indexes, source)
         job.tracker.inputs.append(describe_folder(source))
     else:
-        encoder = QueryEncoder(indexes, settings, model) if indexes.reads == "vectors" else None
+        encoder = make_query_encoder(indexes, settings, model)
         queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
         job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
     if qrels is not None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from drtk.errors import UsageError
+from drtk.errors import DrtkError, UsageError
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _ADDRESS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
@@ -31,7 +31,7 @@ def ignore_torchrun() -> None:
 def start_torchrun(num_gpus: int) -> None:
     """Run this command again with a process per GPU, under torchrun, and exit; return only in such a process.
 
-    Raises UsageError if there are fewer GPUs, or if the command reads stdin.
+    Raises DrtkError if there are fewer GPUs, UsageError if the command reads stdin.
     """
     if is_distributed():
         return
@@ -41,7 +41,7 @@ def start_torchrun(num_gpus: int) -> None:
 
     available = torch.cuda.device_count()
     if num_gpus > available:
-        raise UsageError(f"`gpus` {num_gpus}: {available} CUDA GPUs are available; use fewer")
+        raise DrtkError(f"`gpus` {num_gpus}: {available} CUDA GPUs are available; use fewer")
     if "-" in sys.argv[1:]:
         raise UsageError("`gpus`: several processes cannot share stdin; give a file")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors

@@ -393,7 +393,7 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         log(
             "sentence boundaries: Punkt trained on the first "
             f"{-(-sum(len(text.encode()) for text in texts) // 1000):,} kB of the input "
-            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations){hint}"
+            f"({len(texts):,} document{'s' * (len(texts) > 1)}){hint}"
         )
     if settings.save_punkt:
         save_model(model, settings.save_punkt, replace=job.force)

@@ -174,24 +174,30 @@ class StepCallback(TrainerCallback):
 
     @contextmanager
     def finish_step_on_interrupt(self) -> Iterator[None]:
-        """Let the current step finish after Ctrl-C, and raise KeyboardInterrupt at the end of the block.
+        """Let the current step finish after Ctrl-C or SIGTERM, and raise KeyboardInterrupt at the end of the block.
 
-        A second Ctrl-C raises KeyboardInterrupt at once. So does the first one in training with several processes.
+        A second signal ends the process at once. So does the first one in training with several processes.
         """
-        before = signal.getsignal(signal.SIGINT)
-        if not callable(before) or threading.current_thread() is not threading.main_thread() or get_world_size() > 1:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not callable(before[signal.SIGINT]) or not in_main_thread or get_world_size() > 1:
             yield
             return
 
+        def restore_handlers() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
         def interrupt(*_: Any) -> None:
             self.is_interrupted = True
-            signal.signal(signal.SIGINT, before)
+            restore_handlers()
 
-        signal.signal(signal.SIGINT, interrupt)
+        for number in before:
+            signal.signal(number, interrupt)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            restore_handlers()
         if self.is_interrupted:
             raise KeyboardInterrupt
 

@@ -161,6 +161,8 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
         (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
         (["--query", "tail", "--qrels", "x"], "--tune and --qrels require query files; omit --query"),
         (["queries.jsonl", "--tune"], "--tune requires --qrels"),
+        (["queries.jsonl", "--corpus", "x"], "--corpus has no effect without --query or --by source"),
+        (["queries.jsonl", "--model", "x"], "`model` has no effect on bm25, a sparse index"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "search", "bm25", *arguments)

@@ -92,12 +92,12 @@ def fail_at_step(step: int, error: Exception, *, only: str = "") -> Iterator[Non
 
 
 @contextmanager
-def interrupt_at_step(step: int) -> Iterator[None]:
+def interrupt_at_step(step: int, number: signal.Signals) -> Iterator[None]:
     usual = DrtkTrainer.training_step
 
     def interrupt(self: Any, *given: Any, **named: Any) -> Any:
         if self.state.global_step + 1 == step:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return usual(self, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -114,15 +114,18 @@ RESUMED = {
 }
 
 
+INTERRUPTED = {"lists": signal.SIGINT, "generator": signal.SIGTERM}  # the others fail without saving
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     vector_data: Path, tmp_path: Path, name: str
 ) -> None:
     more = ("--max-steps 4", DEV[name], "--set eval_steps=2", RESUMED[name])
     whole = train(vector_data, name, tmp_path / "whole", *more)
-    if name == "lists":  # Ctrl-C saves a checkpoint after the step
+    if name in INTERRUPTED:  # a checkpoint is saved after the step
         more = (*more, "--set save_steps=500")
-        with interrupt_at_step(3):
+        with interrupt_at_step(3, INTERRUPTED[name]):
             assert app(arguments(vector_data, name, tmp_path / "m", *more), standalone_mode=False) == 130
         assert (tmp_path / "m.part" / "checkpoints" / "checkpoint-3" / "complete").exists()
     else:

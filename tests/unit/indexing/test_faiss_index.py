@@ -117,7 +117,7 @@ def test_types_that_cannot_be_built_are_rejected(tmp_path):
     ):
         with pytest.raises(UsageError, match=problem):
             FaissIndex.check_vectors(vectors, DenseIndexSettings(), kind=kind)
-    with pytest.raises(UsageError, match="`device=cuda:9`: faiss finds"):
+    with pytest.raises(DrtkError, match="`device=cuda:9`: not among the"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
     with pytest.raises(UsageError, match="HNSW is only supported on the CPU"):
         build(tmp_path, VECTORS, "hnsw", device="cuda")

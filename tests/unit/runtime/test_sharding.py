@@ -109,7 +109,7 @@ def test_gpus_starts_the_command_again_under_torchrun(monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit):
         start_torchrun(2)
     assert launches == [("2", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])]
-    with pytest.raises(UsageError, match="`gpus` 3: 2 CUDA GPUs are available; use fewer"):
+    with pytest.raises(DrtkError, match="`gpus` 3: 2 CUDA GPUs are available; use fewer"):
         start_torchrun(3)
     monkeypatch.setattr(sys, "argv", ["drtk", "train-retriever", "-", "--gpus", "2"])
     with pytest.raises(UsageError, match="several processes cannot share stdin"):
