@@ -107,7 +107,7 @@ def test_two_processes_train_the_same_encoder_as_one(preset: str, inputs: Pretra
     for ours, theirs in zip(one, two, strict=True):
         assert ours.keys() == theirs.keys()
         for name in ours:
-            rel = 1e-3 if name == "grad_norm" else 1e-4  # batch norm over nearly equal views amplifies rounding errors
+            rel = 5e-3 if name == "grad_norm" else 1e-4  # batch norm over nearly equal views amplifies rounding errors
             assert theirs[name] == pytest.approx(ours[name], rel=rel, abs=1e-5), (name, ours["step"])
     assert (tmp_path / "two" / "step-3" / "model.safetensors").exists()
     assert not (tmp_path / "two" / "checkpoints").exists()
