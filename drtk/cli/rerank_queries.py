@@ -144,7 +144,7 @@ def rerank_queries__train(
             load_queries(questions, job.tracker),
             settings,
             kind=kind,
-            training=training,
+            for_training=training,
             assumed=assumed,
             tracker=job.tracker,
         )

@@ -175,14 +175,14 @@ def load_labeled_candidates(
     settings: QueryRerankerConfig,
     *,
     kind: str | None,
-    training: bool,
+    for_training: bool,
     assumed: set[str],
     tracker: InputTracker,
 ) -> LabeledCandidates:
     """Load the labeled candidates of a file.
 
     kind: kind of expansions to load; None loads all kinds
-    training: drop candidates beyond `settings.candidates`, and lists with equal labels if `settings.skip_ties`; False keeps all
+    for_training: drop candidates beyond `settings.candidates`, and lists with equal labels if `settings.skip_ties`; False keeps all
     assumed: sources without a recorded labeling depth, for which a warning was logged
     Raises the errors of `iter_expansion_lists` and `DepthCheck`, DrtkError if there are no candidates.
     """
@@ -197,8 +197,8 @@ def load_labeled_candidates(
         (candidates for candidates in lists if kind in (None, candidates.kind)),
         depth=check_depth.default_depth,
         max_rank=settings.max_rank,
-        max_candidates=settings.candidates if training else None,
-        keep_ties=not (training and settings.skip_ties),
+        max_candidates=settings.candidates if for_training else None,
+        keep_ties=not (for_training and settings.skip_ties),
     )
     if len(labeled.beyond_depth) > 1:
         ranks = ", ".join(map(str, sorted(labeled.beyond_depth)[:3]))

@@ -237,8 +237,8 @@ def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
     peak = settings.max_lr
     if factor is not None:
         peak_step = min(steps, round(settings.warmup))
-        peak, last = settings.max_lr * factor(peak_step), settings.max_lr * factor(steps)
-        log(f"learning rate: peak {peak:.2g} at step {peak_step:,}, {last:.2g} at the last step, {steps:,}")
+        peak, last_rate = settings.max_lr * factor(peak_step), settings.max_lr * factor(steps)
+        log(f"learning rate: peak {peak:.2g} at step {peak_step:,}, {last_rate:.2g} at the last step, {steps:,}")
         if steps < settings.warmup:
             warn(f"training ends after {steps:,} of {settings.warmup:,.0f} steps of `warmup`")
     if peak > HIGH_LEARNING_RATE:

@@ -99,7 +99,7 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
     ]
     if not leaves:
         raise MismatchError(f"{folder}: unsupported attention implementation; use a BERT-like encoder")
-    last: Any = leaves[-1]
+    last_layer: Any = leaves[-1]
     sdpa = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
     rows: list[Tensor] = []
 
@@ -119,8 +119,8 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
 
     name = f"drtk_first_row_{id(rows)}"
     AttentionInterface.register(name, attend)
-    last.config = copy(last.config)
-    last.config._attn_implementation = name
+    last_layer.config = copy(last_layer.config)
+    last_layer.config._attn_implementation = name
     return rows
 
 

@@ -39,7 +39,7 @@ def load(
         load_queries(str(data / "queries.jsonl"), InputTracker()),
         QueryRerankerConfig(**settings),
         kind=kind,
-        training=training,
+        for_training=training,
         assumed=set() if assumed is None else assumed,
         tracker=InputTracker(),
     )
