@@ -54,7 +54,7 @@ class System:
         return np.mean(np.array(rows, dtype=np.float64), axis=0)
 
     def compute_average(self, measure: str) -> SystemAverage:
-        """Return the mean of a measure over queries, and its spread over runs."""
+        """Return the mean of a measure over queries and runs (seeds), with standard deviation, minimum and maximum over the runs."""
         means = [float(run.overall[measure]) for run in self.runs]
         sd = stdev(means) if len(means) > 1 else None
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
@@ -347,13 +347,13 @@ def _build_changed_query(
         before, after = (system.find_rank(query, id) for system in pair)
         return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
-    def compute_gain(passage: RankedPassage) -> float:
+    def compute_rr_change(passage: RankedPassage) -> float:
         after, before = (1 / rank if rank else 0.0 for rank in (passage.after, passage.before))
         return after - before
 
     relevant = [build_passage(id) for id, grade in grades.items() if grade >= rel]
     moved = [passage for passage in relevant if passage.before != passage.after]
-    moved.sort(key=lambda passage: (-abs(compute_gain(passage)), -(passage.grade or 0), passage.id))
+    moved.sort(key=lambda passage: (-abs(compute_rr_change(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.top_ids.get(query, ())), None) for system in pair]
     first, second = (None if top is None or grades.get(top, rel - 1) >= rel else build_passage(top) for top in tops)
     before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)

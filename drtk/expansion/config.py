@@ -24,7 +24,7 @@ class KeepQueriesSettings(ScorerSettings):
     scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
 
     def check(self, *, generates: bool) -> None:
-        """Raise UsageError for contradictory values. generates: queries are generated and unscored"""
+        """Raise UsageError for contradictory values. generates: whether the command generates the queries, so they have no scores"""
         is_filter = self.keep is not None or self.min_score is not None
         if self.keep is not None and self.min_score is not None:
             raise UsageError("`keep` and `min_score` cannot be combined; give one")

@@ -131,7 +131,7 @@ class VectorsById:
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
-    def take(self, ids: Sequence[str]) -> np.ndarray:
+    def get_vectors(self, ids: Sequence[str]) -> np.ndarray:
         """Return L2-normalized vectors, (ids, dimension), float32. Raises MismatchError for ids without a vector."""
         keys = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
         places = np.minimum(self._keys.searchsorted(keys), max(len(self._keys) - 1, 0))
@@ -164,7 +164,7 @@ class CosineFilter(ContentFilter):
         pairs = list(zip(pools, ids, strict=True))
         unique = dict.fromkeys(id for pool, pool_ids in pairs for id in (*pool_ids, *pool.positives))
         rows = {id: row for row, id in enumerate(unique)}
-        vectors = self._vectors.take(list(rows))
+        vectors = self._vectors.get_vectors(list(rows))
         for pool, pool_ids in pairs:
             if pool_ids and pool.positives:
                 passages = vectors[[rows[id] for id in pool_ids]]  # (passages, dimension)

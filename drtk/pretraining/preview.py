@@ -269,12 +269,12 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
     model = TokenGenerator.from_folder(locate(folder), tokenizer)
     collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
-    def fill(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
+    def fill_slots(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
         batch = collator.collate([PretrainingExample((), slots)])
         ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
         return {name: ids[name][: len(slot.input_ids)] for name, slot in slots.items()}
 
-    return fill
+    return fill_slots
 
 
 def describe_training(plan: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:

@@ -50,7 +50,7 @@ class ExpansionSettings(GenerationSettings):
         None, "Maximum output length in tokens. [default: as trained, or 64, or 100 if --prompt is given]", at_least=1
     )
     prompt: str | None = option(
-        None, "Prompt for a model without fine-tuning; … is replaced by the question.", no_effect=_TRAINED
+        None, "Prompt for a model without fine-tuning; the character … is replaced by the question.", no_effect=_TRAINED
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
@@ -197,7 +197,8 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
     """Settings of drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
-        "scorer", "Candidates to use: best by model (scorer) or label (oracle), all (concat), greedy, or first."
+        "scorer",
+        "Candidates to use: best by model (scorer) or label (oracle), all (concat), the greedily decoded (greedy), or the first.",
     )
     max_candidates: int | None = setting(
         None, "Number of distinct candidates per question to use. [default: all]", at_least=1

@@ -119,7 +119,7 @@ class MeanRank:
     """Evaluator: mean rank of the first passage with an answer, over the candidates that the model selects.
 
     Each process scores a share of the candidates.
-    indices: indices in `labeled` of the lists to evaluate with
+    indices: indices in `labeled` of the candidate lists to evaluate on, one per question
     kind: kind of the candidates, if kinds are evaluated separately
     """
 

@@ -232,7 +232,7 @@ class StoredQueries:
         manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
         if indexes.reads != "vectors":
             raise MismatchError(
-                f"{folder}: contains vectors, but {indexes.folders[0]} is a sparse index; give query texts"
+                f"{folder}: contains query vectors, but {indexes.folders[0]} is a sparse index; give query texts"
             )
         if manifest.get("role", "query") != "query":
             raise MismatchError(f"{folder}: contains passage embeddings; encode the queries with `role=query`")

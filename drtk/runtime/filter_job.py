@@ -199,7 +199,7 @@ class FilterJob:
             if self.resume:
                 raise UsageError("`resume` requires a file name as `output`")
             return
-        self._check_final()
+        self._check_existing_output()
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: folder {final.parent} does not exist; create it")
         if not is_writable(final.parent):
@@ -214,7 +214,7 @@ class FilterJob:
                 "use `resume` to continue it or `force` to start over"
             )
 
-    def _check_final(self) -> None:
+    def _check_existing_output(self) -> None:
         """Raise DrtkError if an output exists that this run may not replace."""
         if Path(self.output).exists() and not self.force and not (self.resume and self._may_replace_final()):
             raise DrtkError(f"{self.output}: exists already; `force` replaces it")
@@ -379,7 +379,7 @@ class FilterJob:
                 output.manifest = self._build_manifest()
 
     def _write(self, result: BatchResult, output: Output) -> int:
-        """Write the lines of a batch of records and add its counts; return the number of lines."""
+        """Write the lines of a batch, add its counts to the totals of the job, and return the number of lines."""
         before = self._finished.lines
         for line in result.lines:
             output.write(line)
@@ -393,7 +393,7 @@ class FilterJob:
         Raises MismatchError if the interrupted run had other settings or files.
         """
         settings = to_json_values(self.settings)
-        self._check_final()  # another run may have finished since `check`
+        self._check_existing_output()  # another run may have finished since `check`
         settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
         self._input_entries = find_inputs(self._drop_outputs(settings), self._folders)  # before the command writes any
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
@@ -406,7 +406,7 @@ class FilterJob:
         changed = sorted(name for name in before | settings if before.get(name) != settings.get(name))
         changed += _find_changed_inputs(journal.others)
         if part.stat().st_size < journal.offset:
-            problem = f"{part}: is shorter than its journal records"
+            problem = f"{part}: is truncated (shorter than its journal says)"
         elif changed:
             problem = f"{part}: started with other settings or files ({', '.join(changed)})"
         elif self.force and _find_changed_inputs(journal.sources):  # even if only records after those read have changed

@@ -104,7 +104,7 @@ class FolderJob:
             kind = "the current folder" if is_current else "a mount point"
             raise DrtkError(f"{self.output}: is {kind} and cannot be replaced; choose a folder inside it")
         self.recover()
-        self._check_final()
+        self._check_existing_output()
         self._folders = find_folders(self.settings)  # before the command loads them
         interrupted = self._read_interrupted()
         if interrupted is None and not self._unfinished.exists() and self.path.exists():
@@ -124,7 +124,7 @@ class FolderJob:
             advice = "`resume` to continue it or `force` to start over" if self.resumable else "`force` to start over"
             raise DrtkError(f"{self.path}: contains an interrupted run; use {advice}")
 
-    def _check_final(self) -> None:
+    def _check_existing_output(self) -> None:
         """Raise DrtkError if a folder exists that this run may not replace."""
         if not _is_nonempty(self._final):
             return
@@ -294,7 +294,7 @@ class FolderJob:
         self._folders = self._folders or find_folders(self.settings)
         try:
             self._create_and_lock()
-            self._check_final()  # another run may have finished since `check`
+            self._check_existing_output()  # another run may have finished since `check`
             if self.is_resuming:
                 if other := self._find_changed_stream():
                     raise MismatchError(
@@ -378,7 +378,7 @@ class FolderJob:
         write_manifest(self.path, manifest)
         self._is_new = False
         try:
-            self._check_final()
+            self._check_existing_output()
             self._move_to_final()
         except (OSError, DrtkError) as error:
             problem = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"

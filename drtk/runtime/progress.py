@@ -43,12 +43,12 @@ def name_options(text: str) -> str:
     its output.
     """
 
-    def format_option(match: re.Match[str]) -> str:
+    def replace_name(match: re.Match[str]) -> str:
         flag = OPTION_NAMES.get(match[1]) or "--" + match[1].rstrip("_").replace("_", "-")
         separator = "=" if flag.startswith("--set ") else " "
         return flag if match[2] is None else f"{flag}{separator}{match[2]}"
 
-    return _FIELD_PATTERN.sub(format_option, text)
+    return _FIELD_PATTERN.sub(replace_name, text)
 
 
 class _StderrHandler(logging.Handler):

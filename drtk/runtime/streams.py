@@ -321,7 +321,7 @@ class Output:
         with delay_interrupts():  # otherwise an interrupt could leave the new file behind
             self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
-            raise DrtkError(f"{self.part}: is shorter than its journal records; use `force` to start over")
+            raise DrtkError(f"{self.part}: is truncated (shorter than its journal says); use `force` to start over")
         if self._journal is not None and not self.keep_part:
             self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)

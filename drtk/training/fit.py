@@ -154,10 +154,10 @@ class ProgressCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C.
+    """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C or SIGTERM.
 
-    is_in_pass: whether a forward or backward pass is running, whose memory a smaller micro-batch reduces
-    is_interrupted: whether Ctrl-C was pressed
+    is_in_pass: whether a forward or backward pass is running; a smaller micro-batch saves memory only there
+    is_interrupted: whether Ctrl-C was pressed or SIGTERM received
     """
 
     is_in_pass = is_interrupted = False

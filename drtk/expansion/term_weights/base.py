@@ -117,7 +117,7 @@ class Statistics:
     def add(self, words: Mapping[str, Sequence[float]], *, length: int, documents: int = 1) -> None:
         """Add the statistics of one or several passages.
 
-        words: the values of each word, which are summed    length: number of words    documents: number of passages
+        words: {word: values}, added to the totals of the word    length: number of words    documents: number of passages
         """
         self.documents += documents
         self.length += length

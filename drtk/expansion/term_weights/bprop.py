@@ -153,7 +153,7 @@ def normalize(values: Mapping[str, float]) -> dict[str, float]:
     return {word: value / total if total > 0 else 0.0 for word, value in values.items()}
 
 
-def contrast(
+def compute_contrasts(
     document: Mapping[str, float], collection: Mapping[str, float], kind: Contrast, *, unseen: float
 ) -> dict[str, float]:
     """Score words by the contrast of P(w|d) in the passage and P(w|C) in the collection (B-PROP, step G).
@@ -253,7 +253,7 @@ class Bprop(TermWeights):
         seen = {word for word, value in saturations.items() if value > 0 and word.isalpha()}  # within the input length
         if sum(map(str.isalpha, words)) < settings.min_words:
             return {word: 1 / len(seen) if word in seen else 0.0 for word in document}
-        scores = contrast(document, self._collection, settings.contrast, unseen=self._unseen)
+        scores = compute_contrasts(document, self._collection, settings.contrast, unseen=self._unseen)
         if settings.emit == "score":
             return scores
         temperature = settings.softmax_temperature or _TEMPERATURES[settings.contrast]

@@ -155,16 +155,16 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
 
 def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
     actual = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
-    assert actual.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert actual.get_vectors(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
-        actual.take(["a", "x", "y"])
+        actual.get_vectors(["a", "x", "y"])
     with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
     actual = VectorsById(str(tmp_path / "v"))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
-    assert actual.take(["c"]).shape == (1, 2)
+    assert actual.get_vectors(["c"]).shape == (1, 2)
     with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
-        actual.take(["c", "b", "a"])
+        actual.get_vectors(["c", "b", "a"])
 
 
 class Judge:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
+from drtk.expansion.term_weights.bprop import compute_contrasts, gather_occurrences, normalize, saturate, softmax
 from drtk.pretraining.masking import MaskInput, Scale, mask_rom
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
@@ -55,7 +55,7 @@ def sample_world() -> World:
     unseen = min(collection.values())
     return World(
         ranks,
-        [contrast(normalize(passage), collection, "cross-entropy", unseen=unseen) for passage in passages],
+        [compute_contrasts(normalize(passage), collection, "cross-entropy", unseen=unseen) for passage in passages],
     )
 
 

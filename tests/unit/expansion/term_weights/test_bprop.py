@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from drtk.errors import MismatchError
 from drtk.expansion.term_weights.bprop import (
     FirstTokenAttention,
-    contrast,
+    compute_contrasts,
     gather_occurrences,
     normalize,
     saturate,
@@ -143,7 +143,8 @@ def test_steps_c_to_h_give_the_worked_example() -> None:
         abs=2e-6,
     )
     scores = [
-        contrast(normalize(words), collection, "cross-entropy", unseen=min(collection.values())) for words in documents
+        compute_contrasts(normalize(words), collection, "cross-entropy", unseen=min(collection.values()))
+        for words in documents
     ]
     for words, expected in zip(
         scores,
@@ -167,10 +168,12 @@ def test_other_aggregations_and_saturations() -> None:
 
 def test_contrast_with_rare_unseen_and_nonalphabetic_words() -> None:
     document, collection = {"the": 0.2, "heart": 0.8}, {"the": 0.5, "heart": 0.5}
-    assert contrast(document, collection, "difference", unseen=0.5) == pytest.approx({"the": 0.0, "heart": 0.3})
+    assert compute_contrasts(document, collection, "difference", unseen=0.5) == pytest.approx(
+        {"the": 0.0, "heart": 0.3}
+    )
     # an unseen word is as rare as the rarest word: -log2 .25 = 2
-    assert contrast({"new": 0.5}, {"old": 0.25}, "cross-entropy", unseen=0.25) == {"new": 0.5 * 2}
-    scores = contrast({"b2": 0.5, "heart": 0.5}, {"b2": 0.5, "heart": 0.5}, "cross-entropy", unseen=0.5)
+    assert compute_contrasts({"new": 0.5}, {"old": 0.25}, "cross-entropy", unseen=0.25) == {"new": 0.5 * 2}
+    scores = compute_contrasts({"b2": 0.5, "heart": 0.5}, {"b2": 0.5, "heart": 0.5}, "cross-entropy", unseen=0.5)
     assert scores == {"b2": 0.0, "heart": 0.5}
     assert softmax(scores | {"lung": 0.5}, temperature=1.0) == {"b2": 0.0, "heart": 0.5, "lung": 0.5}
-    assert contrast({"w": 1.0}, {"w": 1e-40}, "cross-entropy", unseen=1e-40) == {"w": 100.0}  # the maximum
+    assert compute_contrasts({"w": 1.0}, {"w": 1e-40}, "cross-entropy", unseen=1e-40) == {"w": 100.0}  # the maximum
