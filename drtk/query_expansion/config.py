@@ -198,7 +198,7 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
         "scorer",
-        "Candidates to use: best by model (scorer) or label (oracle), all (concat), the greedily decoded (greedy), or the first.",
+        "Candidates: best by model (scorer) or label (oracle), all (concat), greedily decoded, or the first.",
     )
     max_candidates: int | None = setting(
         None, "Number of distinct candidates per question to use. [default: all]", at_least=1
