@@ -64,7 +64,7 @@ def pretrain(
     dry_run: Annotated[
         bool,
         make_option(
-            "--dry-run", "Print objectives, slots, parameter count and tokens per step, then exit.", panel=CONTROL
+            "--dry-run", "Print objectives, inputs (slots), parameters and tokens per step, then exit.", panel=CONTROL
         ),
     ] = False,
     seed: Seed = 42,

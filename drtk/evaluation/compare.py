@@ -80,7 +80,7 @@ class SystemAverage:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Paired significance tests of `system` against `baseline` on one measure.
+    """Paired t-test and randomization test of `system` against `baseline` on one measure.
 
     difference: mean of system minus baseline; interval: its confidence interval; effect: Cohen's d
     interval, effect and t are None if undefined

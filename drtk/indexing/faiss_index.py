@@ -322,7 +322,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
             raise UsageError(
                 f"`device={device}`: not supported by faiss for this index; use `device=cpu` ({_shorten_message(error)})"
             ) from error
-        warn(f"the GPU cannot hold the index; searching on the CPU ({_shorten_message(error)})")
+        warn(f"faiss cannot use the GPU for this index and uses the CPU ({_shorten_message(error)})")
         return None
 
 

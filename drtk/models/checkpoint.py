@@ -50,7 +50,7 @@ class TextEncoder:
         )
 
     def count_prompt_tokens(self, role: Role) -> int:
-        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it, or none."""
+        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it; 0 if it includes them."""
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0

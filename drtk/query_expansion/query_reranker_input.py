@@ -74,7 +74,7 @@ def load_input_format(model: str) -> InputFormat:
     content = read_manifest_if_any(folder)
     if is_manifest(content) and content.get("kind") == RERANKERS_BY_KIND and content.get("kinds"):
         models = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
-        raise MismatchError(f"{model}: contains a query reranker per kind of expansion; give `model` {models}")
+        raise MismatchError(f"{model}: contains a query reranker per kind of expansion; give all as `model` {models}")
     raise MismatchError(f"{model}: is not a query reranker; train one with `drtk rerank-queries train`")
 
 

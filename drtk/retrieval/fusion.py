@@ -85,7 +85,7 @@ def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settin
 def take_highest_score(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the highest raw score of a document (CombMAX). Weights have no effect.
 
-    Runs of disjoint shards of an index become the run of the whole index.
+    Fusing the runs of disjoint index shards gives the run of the whole index.
     """
     scores: dict[str, float] = {}
     for ranking in rankings:

@@ -29,7 +29,7 @@ def ignore_torchrun() -> None:
 
 
 def start_torchrun(num_gpus: int) -> None:
-    """Run this command again with a process per GPU, under torchrun, and exit; return only in such a process.
+    """Run this command again under torchrun, with a process per GPU, then exit. In a process of torchrun, return at once.
 
     Raises DrtkError if there are fewer GPUs, UsageError if the command reads stdin.
     """

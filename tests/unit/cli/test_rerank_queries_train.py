@@ -157,7 +157,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         RankEstimator(str(folder), device="cpu")
     call = f"rerank-queries apply {data}/labeled.jsonl --queries {data}/queries.jsonl --model {tmp_path}/m"
     with pytest.raises(
-        MismatchError, match=r"a query reranker per kind of expansion; give `model` answer=.*m/answer title="
+        MismatchError, match=r"a query reranker per kind of expansion; give all as `model` answer=.*m/answer title="
     ):
         app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 

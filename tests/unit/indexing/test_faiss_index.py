@@ -192,7 +192,7 @@ def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, ca
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", fail, raising=False)
     index = FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings())
-    assert "the GPU cannot hold the index; searching on the CPU" in caplog.text
+    assert "faiss cannot use the GPU for this index and uses the CPU" in caplog.text
     assert len(index.search(QUERIES, 3)) == len(QUERIES)
     with pytest.raises(DrtkError, match="`device=cuda`: not supported by faiss for this index"):
         FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device="cuda"))
