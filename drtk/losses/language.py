@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORE_INDEX = -100
-_CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32, or 549 tokens with BERT's vocabulary
+_CPU_LOGITS, _GPU_LOGITS = 1 << 24, 1 << 26  # logits in memory at once: 549 and 2,198 tokens with BERT's vocabulary
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -36,10 +36,10 @@ def linear_cross_entropy(
     """Return the sum of the cross-entropies of a linear layer's logits, a float32 scalar; 0 without tokens.
 
     Only the logits of `chunk` tokens are in memory at a time. Gradients are computed together with the loss, so the
-    backward pass does not need the logits. Matrix products use the precision of `features` or of autocast, everything else float32
-    (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
+    backward pass does not need the logits. Layer and gradients of the logits have the dtype of `features` or of autocast,
+    everything else float32 (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
-    features: (n, E), layer inputs    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX for unlabeled tokens
+    features: (n, E), layer inputs    weight: (V, E)    bias: (V,)    labels: (n,)
     """
     device = features.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -50,7 +50,7 @@ def linear_cross_entropy(
         )
         return total
     if chunk is None:
-        chunk = max(1, _CHUNK_LOGITS // len(weight))
+        chunk = max(1, (_GPU_LOGITS if features.is_cuda else _CPU_LOGITS) // len(weight))
     with torch.autocast(device, enabled=False):
         return _LinearCrossEntropy.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 
@@ -62,11 +62,24 @@ def _load_liger_loss() -> Any:
         from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return None
-    return LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORE_INDEX, reduction="sum", accum_dtype=torch.float32)
+    return LigerFusedLinearCrossEntropyLoss(reduction="sum", accum_dtype=torch.float32)
+
+
+def _replace_by_gradients(logits: Tensor, labels: Tensor) -> Tensor:
+    """Replace logits, (c, V), by their gradients softmax(logits) - onehot(label); return the sum of the losses.
+
+    Softmax and loss are computed in float32 at least.
+    """
+    labels = labels.unsqueeze(1)  # (c, 1)
+    log_probs = logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    of_labels = log_probs.gather(1, labels)
+    torch.exp(log_probs, out=logits)
+    logits.scatter_(1, labels, of_labels.expm1().to(logits.dtype))
+    return -of_labels.sum()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Autograd function of the loss and its gradients, chunk by chunk: dL/dlogits = softmax(logits) - onehot(label)."""
+    """Autograd function of the loss and its gradients, chunk by chunk."""
 
     @staticmethod
     def forward(
@@ -79,36 +92,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         grad_enabled: bool,
     ) -> Tensor:
-        accumulate_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        accumulate_dtype = torch.promote_types(dtype, torch.float32)
         needs_grad = [grad_enabled and needed for needed in ctx.needs_input_grad[:3]]
         grad_features = torch.empty_like(features) if needs_grad[0] else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate_dtype) if needs_grad[1] else None
         grad_bias = torch.zeros_like(bias, dtype=accumulate_dtype) if bias is not None and needs_grad[2] else None
-        matrix = weight.to(dtype)
+        matrix, offsets = weight.to(dtype), None if bias is None else bias.to(dtype)
         total = features.new_zeros((), dtype=accumulate_dtype)
         for begin in range(0, len(features), chunk):
             rows = features[begin : begin + chunk].to(dtype)  # (c, E)
-            logits = F.linear(rows, matrix).to(accumulate_dtype)  # (c, V)
-            if bias is not None:
-                logits += bias.to(accumulate_dtype)
-            is_labeled = labels[begin : begin + chunk] != IGNORE_INDEX
-            targets = labels[begin : begin + chunk].clamp(min=0).unsqueeze(1)  # (c, 1)
-            log_normalizer = logits.logsumexp(dim=1, keepdim=True)
-            total += ((log_normalizer - logits.gather(1, targets)).squeeze(1) * is_labeled).sum()
-            if not any(needs_grad):
-                continue
-            grad_logits = logits.sub_(log_normalizer).exp_()  # (c, V), in place
-            grad_logits.scatter_add_(1, targets, grad_logits.new_full((1, 1), -1.0).expand_as(targets))
-            grad_logits *= is_labeled.unsqueeze(1)
+            logits = F.linear(rows, matrix, offsets)  # (c, V)
+            total += _replace_by_gradients(logits, labels[begin : begin + chunk])
             if grad_bias is not None:
-                grad_bias += grad_logits.sum(dim=0)
-            grad_logits = grad_logits.to(dtype)
+                grad_bias += logits.sum(dim=0, dtype=accumulate_dtype)
             if grad_features is not None:
-                grad_features[begin : begin + chunk] = grad_logits @ matrix
+                grad_features[begin : begin + chunk] = logits @ matrix
             if grad_weight is not None and grad_weight.dtype == dtype:
-                grad_weight.addmm_(grad_logits.T, rows)
+                grad_weight.addmm_(logits.T, rows)
             elif grad_weight is not None:
-                grad_weight += grad_logits.T @ rows
+                grad_weight += logits.T @ rows
         ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         ctx.dtypes = (features.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
