@@ -1,6 +1,6 @@
 """Query generation speed: drtk's decoding compared with a plain loop over `model.generate`.
 
-python benchmarks/generate.py [--model DIR] [--corpus FILE] [--passages N] [--n N] [--max-new-tokens N] [--batch N] [--rounds N] [--profile] [--out FILE]
+python benchmarks/generate.py [--model DIR] [--corpus FILE] [--passages N] [--n N] [--max-new-tokens N] [--batch N] [--batch-tokens N] [--rounds N] [--profile] [--out FILE]
 
 Without --model, a T5 model is trained for a minute on synthetic pairs, so that its texts have various lengths. The loop
 processes --batch passages at a time, padded to the longest, and samples as drtk does (top-k 25, top-p .95). Both take turns; the
@@ -104,8 +104,8 @@ def generate_drtk(
     generate = PassageExpander(str(folder), settings, 42, device, "queries", True)
     start = time.perf_counter()
     texts: list[str] = []
-    for at in range(0, len(passages), 256):
-        done = generate(generate.prepare(passages[at : at + 256]))
+    batches = (generate.prepare(passages[at : at + 256]) for at in range(0, len(passages), 256))
+    for done in generate.map(batches):
         texts += [query for line in done.lines for query in json.loads(line)["queries"]]
     return time.perf_counter() - start, texts
 
@@ -145,12 +145,13 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--n", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in memory, as in drtk doc2query")
     parser.add_argument("--profile", action="store_true", help="tell the costliest operations of drtk's side")
     parser.add_argument("--out", metavar="FILE")
     options = parser.parse_args()
     set_verbosity(quiet=True, verbose=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = GenerationSettings(n=options.n, max_new_tokens=options.max_new_tokens)
+    settings = GenerationSettings(n=options.n, max_new_tokens=options.max_new_tokens, batch_tokens=options.batch_tokens)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.model or Path(name) / "model")

@@ -321,6 +321,8 @@ def generate(options: Options) -> Iterator[Row]:
     sizes = "--passages 2048//8 --batch 256 --max-new-tokens 12 --rounds 1"
     command = f"generate.py --model t5-base --corpus passages.jsonl {sizes}"
     yield from run_benchmark(command, rows, options, note="5 queries of 12 tokens")
+    rows = {"doc2query T5-base, 131,072 tokens in memory, passages/s": "passages a second/drtk"}
+    yield from run_benchmark(f"{command} --batch-tokens 131072", rows, options)
 
 
 def search(options: Options) -> Iterator[Row]:

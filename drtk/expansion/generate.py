@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from drtk.data.rows import dump
@@ -48,8 +50,21 @@ class PassageExpander(BatchFunction):
 
     def __call__(self, batch: tuple[list[Passage], TokenizedTexts]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
-        passages, tokens = batch
-        generated = self._generator.generate(tokens, [passage.id for passage in passages])
+        return next(self.map([batch]))
+
+    def map(self, batches: Iterable[tuple[list[Passage], TokenizedTexts]]) -> Iterator[BatchResult]:
+        """Return an iterator over the results; passages of several batches are processed together."""
+        waiting: deque[list[Passage]] = deque()
+
+        def iter_inputs() -> Iterator[tuple[TokenizedTexts, list[str]]]:
+            for passages, tokens in batches:
+                waiting.append(passages)
+                yield tokens, [passage.id for passage in passages]
+
+        for generated in self._generator.generate_batches(iter_inputs()):
+            yield self._build_result(waiting.popleft(), generated)
+
+    def _build_result(self, passages: list[Passage], generated: list[list[str]]) -> BatchResult:
         texts = [
             [
                 " ".join(text.split()) or (passage.text if self._field == CONTINUATIONS else "")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drtk.errors import MismatchError
@@ -15,9 +20,9 @@ from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import get_max_input_length, load_input_format, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
 from drtk.runtime.progress import warn
-from drtk.text.batching import TokenizedTexts, iter_batches_by_length
+from drtk.text.batching import TokenizedTexts
 
 # Entries of generation_config.json that change the generated text, with the values that change nothing. Not listed:
 # entries that options set (lengths, top-k, beams), that only affect truncation (forced_eos_token_id), or that belong to
@@ -30,8 +35,10 @@ _NEUTRAL = {
 }  # fmt: skip
 _NEUTRAL_SAMPLING = {"min_p": 0.0, "top_h": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
 _NEUTRAL_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_penalty": 0.0}
-_CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
-_COMPACT_BELOW = 0.75  # remove finished rows from the batch when the share of unfinished ones is below this
+_CPU_TOKENS = 1 << 14
+_ENCODED_TOKENS = 1 << 16  # maximum number of input tokens that are encoded at once
+_CACHE_SHARE = 0.5  # share of the free GPU memory to use for keys and values
+_COMPACT_BELOW = 0.75  # replace finished rows of the batch when the share of unfinished ones is below this
 
 
 def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
@@ -49,8 +56,8 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: floa
     logits: (rows, vocabulary)
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
-    best, tokens = logits.float().topk(width, dim=-1)
-    probabilities = torch.softmax(best / temperature, dim=-1)
+    best, tokens = logits.topk(width, dim=-1)
+    probabilities = torch.softmax(best.float() / temperature, dim=-1)
     if top_p < 1:
         before = probabilities.cumsum(dim=-1) - probabilities  # total probability of the more likely tokens
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)
@@ -70,21 +77,61 @@ def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Ten
     return tokens.gather(1, torch.minimum(column, last)[:, None]).squeeze(1)
 
 
+def sample_from_softmax(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Sample a token id per row from the softmax of logits, by inverse transform sampling; return (rows,).
+
+    Cumulative sums are computed over blocks of tokens, then within the selected block.
+    logits: (rows, vocabulary)    uniform: (rows,), random numbers in [0, 1)
+    """
+    probabilities = logits.softmax(dim=1, dtype=torch.float32)
+    vocabulary = logits.shape[1]
+    size = math.isqrt(vocabulary)
+    blocks = probabilities[:, : vocabulary // size * size].unflatten(1, (-1, size)).sum(dim=2)
+    rest = probabilities[:, vocabulary // size * size :].sum(dim=1, keepdim=True)  # a smaller block, or none
+    ends = torch.cat([blocks, rest], dim=1).cumsum(dim=1)  # (rows, blocks)
+    points = (uniform.unsqueeze(1) * ends[:, -1:]).float()  # the total may be rounded below 1
+    last = blocks.shape[1] - (vocabulary % size == 0)
+    block = torch.searchsorted(ends, points, right=True).clamp(max=last)  # (rows, 1)
+    begins = F.pad(ends, (1, 0)).gather(1, block)
+    columns = block * size + torch.arange(size, device=logits.device)  # (rows, size)
+    within = probabilities.gather(1, columns.clamp(max=vocabulary - 1)).cumsum(dim=1)
+    column = torch.searchsorted(within, points - begins, right=True).clamp(max=size - 1)
+    return (block * size + column).squeeze(1).clamp(max=vocabulary - 1)
+
+
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
     """Return uniform random numbers in [0, 1), (keys, count, steps) float64: `count` sequences of `steps` numbers per key.
 
-    The numbers depend on (seed, key, index of the sequence, step) only.
+    The numbers depend on (seed, key, index of the sequence, step) only. They are outputs of SplitMix64 (Steele et al. 2014),
+    which starts at a hash of seed and key.
     """
-    numbers = np.empty((len(keys), count, steps), dtype=np.float64)
-    for row, key in enumerate(keys):
-        for sample in range(count):
-            name = f"{seed}\0{key}\0{sample}".encode(errors="surrogatepass")
-            start = int.from_bytes(blake2b(name, digest_size=16).digest(), "big")
-            numbers[row, sample] = np.random.Generator(np.random.Philox(key=start)).random(steps)
-    return numbers
+    names = (f"{seed}\0{key}".encode(errors="surrogatepass") for key in keys)
+    start = np.frombuffer(b"".join(blake2b(name, digest_size=8).digest() for name in names), dtype="<u8")
+    counter = (np.arange(count, dtype=np.uint64)[:, None] << np.uint64(32)) + np.arange(steps, dtype=np.uint64)
+    state = start[:, None, None] + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)) * 2.0**-53  # a float64 holds 53 bits
 
 
-@torch.inference_mode()
+@dataclass
+class InputBatch:
+    """A batch of inputs to generate texts from.
+
+    ids, mask: (inputs, tokens), padded    numbers: index of each input    keys: a sampling key for each input
+    """
+
+    ids: Tensor
+    mask: Tensor
+    numbers: Sequence[int]
+    keys: Sequence[str]
+
+
+# Tokens of texts by (index of the input, index of the text)
+Texts = dict[tuple[int, int], list[int]]
+
+
 def generate_tokens(
     model: GenerationModel, ids: Tensor, mask: Tensor, keys: Sequence[str], settings: GenerationSettings, *, seed: int
 ) -> list[list[list[int]]]:
@@ -94,53 +141,100 @@ def generate_tokens(
     then the samples.
     ids, mask: (inputs, tokens)    keys: a sampling key for each input
     """
+    batches = iter([InputBatch(ids, mask, range(len(keys)), keys)])
+    texts: Texts = {}
+    for finished in iter_texts(model, lambda: next(batches, None), settings, seed=seed):
+        texts |= finished
+    count = max(text for _, text in texts) + 1 if texts else 0
+    return [[texts[row, text] for text in range(count)] for row in range(len(keys))]
+
+
+@torch.inference_mode()
+def iter_texts(
+    model: GenerationModel, read: Callable[[], InputBatch | None], settings: GenerationSettings, *, seed: int
+) -> Iterator[Texts]:
+    """Generate the texts of all inputs, and yield them as they are finished, without the end token.
+
+    When a quarter of the texts is finished, new inputs take their place, so that decoding stays efficient.
+    read: returns the next inputs; None at the end, and while the unfinished texts need the memory
+    """
     if settings.decode == "beam":
-        return _search_beams(model, ids, mask, settings)
-    count, uniform = 1, None
-    if "sample" in settings.decode:
-        count = settings.n
-        uniforms = sample_uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
-        if settings.decode == "greedy+sample":
-            uniforms[:, 0] = 0.0  # selects the most likely token
-        dtype = torch.float32 if ids.device.type == "mps" else torch.float64  # Apple GPUs have no float64
-        uniform = torch.from_numpy(uniforms.reshape(len(keys) * count, -1)).to(ids.device, dtype)
-    tokens, lengths = _decode(model, DecodingState(model, ids, mask), count, uniform, settings)
-    texts = [row[: int(length)].tolist() for row, length in zip(tokens, lengths, strict=True)]
-    return [texts[start : start + count] for start in range(0, len(texts), count)]
-
-
-def _decode(
-    model: GenerationModel, decoding: DecodingState, count: int, uniform: Tensor | None, settings: GenerationSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Decode greedily or by sampling; return (tokens, (texts, max_new_tokens); lengths, (texts,))."""
-    decoding.repeat_rows(count)
-    total, device = len(decoding.logits), decoding.logits.device
-    ends = torch.tensor(model.ends, device=device)
-    tokens = torch.zeros((total, settings.max_new_tokens), dtype=torch.long, device=device)
-    lengths = torch.full((total,), settings.max_new_tokens, device=device)
-    rows = torch.arange(total, device=device)  # index of the text in each row of the batch
-    is_open = torch.ones(total, dtype=torch.bool, device=device)  # rows whose text is unfinished
-    for step in range(settings.max_new_tokens):
-        if uniform is None:
-            new_tokens = decoding.logits.argmax(dim=-1)
+        while (batch := read()) is not None:
+            groups = zip(batch.numbers, _search_beams(model, batch.ids, batch.mask, settings), strict=True)
+            yield {(number, index): text for number, group in groups for index, text in enumerate(group)}
+        return
+    decoding: DecodingState | None = None
+    rows: dict[str, Tensor] = {}  # of each text: number, tokens, length, is_open, uniform
+    ends = torch.tensor(model.ends)
+    while True:
+        while (decoding is None or decoding.can_merge) and (batch := read()) is not None:
+            new, new_rows = _start_decoding(model, batch, settings, seed=seed)
+            ends = ends.to(batch.ids.device)
+            if decoding is None:
+                decoding, rows = new, new_rows
+            else:
+                decoding.merge(new)
+                rows = {name: torch.cat([rows[name], new_rows[name]]) for name in rows}
+        if decoding is None:
+            return
+        length, is_open = rows["length"][:, None], rows["is_open"]
+        if "uniform" in rows:
+            numbers = rows["uniform"].gather(1, length.clamp(max=settings.max_new_tokens - 1)).squeeze(1)
+            tokens = _sample(decoding.logits, numbers, settings)
         else:
-            candidates = filter_logits(
-                decoding.logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature
-            )
-            new_tokens = sample_tokens(*candidates, uniform[rows, step])
-        is_end = torch.isin(new_tokens, ends)
-        lengths[rows[is_open & is_end]] = step
-        tokens[rows, step] = new_tokens
-        is_open &= ~is_end
+            tokens = decoding.logits.argmax(dim=-1)
+        rows["tokens"].scatter_(1, length, tokens[:, None])  # finished texts have room for one more, which is not read
+        is_open &= ~torch.isin(tokens, ends)
+        rows["length"] += is_open
+        is_open &= rows["length"] < settings.max_new_tokens
         num_open = int(is_open.sum())
-        if num_open == 0 or step + 1 == settings.max_new_tokens:
-            break
-        if num_open < _COMPACT_BELOW * len(is_open):
+        if num_open < _COMPACT_BELOW * len(is_open) or num_open == 0:
+            finished = {name: value[~is_open].tolist() for name, value in rows.items() if name != "uniform"}
+            yield {
+                (number // settings.n, number % settings.n): text[:length]
+                for number, text, length in zip(finished["number"], finished["tokens"], finished["length"], strict=True)
+            }
+            if num_open == 0:
+                decoding, rows = None, {}
+                continue
             unfinished = is_open.nonzero().squeeze(1)
             decoding.select_rows(unfinished)
-            rows, new_tokens, is_open = rows[unfinished], new_tokens[unfinished], is_open[unfinished]
-        decoding.append(new_tokens)
-    return tokens.cpu().numpy(), lengths.cpu().numpy()
+            tokens, rows = tokens[unfinished], {name: value[unfinished] for name, value in rows.items()}
+        decoding.append(tokens)
+
+
+def _sample(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Tensor:
+    """Sample a token per row, (rows,); `uniform` 0 selects the most likely token."""
+    if settings.top_k or settings.top_p < 1:
+        return sample_tokens(
+            *filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature), uniform
+        )
+    tokens = sample_from_softmax(logits / settings.temperature, uniform)
+    return torch.where(uniform == 0, logits.argmax(dim=-1), tokens)
+
+
+def _start_decoding(
+    model: GenerationModel, batch: InputBatch, settings: GenerationSettings, *, seed: int
+) -> tuple[DecodingState, dict[str, Tensor]]:
+    """Encode inputs; return the state before the first token, and the properties of the texts (see `iter_texts`)."""
+    device, count = batch.ids.device, settings.n if "sample" in settings.decode else 1
+    decoding = DecodingState(model, batch.ids, batch.mask)
+    decoding.repeat_rows(count)
+    total = len(batch.numbers) * count
+    numbers = torch.tensor(batch.numbers, device=device)[:, None] * settings.n + torch.arange(count, device=device)
+    rows = {
+        "number": numbers.flatten(),
+        "tokens": torch.zeros((total, settings.max_new_tokens + 1), dtype=torch.long, device=device),
+        "length": torch.zeros(total, dtype=torch.long, device=device),
+        "is_open": torch.ones(total, dtype=torch.bool, device=device),
+    }
+    if "sample" in settings.decode:
+        uniforms = sample_uniforms(batch.keys, seed=seed, count=count, steps=settings.max_new_tokens)
+        if settings.decode == "greedy+sample":
+            uniforms[:, 0] = 0.0  # selects the most likely token
+        dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple GPUs have no float64
+        rows["uniform"] = torch.from_numpy(uniforms.reshape(total, -1)).to(device, dtype)
+    return decoding, rows
 
 
 def _search_beams(
@@ -174,6 +268,107 @@ def _search_beams(
         tokens = row[begin:].tolist()
         texts.append(tokens[: next((index for index, token in enumerate(tokens) if token in model.ends), len(tokens))])
     return [texts[start : start + settings.n] for start in range(0, len(texts), settings.n)]
+
+
+@dataclass
+class _Results:
+    """The texts of a batch of inputs.
+
+    texts: indexed [input][text]    first: number of the first input    missing: number of unfinished texts
+    """
+
+    texts: list[list[str]]
+    first: int
+    missing: int
+
+
+class _InputQueue:
+    """Inputs of several batches, longest first, and their finished texts.
+
+    budget: maximum number of tokens in memory, see GenerationSettings.batch_tokens
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[tuple[TokenizedTexts, Sequence[str]]],
+        model: GenerationModel,
+        settings: GenerationSettings,
+        budget: int,
+        device: torch.device,
+    ) -> None:
+        self._batches = iter(batches)
+        self._model, self._budget, self._device = model, budget, device
+        self._count = 1 if settings.decode == "greedy" else settings.n
+        self._new_tokens = settings.max_new_tokens
+        self._used = 0.0  # tokens of the unfinished texts, at their last step
+        self._tokens, self._keys = TokenizedTexts.from_lists([], None), list[str]()
+        self._order, self._first = np.empty(0, dtype=np.int64), 0  # rows of `_tokens` to read; number of the first row
+        self._places: dict[int, tuple[_Results, float]] = {}  # results and tokens of a text, by number of the input
+        self._results: deque[_Results] = deque()
+        self._decoded: deque[tuple[list[tuple[int, int]], Future[list[str]]]] = deque()
+
+    def _count_tokens(self, lengths: Any) -> Any:
+        """Return the number of tokens in memory for inputs of the given lengths: a text shares its input if possible."""
+        inputs = 1 if self._model.is_encoder_decoder else self._count
+        return inputs * lengths + self._count * self._new_tokens
+
+    def read(self) -> InputBatch | None:
+        """Return inputs for the free memory; None if there are none, or if less than a quarter of the memory is free."""
+        if self._used > _COMPACT_BELOW * self._budget:
+            return None
+        if not len(self._order):
+            self._read_batches()
+        if not len(self._order):
+            return None
+        length = int(self._tokens.lengths[self._order[0]])
+        cost = self._count_tokens(length)
+        number = min(int((self._budget - self._used) // cost), _ENCODED_TOKENS // max(1, length))
+        if number < 1 and self._used:
+            return None
+        rows, self._order = np.split(self._order, [max(1, number)])
+        for number in (self._first + rows).tolist():
+            self._places[number] = self._places[number][0], cost / self._count
+        self._used += cost * len(rows)
+        batch = self._tokens.pad(rows, pad=self._model.pad, left=not self._model.is_encoder_decoder)
+        ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
+        return InputBatch(ids, mask, (self._first + rows).tolist(), [self._keys[row] for row in rows])
+
+    def _read_batches(self) -> None:
+        """Read as many batches as fit into memory, at least one."""
+        self._first += len(self._tokens)
+        parts: list[TokenizedTexts] = []
+        self._keys, needed = [], 0
+        while needed < self._budget and (batch := next(self._batches, None)) is not None:
+            tokens, keys = batch
+            begin = self._first + len(self._keys)
+            results = _Results([[""] * self._count for _ in keys], begin, len(keys) * self._count)
+            self._places |= {begin + row: (results, 0.0) for row in range(len(keys))}
+            self._results.append(results)
+            self._keys += keys
+            parts.append(tokens)
+            needed += int(self._count_tokens(tokens.lengths).sum())
+        self._tokens = TokenizedTexts.concatenate(parts)
+        self._order = np.argsort(-self._tokens.lengths, kind="stable")
+
+    def add(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
+        """Add finished texts, (number of the input, index of the text)."""
+        texts = list(texts)
+        self._used -= sum(self._places[number][1] for number, _ in texts)
+        self._decoded.append((texts, decoded))
+
+    def pop_finished(self, *, wait: bool) -> Iterator[list[list[str]]]:
+        """Yield the texts of finished batches, in order. wait: wait until all texts are decoded"""
+        while self._decoded and (wait or self._decoded[0][1].done()):
+            texts, decoded = self._decoded.popleft()
+            for (number, index), text in zip(texts, decoded.result(), strict=True):
+                results, _ = self._places[number]
+                results.texts[number - results.first][index] = text
+                results.missing -= 1
+        while self._results and not self._results[0].missing:
+            results = self._results.popleft()
+            for number in range(results.first, results.first + len(results.texts)):
+                del self._places[number]
+            yield results.texts
 
 
 class TextGenerator:
@@ -210,7 +405,7 @@ class TextGenerator:
             warn(f"{model}: ignoring {entries} in its generation_config.json")
         dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
         move_model(self._model.model, self._device, dtype)
-        self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
+        self._budget = settings.batch_tokens or self._choose_budget()
         self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
 
     @property
@@ -226,24 +421,29 @@ class TextGenerator:
         """Tokenize texts, truncated to `max_input_tokens`."""
         return tokenize_texts(texts, self._model.tokenizer, max_length=self.max_input_tokens)
 
+    def _choose_budget(self) -> int:
+        """Return the number of tokens whose keys and values fit into the memory of the device."""
+        if self._device.type != "cuda":
+            return _CPU_TOKENS
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return int(_CACHE_SHARE * free / count_bytes_per_token(self._model))
+
     def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the generated texts of each input, without special tokens.
 
         keys: a sampling key for each input. Raises DrtkError when out of memory.
         """
-        texts: list[list[str]] = [[] for _ in keys]
-        cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the last step
-        for rows in iter_batches_by_length(cost, budget=self._budget):
-            for row, generated in zip(rows, self._generate_batch(tokens, keys, rows), strict=True):
-                texts[row] = generated
-        return texts
+        return next(self.generate_batches([(tokens, keys)]))
 
-    def _generate_batch(self, tokens: TokenizedTexts, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
-        model = self._model
-        batch = tokens.pad(rows, pad=model.pad, left=not model.is_encoder_decoder)
-        ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
-        with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=ids.numel()):
-            outputs = generate_tokens(model, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)
-        flat = [text for group in outputs for text in group]
-        texts = iter(model.tokenizer.batch_decode(flat, skip_special_tokens=True))
-        return [[next(texts) for _ in group] for group in outputs]
+    def generate_batches(self, batches: Iterable[tuple[TokenizedTexts, Sequence[str]]]) -> Iterator[list[list[str]]]:
+        """Yield the texts that `generate` returns for each batch. Inputs of several batches are processed together."""
+        source = _InputQueue(batches, self._model, self._settings, self._budget, self._device)
+        with report_out_of_memory(self._device, "lower `batch_tokens`"), ThreadPoolExecutor(1) as pool:
+            for finished in iter_texts(self._model, source.read, self._settings, seed=self._seed):
+                source.add(finished, pool.submit(self._detokenize, [*finished.values()]))
+                yield from source.pop_finished(wait=False)
+            yield from source.pop_finished(wait=True)
+
+    def _detokenize(self, texts: list[list[int]]) -> list[str]:
+        decoded: list[str] = self._model.tokenizer.batch_decode(texts, skip_special_tokens=True)
+        return decoded

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import DEFAULT_MAX_LENGTH
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 
+SHARED_KEYS = "drtk_shared_keys"  # name of the attention implementation of `_attend`
 _T5 = ("t5", "mt5", "umt5")
 # Fusion-in-Decoder's released checkpoints are T5 models with wrappers around the encoder and each of its layers
 _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module\.": r"\1."}
@@ -69,6 +74,8 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
                 f"{folder}: the {config.model_type} checkpoint has no weights for {missing[0]}; restore it"
             )
         tokenizer = load_tokenizer(tokenizer_folder or folder, config)
+    if config.is_encoder_decoder and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(SHARED_KEYS)
     generation = model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else tokenizer.eos_token_id
     if ends is None:
@@ -88,10 +95,11 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
 
 
 class DecodingState:
-    """The state of a batch during incremental decoding: key-value cache, attention mask and next-token logits.
+    """The state of a batch during incremental decoding: key-value cache, attention masks and next-token logits.
 
     logits: (rows, vocabulary), logits of the next token
-    To generate several texts per input, call `repeat_rows` after the first step, so that each input is encoded once.
+    To generate several texts per input, call `repeat_rows` after the first step, so that each input is encoded once. With
+    the attention implementation SHARED_KEYS, the texts of an input also share its keys and values in cross-attention.
     """
 
     def __init__(
@@ -104,52 +112,164 @@ class DecodingState:
         """
         from transformers import DynamicCache, EncoderDecoderCache
 
-        self._model, self._mask = model, mask
         network: Any = model.model
+        self._model, self._mask = model, mask
+        self._is_ragged = False  # whether rows began at different steps
+        self._shared_mask: Tensor | None = None  # (inputs, 1, 1, tokens), from the second step on if keys are shared
+        self._num_texts = 1  # texts per input
+        self._texts = torch.arange(len(mask), device=mask.device)  # input x texts per input + text of each row
         if model.is_encoder_decoder:
             if hidden is None:
                 hidden = network.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
             self._hidden = hidden
             self._cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            self._self_attention: Any = self._cache.self_attention_cache
+            self._past = mask.new_ones((len(mask), 1))  # mask of the cache of self-attention
             self.logits = self._forward(torch.full((len(mask), 1), model.start, device=mask.device))
             if model.first is not None:
                 self.logits = torch.full_like(self.logits, -torch.inf)
                 self.logits[:, model.first] = 0.0
+            if network.config._attn_implementation == SHARED_KEYS:
+                self._shared_mask = mask.bool()[:, None, None]
+                self._hidden = hidden[:1, :1]  # not read again
         else:
             assert ids is not None, "a decoder-only model needs tokens"
-            self._cache = DynamicCache()
+            self._cache = self._self_attention = DynamicCache()
+            self._past = mask
             self.logits = self._forward(ids)
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether `merge` is supported. It is not for BART, whose decoder gives all rows the same position."""
+        config: Any = self._model.model.config
+        return not self._model.is_encoder_decoder or (self._shared_mask is not None and config.model_type in _T5)
 
     def _forward(self, tokens: Tensor) -> Tensor:
         """Run the decoder on new tokens, (rows, new); return the logits of the next token, (rows, vocabulary)."""
         network: Any = self._model.model
-        common = {"attention_mask": self._mask, "past_key_values": self._cache, "use_cache": True}
+        options: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True}
         if self._model.is_encoder_decoder:
-            output = network(encoder_outputs=(self._hidden,), decoder_input_ids=tokens, **common)
+            if self._is_ragged:
+                options["decoder_attention_mask"] = self._past
+            if self._shared_mask is None:
+                options["attention_mask"] = self._mask
+            else:
+                options["decoding"] = self  # for `_attend`
+            output = network(encoder_outputs=(self._hidden,), decoder_input_ids=tokens, **options)
         else:
-            positions = self._mask.cumsum(dim=-1)[:, -tokens.shape[1] :] - 1
-            output = network(input_ids=tokens, position_ids=positions.clamp(min=0), logits_to_keep=1, **common)
+            positions = self._past.cumsum(dim=-1)[:, -tokens.shape[1] :] - 1
+            options |= {"attention_mask": self._past, "position_ids": positions.clamp(min=0), "logits_to_keep": 1}
+            output = network(input_ids=tokens, **options)
         logits: Tensor = output.logits[:, -1]
         return logits
 
+    def attend_to_inputs(self, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
+        """Return the cross-attention of the rows to their inputs, (rows, 1, heads, width); None for other keys.
+
+        query: (rows, heads, 1, width)    key, value: (inputs, heads, tokens, width)
+        """
+        if key is not self._cache.cross_attention_cache.layers[module.layer_idx].keys:
+            return None
+        grid = query.new_zeros((len(key) * self._num_texts, *query.shape[1::2]))  # (texts, heads, width)
+        grid[self._texts] = query[:, :, 0]
+        queries = grid.view(len(key), self._num_texts, *grid.shape[1:]).transpose(1, 2)
+        output, _ = sdpa_attention_forward(module, queries, key, value, self._shared_mask, **options)
+        return output.reshape(grid.shape)[self._texts][:, None]
+
     def repeat_rows(self, times: int) -> None:
         """Repeat every row `times` times; the copies of a row are adjacent."""
-        if times > 1:
-            self._cache.batch_repeat_interleave(times)
+        if times == 1:
+            return
+        self._past = self._past.repeat_interleave(times, dim=0)
+        self.logits = self.logits.repeat_interleave(times, dim=0)
+        if self._shared_mask is not None:
+            self._num_texts, self._texts = times, torch.arange(len(self.logits), device=self.logits.device)
+            self._self_attention.batch_repeat_interleave(times)
+            return
+        self._cache.batch_repeat_interleave(times)
+        if self._model.is_encoder_decoder:
             self._mask = self._mask.repeat_interleave(times, dim=0)
-            self.logits = self.logits.repeat_interleave(times, dim=0)
-            if self._model.is_encoder_decoder:
-                self._hidden = self._hidden.repeat_interleave(times, dim=0)
+            self._hidden = self._hidden.repeat_interleave(times, dim=0)
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep only the given rows, in the given order; `append` updates the logits. rows: (n,), row indices"""
-        self._cache.batch_select_indices(rows)
-        self._mask = self._mask[rows]
-        if self._model.is_encoder_decoder:
-            self._hidden = self._hidden[rows]
+        self._past = self._past[rows]
+        if self._shared_mask is not None:
+            self._self_attention.batch_select_indices(rows)
+            texts = self._texts[rows]
+            inputs, places = torch.unique(texts // self._num_texts, return_inverse=True)
+            self._texts = places * self._num_texts + texts % self._num_texts
+            if len(inputs) < len(self._shared_mask):
+                self._cache.cross_attention_cache.batch_select_indices(inputs)
+                self._shared_mask = self._shared_mask[inputs]
+        else:
+            self._cache.batch_select_indices(rows)
+            if self._model.is_encoder_decoder:
+                self._mask, self._hidden = self._mask[rows], self._hidden[rows]
+        width = int(self._past.sum(dim=1).max())  # the first tokens belonged to rows that are gone
+        self._past = self._past[:, -width:]
+        for layer in self._self_attention.layers:
+            layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
+
+    def merge(self, other: DecodingState) -> None:
+        """Add the rows of another state of the same model, with the same number of texts per input, after its first step."""
+        self._is_ragged = True
+        self._past = _pad_and_concatenate(self._past, other._past, dim=1, left=True)
+        self.logits = torch.cat([self.logits, other.logits])
+        _merge_caches(self._self_attention, other._self_attention, left=True)
+        if self._shared_mask is not None and other._shared_mask is not None:
+            self._texts = torch.cat([self._texts, other._texts + len(self._shared_mask) * self._num_texts])
+            self._shared_mask = _pad_and_concatenate(self._shared_mask, other._shared_mask, dim=3, left=False)
+            _merge_caches(self._cache.cross_attention_cache, other._cache.cross_attention_cache, left=False)
 
     def append(self, tokens: Tensor) -> None:
         """Append a token to each row and compute the logits of the next token. tokens: (rows,)"""
-        if not self._model.is_encoder_decoder:
-            self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], dim=1)
+        self._past = torch.cat([self._past, self._past.new_ones((len(tokens), 1))], dim=1)
         self.logits = self._forward(tokens[:, None])
+
+
+@torch.inference_mode()
+def count_bytes_per_token(model: GenerationModel) -> float:
+    """Return the memory of the keys and values of a token in the decoder's cache, in bytes."""
+    ids = torch.full((1, 1), model.pad, device=next(model.model.parameters()).device)
+    cache = DecodingState(model, ids, torch.ones_like(ids))._cache
+    caches = [cache.self_attention_cache, cache.cross_attention_cache] if model.is_encoder_decoder else [cache]
+    return sum(layer.keys.nbytes + layer.values.nbytes for each in caches for layer in each.layers) / len(caches)
+
+
+def _pad_and_concatenate(one: Tensor, other: Tensor, *, dim: int, left: bool) -> Tensor:
+    """Pad two tensors with zeros to the same size in `dim`, and concatenate their rows."""
+    width = max(one.shape[dim], other.shape[dim])
+    after = [0, 0] * (one.dim() - 1 - dim)
+    return torch.cat(
+        [F.pad(each, after + [width - each.shape[dim], 0][:: 1 if left else -1]) for each in (one, other)]
+    )
+
+
+def _merge_caches(cache: Any, other: Any, *, left: bool) -> None:
+    for one, two in zip(cache.layers, other.layers, strict=True):
+        one.keys = _pad_and_concatenate(one.keys, two.keys, dim=2, left=left)
+        one.values = _pad_and_concatenate(one.values, two.values, dim=2, left=left)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    decoding: DecodingState | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention of transformers: sdpa, except for cross-attention to the shared keys of a `DecodingState`."""
+    if decoding is not None:
+        output = decoding.attend_to_inputs(module, query, key, value, **options)
+        if output is not None:
+            return output, None
+    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    return output, None
+
+
+AttentionInterface.register(SHARED_KEYS, _attend)
+AttentionMaskInterface.register(SHARED_KEYS, sdpa_mask)

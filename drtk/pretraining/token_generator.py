@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.backbone import build_token_type_inputs
+from drtk.models.generation import sample_from_softmax
 from drtk.models.lm_head import LMHead, load_masked_lm
 from drtk.pretraining.composition import GENERATED, Composition
 from drtk.pretraining.dataset import SlotBatch
@@ -109,20 +110,9 @@ class TokenGenerator(nn.Module):
             part = slice(begin, begin + step)
             logits = nn.functional.linear(features[part], self.head.weight, self.head.bias)
             proposed[part] = (
-                logits.argmax(dim=1) if numbers is None else sample_from_softmax(logits.float(), numbers[part])
+                logits.argmax(dim=1) if numbers is None else sample_from_softmax(logits, numbers[part])
             )
         return ids.masked_scatter(where, proposed)
-
-
-def sample_from_softmax(logits: Tensor, noise: Tensor) -> Tensor:
-    """Sample a token id from the softmax of each row of logits, by inverse transform sampling; return (m,).
-
-    logits: (m, V)    noise: (m,), random numbers in [0, 1)
-    """
-    cumulative = logits.softmax(dim=1).cumsum(dim=1)
-    points = noise.to(cumulative.dtype).unsqueeze(1) * cumulative[:, -1:]  # the total may be rounded below 1
-    last = logits.shape[1] - 1
-    return torch.searchsorted(cumulative, points, right=True).squeeze(1).clamp(max=last)
 
 
 def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: TokenGenerator | None) -> Tensor:

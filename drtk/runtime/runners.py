@@ -69,6 +69,10 @@ class BatchFunction:
         """Return the result, which must be picklable, for a batch from `prepare`. Filters return a `BatchResult`."""
         raise NotImplementedError
 
+    def map(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over the results for batches, in order. Override it to process several batches together."""
+        return map(self, batches)
+
     def close(self) -> None:
         """Release resources, such as worker processes."""
 
@@ -123,10 +127,10 @@ def run_local(
         prepared_batches = map(function.prepare, batches)
         try:
             if not function.prepare_ahead:
-                yield from map(function, prepared_batches)
+                yield from function.map(prepared_batches)
                 return
             with closing(read_ahead(prepared_batches)) as ready:
-                yield from map(function, ready)
+                yield from function.map(ready)
         finally:
             function.close()
 

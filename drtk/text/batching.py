@@ -36,6 +36,13 @@ class TokenizedTexts:
 
         return cls(flatten(ids), None if types is None else flatten(types), lengths, np.cumsum(lengths) - lengths)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
+        """Concatenate texts without segment types."""
+        ids = np.concatenate([part.ids for part in parts]) if parts else np.empty(0, dtype=np.int32)
+        lengths = np.concatenate([part.lengths for part in parts]) if parts else np.empty(0, dtype=np.int64)
+        return cls(ids, None, lengths, np.cumsum(lengths) - lengths)
+
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -13,6 +13,7 @@ from drtk.cli.main import app
 from drtk.data.rows import dump
 from drtk.errors import MismatchError, UsageError
 from drtk.models import generation
+from drtk.models.generation import InputBatch
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, run_rows, write_text
@@ -71,16 +72,17 @@ def test_the_passage_is_truncated_and_never_the_prefix(
     from transformers import AutoTokenizer
 
     batches: list[torch.Tensor] = []
-    generate_tokens = generation.generate_tokens
+    start_decoding = generation._start_decoding
 
-    def watch(model: Any, ids: torch.Tensor, *given: Any, **named: Any) -> Any:
-        batches.append(ids)
-        return generate_tokens(model, ids, *given, **named)
+    def watch(model: Any, batch: InputBatch, *given: Any, **named: Any) -> Any:
+        batches.append(batch.ids)
+        return start_decoding(model, batch, *given, **named)
 
-    monkeypatch.setattr(generation, "generate_tokens", watch)
+    monkeypatch.setattr(generation, "_start_decoding", watch)
     call = f"doc2query c.jsonl --model {models}/t5 {SHORT}"
     run_rows(capfd, f"{call} --set max_length=9", "--prefix", "text query:")
     prefix = AutoTokenizer.from_pretrained(models / "t5")("text query:", add_special_tokens=False)["input_ids"]
+    assert batches
     assert all(batch.shape[1] <= 9 for batch in batches)
     assert all(row[: len(prefix)].tolist() == prefix for batch in batches for row in batch)
     with pytest.raises(UsageError, match=r"`prefix`: \d+ tokens leave none of `max_length` 3"):
@@ -103,7 +105,7 @@ def test_empty_continuations_are_replaced_by_the_passage(
     rows = run_rows(capfd, call)
     assert all(len(row["continuations"]) == 1 for row in rows)
     assert not any(row["continuations"][0].startswith(row["text"]) for row in rows)  # without the prompt
-    monkeypatch.setattr(generation, "generate_tokens", lambda model, ids, *_, **__: [[[]] for _ in ids])
+    monkeypatch.setattr(generation, "_sample", lambda logits, *_: torch.full((len(logits),), 1))  # the end token
     assert all(row["continuations"] == [row["text"]] for row in run_rows(capfd, call))
 
 

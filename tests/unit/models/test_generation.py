@@ -21,9 +21,26 @@ from transformers import (
 
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
-from drtk.models.generation import filter_logits, find_ignored_settings, generate_tokens, sample_tokens, sample_uniforms
+from drtk.models.generation import (
+    InputBatch,
+    TextGenerator,
+    _sample,
+    filter_logits,
+    find_ignored_settings,
+    generate_tokens,
+    iter_texts,
+    sample_tokens,
+    sample_uniforms,
+)
 from drtk.models.init_model import train_tokenizer
-from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
+from drtk.models.seq2seq import (
+    SHARED_KEYS,
+    DecodingState,
+    GenerationModel,
+    count_bytes_per_token,
+    load_generation_model,
+)
+from tests.tiny_models import make_passages, save_tiny_generator
 
 LENGTHS = (5, 9, 12, 3, 7)
 
@@ -45,7 +62,11 @@ class Pads:
 
 
 def create_tiny_writer(kind: str) -> GenerationModel:
-    """Create an untrained model (vocabulary size 50) with weights so large that distributions differ."""
+    """Create an untrained model (vocabulary size 50) with weights so large that distributions differ.
+
+    kind: "t5", "bart" or "gpt2"; "… shared": the texts of an input share its keys
+    """
+    kind, _, shared = kind.partition(" ")
     with torch.random.fork_rng():
         torch.manual_seed(3)
         size = {"vocab_size": 50}
@@ -68,6 +89,8 @@ def create_tiny_writer(kind: str) -> GenerationModel:
     for weights in writer.model.parameters():
         weights.data *= 3
     writer.model.eval()
+    if shared:
+        writer.model.set_attn_implementation(SHARED_KEYS)
     return writer
 
 
@@ -84,7 +107,10 @@ def make_inputs(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor,
     return torch.tensor(ids), torch.tensor(mask)
 
 
-@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+KINDS = ["t5", "bart", "gpt2", "t5 shared", "bart shared"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
     writer, keys = create_tiny_writer(kind), list("abcde")
     settings = GenerationSettings(n=4, max_new_tokens=16)
@@ -101,7 +127,7 @@ def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
     assert generate_tokens(writer, *make_inputs(writer, [2]), ["c"], settings, seed=8) != [together[2]]
 
 
-@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
     writer = create_tiny_writer(kind)
     ids, mask = make_inputs(writer, [0, 1, 2, 3])
@@ -113,6 +139,49 @@ def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
     beam = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
     theirs = cut_at_end(writer, writer.model.generate(**common, num_beams=3, num_return_sequences=2), begin)
     assert flatten(generate_tokens(writer, ids, mask, list("abcd"), beam, seed=1)) == theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decode", ["sample", "greedy"])
+def test_texts_of_inputs_that_join_the_batch_later_are_the_same(kind: str, decode: str) -> None:
+    writer, keys = create_tiny_writer(kind), list("abcde")
+    settings = GenerationSettings(n=1 if decode == "greedy" else 3, decode=decode, max_new_tokens=16)
+    expected = generate_tokens(writer, *make_inputs(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
+    order, calls = [3, 1, 0, 4, 2], 0
+
+    def read() -> InputBatch | None:  # an input at every third call
+        nonlocal calls
+        calls += 1
+        if calls % 3 or not order:
+            return None
+        row = order.pop(0)
+        return InputBatch(*make_inputs(writer, [row]), [row], [keys[row]])
+
+    texts = {}
+    while order:  # decoding ends if there is no input when all texts are finished
+        for finished in iter_texts(writer, read, settings, seed=7):
+            texts |= finished
+    assert texts == {(row, at): text for row, group in enumerate(expected) for at, text in enumerate(group)}
+
+
+def test_batches_are_processed_together_and_returned_in_order(tmp_path: Path) -> None:
+    folder = str(save_tiny_generator(tmp_path / "t5", "t5"))
+    texts = [passage.text for passage in make_passages(30)]
+    parts = [slice(0, 11), slice(11, 11), slice(11, 13), slice(13, 30)]
+    generated = []
+    for batch_tokens in (None, 150):
+        settings = GenerationSettings(n=3, max_new_tokens=12, batch_tokens=batch_tokens)
+        generator = TextGenerator(folder, settings, seed=3, device="cpu")
+        batches = [(generator.tokenize(texts[part]), [f"d{at}" for at in range(30)][part]) for part in parts]
+        generated.append([*generator.generate_batches(batches)])
+        assert generated[-1] == [generator.generate(*batch) for batch in batches]
+    assert generated[0] == generated[1]
+    assert [len(batch) for batch in generated[0]] == [11, 0, 2, 17]
+
+
+def test_memory_of_a_token_is_that_of_keys_and_values() -> None:
+    for kind in ("t5", "bart", "gpt2"):
+        assert count_bytes_per_token(create_tiny_writer(kind)) == 2 * 2 * 32 * 4  # layers, keys and values, width, float32
 
 
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +306,25 @@ def test_each_token_has_its_share_of_the_line() -> None:
     assert sample_tokens(probabilities, tokens, places).tolist() == [7, 7, 8, 8, 9, 9]
 
 
+def test_sampling_from_all_tokens_has_their_probabilities() -> None:
+    probabilities = torch.tensor([0.4, 0.25, 0.0, 0.2, 0.1, 0.05, 0.0])
+    uniform = torch.from_numpy(sample_uniforms(["a"], seed=1, count=1, steps=20_000)[0, 0])
+    settings = GenerationSettings(top_k=0, top_p=1.0)
+    tokens = _sample(probabilities.log().expand(len(uniform), 7), uniform, settings)
+    shares = torch.bincount(tokens, minlength=7) / len(tokens)
+    assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.03)
+    assert shares[[2, 6]].tolist() == [0, 0]
+
+
+def test_greedy_and_sample_begins_with_the_greedy_text_without_filters() -> None:
+    writer = create_tiny_writer("t5")
+    inputs = make_inputs(writer, [0, 1])
+    greedy = generate_tokens(writer, *inputs, ["a", "b"], GenerationSettings(n=1, decode="greedy"), seed=7)
+    settings = GenerationSettings(n=2, decode="greedy+sample", top_k=0, top_p=1.0)
+    both = generate_tokens(writer, *inputs, ["a", "b"], settings, seed=7)
+    assert [group[0] for group in both] == [group[0] for group in greedy]
+
+
 @given(
     st.lists(st.floats(-8, 8), min_size=2, max_size=12),
     st.integers(0, 12),
@@ -259,3 +347,9 @@ def test_draws_depend_on_seed_key_sample_and_step_alone() -> None:
     assert (sample_uniforms(["a"], seed=2, count=3, steps=5) != table[:1]).all()
     assert table.min() >= 0
     assert table.max() < 1
+    many = sample_uniforms([f"p{at}" for at in range(500)], seed=1, count=4, steps=8)
+    for numbers in (many.ravel(), many[:, 0, 0], many[:, 3, 7]):
+        shares = np.histogram(numbers, bins=5, range=(0, 1))[0] / numbers.size
+        assert shares.tolist() == pytest.approx([0.2] * 5, abs=0.1)
+    neighbors = np.corrcoef(many[..., 0].ravel(), many[..., 1].ravel())[0, 1]
+    assert abs(neighbors) < 0.2
