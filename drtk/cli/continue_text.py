@@ -11,7 +11,7 @@ from drtk.models.config import ContinuationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-BATCH_SIZE = 256  # passages that are processed and saved together
+BATCH_SIZE = 256  # passages that are saved together
 
 
 @with_settings(ContinuationSettings, panel=GENERATION)

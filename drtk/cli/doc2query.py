@@ -12,7 +12,7 @@ from drtk.models.config import GenerationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-BATCH_SIZE = 256  # passages that are processed and saved together
+BATCH_SIZE = 256  # passages that are saved together
 
 
 @with_settings(GenerationSettings, panel=GENERATION)

@@ -71,7 +71,7 @@ class GenerationSettings:
     prefix: str | None = option(None, "Text to put before each input. [default: as trained, or none]")
     max_length: int | None = setting(None, "Maximum input length in tokens. [default: as trained, or 512]", at_least=2)
     batch_tokens: int | None = setting(
-        None, "Input and output tokens per batch. [default: 16384 on a CPU, 131072 on a GPU]", at_least=1
+        None, "Input and output tokens in memory. [default: 16384 on a CPU, half of a GPU's free memory]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE

@@ -108,7 +108,7 @@ def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -
     names = (f"{seed}\0{key}".encode(errors="surrogatepass") for key in keys)
     start = np.frombuffer(b"".join(blake2b(name, digest_size=8).digest() for name in names), dtype="<u8")
     counter = (np.arange(count, dtype=np.uint64)[:, None] << np.uint64(32)) + np.arange(steps, dtype=np.uint64)
-    state = start[:, None, None] + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state: np.ndarray = start[:, None, None] + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
@@ -207,7 +207,8 @@ def _sample(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Te
     """Sample a token per row, (rows,); `uniform` 0 selects the most likely token."""
     if settings.top_k or settings.top_p < 1:
         return sample_tokens(
-            *filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature), uniform
+            *filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature),
+            uniform,
         )
     tokens = sample_from_softmax(logits / settings.temperature, uniform)
     return torch.where(uniform == 0, logits.argmax(dim=-1), tokens)

@@ -241,9 +241,7 @@ def _pad_and_concatenate(one: Tensor, other: Tensor, *, dim: int, left: bool) ->
     """Pad two tensors with zeros to the same size in `dim`, and concatenate their rows."""
     width = max(one.shape[dim], other.shape[dim])
     after = [0, 0] * (one.dim() - 1 - dim)
-    return torch.cat(
-        [F.pad(each, after + [width - each.shape[dim], 0][:: 1 if left else -1]) for each in (one, other)]
-    )
+    return torch.cat([F.pad(each, after + [width - each.shape[dim], 0][:: 1 if left else -1]) for each in (one, other)])
 
 
 def _merge_caches(cache: Any, other: Any, *, left: bool) -> None:

@@ -109,9 +109,7 @@ class TokenGenerator(nn.Module):
         for begin in range(0, len(features), step):
             part = slice(begin, begin + step)
             logits = nn.functional.linear(features[part], self.head.weight, self.head.bias)
-            proposed[part] = (
-                logits.argmax(dim=1) if numbers is None else sample_from_softmax(logits, numbers[part])
-            )
+            proposed[part] = logits.argmax(dim=1) if numbers is None else sample_from_softmax(logits, numbers[part])
         return ids.masked_scatter(where, proposed)
 
 

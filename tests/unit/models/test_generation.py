@@ -181,7 +181,9 @@ def test_batches_are_processed_together_and_returned_in_order(tmp_path: Path) ->
 
 def test_memory_of_a_token_is_that_of_keys_and_values() -> None:
     for kind in ("t5", "bart", "gpt2"):
-        assert count_bytes_per_token(create_tiny_writer(kind)) == 2 * 2 * 32 * 4  # layers, keys and values, width, float32
+        assert (
+            count_bytes_per_token(create_tiny_writer(kind)) == 2 * 2 * 32 * 4
+        )  # layers, keys and values, width, float32
 
 
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from drtk.errors import MismatchError
+from drtk.models.generation import sample_from_softmax
 from drtk.models.lm_head import LMHead
 from drtk.pretraining.assembly import get_max_positions
-from drtk.models.generation import sample_from_softmax
 from drtk.pretraining.token_generator import TokenGenerator
 from tests.backbone_families import create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder
