@@ -20,9 +20,9 @@ from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
+    CollectionStatistics,
     PassageSplitter,
     SplitPassage,
-    Statistics,
     StatisticsKind,
     TermWeights,
     read_statistics,
@@ -128,7 +128,7 @@ class StatisticsCollector(BatchFunction):
         return self._splitter(records)
 
     def __call__(self, batch: list[SplitPassage]) -> BatchResult:
-        sums = Statistics(self._kind, self._made_by)
+        sums = CollectionStatistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
             values = ({word: [value] for word, value in words.items()} for words in self._attention(batch))
@@ -143,7 +143,7 @@ class StatisticsCollector(BatchFunction):
 class PassageWeigher(BatchFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages."""
 
-    def __init__(self, plan: WeightingPlan, statistics: Statistics | None, bare: bool, report: bool) -> None:
+    def __init__(self, plan: WeightingPlan, statistics: CollectionStatistics | None, bare: bool, report: bool) -> None:
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
         self._splitter = PassageSplitter(self._tokenizer, plan.settings, plan.split)
@@ -154,7 +154,7 @@ class PassageWeigher(BatchFunction):
         return self._splitter(records)
 
     def __call__(self, batch: list[SplitPassage]) -> BatchResult:
-        """Return the passages, in order, as JSON lines."""
+        """Weigh the words of each passage, spread the weights to word pieces, and return a JSON line per passage."""
         lines = []
         report: Counter[str] = Counter()
         for split_passage, weights in zip(batch, self._method(batch), strict=True):
@@ -304,7 +304,7 @@ def weigh_corpus(
                 statistics = (
                     read_statistics([path], kind, made_by, tracker=InputTracker())
                     if has_passages
-                    else Statistics(kind, {})
+                    else CollectionStatistics(kind, {})
                 )
         passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         if plan.method == "deepimpact":
