@@ -224,7 +224,7 @@ def _parse_ir(name: str, standard: str, parameters: str, default_rel: int) -> Me
     try:
         parsed = ir_measures.parse_measure(standard + parameters)
         parsed.validate_params()
-        label = parsed.NAME + parameters
+        label = f"{parsed.NAME}{parameters}"
         if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
             parsed = parsed(rel=default_rel)
             label = str(parsed)

@@ -103,7 +103,9 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
     """All options of mine-negatives."""
 
     policy: str = option(
-        "tevatron", "Mining recipe: msmarco, tevatron, nq or sbert (see docs/methods/hard-negatives.md).", metavar="NAME"
+        "tevatron",
+        "Mining recipe: msmarco, tevatron, nq or sbert (see docs/methods/hard-negatives.md).",
+        metavar="NAME",
     )
     depth: int | None = option(
         None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1

@@ -362,7 +362,11 @@ def test_counts_of_queries_and_random_passages(
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
-    assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [1, 1, 1]
+    assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
+        1,
+        1,
+        1,
+    ]
     write_text(tmp_path / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
