@@ -273,8 +273,9 @@ def _suggest_path(message: str) -> str:
         return ""
     folder, name = os.path.split(match[1])
     with contextlib.suppress(OSError):
-        if near := get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.75):
-            return f"; did you mean {os.path.join(folder, near[0])}?"
+        for near in get_close_matches(name, os.listdir(folder or "."), cutoff=0.75):
+            if get_close_matches(name.split(".")[0], [near.split(".")[0]]):  # not only the extension is the same
+                return f"; did you mean {os.path.join(folder, near)}?"
     return ""
 
 

@@ -99,6 +99,7 @@ def test_each_error_has_its_status_and_its_line(
         ("queris.jsonl: No such file or directory", "; did you mean queries.jsonl?"),
         ("./tinny: no such folder", "; did you mean ./tiny?"),
         ("corpus.tsv: No such file or directory", ""),
+        ("use.jsonl: No such file or directory", ""),  # only the extension is the same
         ("queries.jsonl:3: no such folder", ""),
     ],
 )
