@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from drtk.data.embeddings import KIND
+from drtk.data.embeddings import KIND as EMBEDDINGS
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
@@ -24,7 +24,7 @@ from drtk.runtime.streams import count_lines, get_source_name
 
 def choose_type(sources: Sequence[str]) -> str:
     """Return the default type of an index of these sources: exact for embeddings, else BM25 by Lucene if it is installed."""
-    if read_manifest_if_any(Path(sources[0])).get("kind") == KIND:
+    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
         return "exact"
     if is_lucene_installed():
         return "bm25"
@@ -55,6 +55,10 @@ def _index_passages(
     if len(sources) > 1:
         raise UsageError(
             f"an index of type {kind} requires one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
+        )
+    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
+        raise UsageError(
+            f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
         )
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
