@@ -59,9 +59,8 @@ def split_sections(
         accumulate((counts[i] + (counts[len(pieces) + i - 1] if i else 0) for i in range(len(pieces))), initial=0)
     )
     sections: list[Section] = []
-    pending: list[tuple[int, int, tuple[str, ...]]] = [
-        (0, len(pieces), ())
-    ]  # (index of a heading, end of its subsections, headings above it and itself)
+    # Index of a heading, end of its subsections, the headings above it and itself.
+    pending: list[tuple[int, int, tuple[str, ...]]] = [(0, len(pieces), ())]
     while pending:
         index, stop, path = pending.pop()
         starts = _find_children(levels, index, stop)
