@@ -108,7 +108,7 @@ class AttentionBackend:
         flash attention, if installed and supported, or keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
         """
         name = self.name
-        if name == "auto" and self.packed and self.half and enable_packing(backbone, self.device):
+        if name == "auto" and self.packed and enable_packing(backbone, self.device):
             return PACKED
         if name == "auto":
             can_flash = self.device.type == "cuda" and self.half and getattr(backbone, "_supports_flash_attn", False)
