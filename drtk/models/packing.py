@@ -16,7 +16,7 @@ MODEL_TYPES = (
     *("bert", "camembert", "distilbert", "electra", "modernbert", "nomic_bert", "roberta", "xlm-roberta"),
     *("llama", "mistral", "qwen2", "qwen3"),
 )
-# Device type -> compute dtypes in which packing is used. On a CPU, padding texts of similar length is faster.
+# Device type -> compute dtypes in which packing is used
 DTYPES: dict[str, tuple[torch.dtype, ...]] = {"cuda": (torch.bfloat16, torch.float16)}
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
 _OPTIONS = {"return_dict", "use_cache"}
@@ -173,19 +173,24 @@ def _run_flash_attention(
 def _run_sdpa(
     module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
 ) -> Tensor:
-    """Call sdpa for each text, with the arguments of `_run_flash_attention`."""
+    """Call sdpa for each run of texts of equal length, with the arguments of `_run_flash_attention`."""
     *inputs, packing = states
     (left, right), outputs = window, []
-    lengths = packing.offsets.diff().tolist()
-    for query, key, value in zip(*(each.split(lengths, dim=2) for each in inputs), strict=True):
+    runs = [run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True)]
+    sizes = [length * texts for length, texts in zip(*runs, strict=True)]
+    parts = zip(*(each[0].split(sizes, dim=1) for each in inputs), strict=True)
+    for length, texts, part in zip(*runs, parts, strict=True):
+        batch = (
+            each.unflatten(1, (texts, length)).transpose(0, 1) for each in part
+        )  # (texts, heads, length, head size)
         mask = None
         if left >= 0:
-            places = torch.arange(query.shape[2])
+            places = torch.arange(length)
             distance = places.unsqueeze(1) - places  # positive: to a token before
             mask = (distance <= left) & (distance >= -right)
         options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": window == (-1, 0)}
-        outputs.append(sdpa_attention_forward(module, query, key, value, mask, **options)[0])
-    return torch.cat(outputs, dim=1)
+        outputs.append(sdpa_attention_forward(module, *batch, mask, **options)[0].flatten(0, 1))
+    return torch.cat(outputs).unsqueeze(0)
 
 
 AttentionInterface.register(PACKED, attend)

@@ -24,7 +24,7 @@ from tests.pretraining_setup import PretrainingFiles
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, write_collection
 
 CPU = torch.device("cpu")
-LENGTHS = (9, 14, 1, 5)
+LENGTHS = (9, 14, 5, 5, 1)
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "seq_classif_dropout", "classifier_dropout")
 Count = Callable[[], int]
 
@@ -227,6 +227,43 @@ def test_the_kernel_of_torch_accepts_the_call_and_has_a_gradient() -> None:
     context, _ = packing.attend(module, *inputs, None, packing=places, dropout=0.1, sliding_window=3)
     assert (context.shape, context.dtype) == ((1, 20, 4, 8), torch.bfloat16)
     assert [each.shape for each in torch.autograd.grad(context.sum(), inputs)] == [query.shape] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_half_precision_on_a_gpu_equals_float32_with_padding(model_type: str) -> None:
+    gpu = torch.device("cuda")
+    exact = create_model(model_type).to(gpu)
+    packed, inputs = deepcopy(exact), {name: value.to(gpu) for name, value in create_inputs(exact).items()}
+    if not enable_packing(packed, gpu):
+        pytest.skip("no flash attention")
+    tokens = inputs["attention_mask"].unsqueeze(-1)
+    expected = exact(**inputs).last_hidden_state * tokens
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert is_packed(packed)
+        actual = packed(**inputs).last_hidden_state
+    assert torch.cosine_similarity(actual.float().flatten(), expected.flatten(), dim=0) > 0.99
+    one, other = compute_gradients(packed, actual.float()), compute_gradients(exact, expected)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.98
+    with torch.inference_mode():
+        half = packed.eval().half()(**inputs).last_hidden_state
+    assert torch.cosine_similarity(half.float().flatten(), expected.flatten(), dim=0) > 0.99
+
+
+@pytest.mark.gpu
+def test_dropout_on_a_gpu_depends_on_the_seed() -> None:
+    gpu = torch.device("cuda")
+    model = create_model("bert", attention_probs_dropout_prob=0.5).to(gpu)
+    if not enable_packing(model, gpu):
+        pytest.skip("no flash attention")
+    inputs, states = {name: value.to(gpu) for name, value in create_inputs(model).items()}, []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            states.append(model(**inputs).last_hidden_state.float())
+    torch.testing.assert_close(states[0], states[1])
+    assert (states[0] - states[2]).abs().max() > 1e-3
+    assert compute_gradients(model, states[0]).isfinite().all()
 
 
 def run_command(*words: str | Path) -> None:
