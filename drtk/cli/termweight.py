@@ -20,7 +20,7 @@ from drtk.runtime.streams import STANDARD
 # that both can be called with the same options.
 _COUNTING = {
     *("words", "stemmer", "stopwords", "title", "emit", "sub2word", "gather", "saturation"),
-    *("max_length", "batch_tokens", "precision", "tokenizer"),
+    *("max_length", "batch_tokens", "precision", "tokenizer", "num_workers"),
 }
 _EFFECTS = {
     "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "ray_workers", "ray_address"},

@@ -17,11 +17,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from multiprocessing import connection
 from typing import Any, Literal, Protocol, TypeVar
 
 from drtk.config import HARDWARE, option, setting
 from drtk.errors import DrtkError
+from drtk.records import Passage
 from drtk.registry import Registry
 from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
 
@@ -35,6 +37,7 @@ RUNNERS = Registry(
 
 Item = TypeVar("Item")
 Record = TypeVar("Record")
+_MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than the work
 Report = Callable[[int], None]  # called with the number of further records that are finished
 
 
@@ -203,6 +206,20 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 def count_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_workers(documents: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
+    """Return the number of worker processes for the documents, and an iterator over the documents.
+
+    num_workers: the number, or 0 for one per core, and one process for an input shorter than a million characters
+    """
+    stream = iter(documents)
+    head: list[Passage] = []
+    size = 0
+    while not num_workers and size < _MIN_PARALLEL_SIZE and (document := next(stream, None)) is not None:
+        head.append(document)
+        size += len(document.text)
+    return num_workers or (count_cores() if size >= _MIN_PARALLEL_SIZE else 1), chain(head, stream)
 
 
 class Workers:

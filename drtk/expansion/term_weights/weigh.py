@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,7 +37,7 @@ from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_current, read_manifest_if_any
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, choose_workers, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import create_generator
 from drtk.text.word_pieces import WordPieces, WordPieceTokenizer, WordSplit, align_words, split_plain
@@ -111,23 +112,42 @@ class WeightingPlan(NamedTuple):
         return kind
 
 
-class StatisticsCollector(BatchFunction):
+class _SplittingFunction(BatchFunction):
+    """Batch function that gets passages split into words, by `count` processes."""
+
+    def __init__(self, plan: WeightingPlan, count: int) -> None:
+        self._workers = Workers(create_splitter, plan, count=count)
+
+    def prepare(self, records: list[Passage]) -> Iterator[SplitPassage]:
+        """Start to split the passages into words."""
+        parts = [records[begin : begin + _SPLIT_BATCH] for begin in range(0, len(records), _SPLIT_BATCH)]
+        return chain.from_iterable(self._workers.map(parts))
+
+    def close(self) -> None:
+        """End the processes."""
+        self._workers.close()
+
+
+def create_splitter(plan: WeightingPlan) -> PassageSplitter:
+    """Return the function that splits passages into words and word pieces."""
+    return PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
+
+
+class StatisticsCollector(_SplittingFunction):
     """Batch function that computes collection statistics; the result is one JSON line per batch.
 
+    count: number of processes that split passages
     made_by: result of `describe_settings`, which is written with the statistics
     """
 
-    def __init__(self, plan: WeightingPlan, kind: str, made_by: dict[str, Any]) -> None:
+    def __init__(self, plan: WeightingPlan, count: int, kind: str, made_by: dict[str, Any]) -> None:
+        super().__init__(plan, count)
         self._kind, self._made_by = kind, made_by
-        self._splitter = PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
         is_attention = kind == "attention"
         self._attention = WordAttention(plan.settings, plan.model or "", plan.device) if is_attention else None
 
-    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
-        """Split the passages into words."""
-        return self._splitter(records)
-
-    def __call__(self, batch: list[SplitPassage]) -> BatchResult:
+    def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
+        batch = list(split_passages)
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
@@ -140,21 +160,23 @@ class StatisticsCollector(BatchFunction):
         return BatchResult([sums.to_json_line()])
 
 
-class PassageWeigher(BatchFunction):
+class PassageWeigher(_SplittingFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages."""
 
-    def __init__(self, plan: WeightingPlan, statistics: Statistics | None, bare: bool, report: bool) -> None:
+    def __init__(
+        self, plan: WeightingPlan, count: int, statistics: Statistics | None, bare: bool, report: bool
+    ) -> None:
+        super().__init__(plan, count)
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
-        self._splitter = PassageSplitter(self._tokenizer, plan.settings, plan.split)
         self._method: TermWeights = TERM_WEIGHTS.load(plan.method)(plan.settings, statistics, plan.model, plan.device)
 
-    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
-        """Split the passages into words."""
-        return self._splitter(records)
+    def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
+        """Return the passages with weights, in order, as JSON lines.
 
-    def __call__(self, batch: list[SplitPassage]) -> BatchResult:
-        """Return the passages, in order, as JSON lines."""
+        split_passages: the result of `prepare`
+        """
+        batch = list(split_passages)
         lines = []
         report: Counter[str] = Counter()
         for split_passage, weights in zip(batch, self._method(batch), strict=True):
@@ -192,6 +214,7 @@ def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
 
 # Passages per batch. A batch becomes one line of collection statistics, so large batches make small files.
 _COUNT_BATCH, _MODEL_BATCH, _PLAIN_BATCH = 10_000, 512, 1000
+_SPLIT_BATCH = 64  # passages per task of a process
 _COUNT_SETTINGS = ("words", "stemmer", "stopwords", "title")
 _ATTENTION_SETTINGS = (*_COUNT_SETTINGS, "sub2word", "gather", "saturation", "max_length")
 
@@ -251,16 +274,28 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
     if kind is None:
         raise UsageError("`collect` has no effect, because the method uses no collection statistics; omit it")
     job.kind = "term statistics"
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+    count, passages = _choose_workers(plan, passages, runner_settings)
     run_filter(
-        read_passages(source, tracker=job.tracker, side_files=job.side_files),
+        passages,
         job,
         StatisticsCollector,
         plan,
+        count,
         kind,
         describe_settings(plan, kind),
         runner_settings=runner_settings,
         batch_size=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
     )
+
+
+def _choose_workers(
+    plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
+) -> tuple[int, Iterator[Passage]]:
+    """Return the number of processes that split passages, and the passages. A worker of Ray uses one."""
+    if runner_settings.runner != "local":
+        return plan.settings.num_workers or 1, passages
+    return choose_workers(passages, plan.settings.num_workers)
 
 
 def merge_statistics(sources: Sequence[str], plan: WeightingPlan, job: FilterJob) -> None:
@@ -313,11 +348,13 @@ def weigh_corpus(
             model = plan.model or ""
             passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
         size = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
+        count, passages = _choose_workers(plan, passages, runner_settings)
         run_filter(
             passages,
             job,
             PassageWeigher,
             plan,
+            count,
             statistics,
             job.bare,
             report,

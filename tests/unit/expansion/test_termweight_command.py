@@ -307,3 +307,9 @@ def test_a_tokenizer_other_than_the_models_is_rejected(encoder: Path, capfd: Cap
     write_corpus(CATS)
     with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
+
+
+def test_worker_processes_do_not_change_the_weights(encoder: Path, capfd: Capture) -> None:
+    corpus = write_corpus([passage.text for passage in make_passages(70)])
+    command = f"{corpus} --method bm25 --tokenizer {encoder} --set words=treebank --set num_workers"
+    assert weigh(capfd, f"{command}=2") == weigh(capfd, f"{command}=1")
