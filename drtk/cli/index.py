@@ -29,7 +29,8 @@ def index(
 ) -> None:
     """Build a search index of passages or vectors.
 
-    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode.
+    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode. By default,
+    bm25 stems words and removes stop words (English), and bm25s does neither.
 
     Examples:
     drtk index corpus.jsonl --type bm25 -o bm25

@@ -25,7 +25,7 @@ def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
 @folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER, extra_settings=_record_title_types)
 def pretrain(
-    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any format that drtk reads.")],
+    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any supported format.")],
     model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],
     output: Annotated[
         str, make_option("--output -o DIR", "Output folder (not needed with --dry-run).", show_default=False)

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from drtk.data.embeddings import KIND as EMBEDDINGS
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
@@ -15,7 +16,7 @@ from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import describe_folder
+from drtk.runtime.manifest import describe_folder, read_manifest_if_any
 from drtk.runtime.progress import Progress
 from drtk.runtime.streams import count_lines, get_source_name
 
@@ -42,6 +43,10 @@ def _index_passages(
     if len(sources) > 1:
         raise UsageError(
             f"an index of type {kind} requires one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
+        )
+    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
+        raise UsageError(
+            f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
         )
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))

@@ -74,7 +74,7 @@ class GenerationSettings:
         None, "Input and output tokens per batch. [default: 16384 on a CPU, 131072 on a GPU]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
 
     def check(self) -> None:

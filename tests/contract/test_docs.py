@@ -68,7 +68,7 @@ def test_the_options_on_every_page_are_those_of_the_help(generate: ModuleType) -
 def test_the_list_of_commands_and_shared_options_is_current(generate: ModuleType) -> None:
     page = generate.page_of("README").read_text(encoding="utf-8")
     assert page == generate.with_generated(page, "README", generate.list_of_commands())
-    assert "| `--resume` | Continue an interrupted run. |" in page
+    assert "- `--resume`: Continue an interrupted run." in page
     assert "--resume  " not in generate.options_of("index")  # described there only
     assert "--tune  " in generate.options_of("search")
 

@@ -54,6 +54,20 @@ def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
     assert {line.split()[1] + line.split()[5] for line in run.splitlines()} == {"Q0mine"}
 
 
+def test_queries_without_hits_and_passages_as_queries_are_reported(bm25, capfd):
+    write_rows("more.jsonl", [*QUERIES, {"_id": "q4", "text": "xyzzy"}])
+    for queries, counts, has_warning in (
+        ("more.jsonl", "4 out, 1 without a word, 1 without hits, ", False),
+        ("corpus.jsonl", " out, ", True),
+    ):
+        app(["search", "bm25", queries, "-o", "run", "--force", "--batch-size", "2"], standalone_mode=False)
+        error = capfd.readouterr().err
+        assert counts in error
+        assert (f"{queries}: each query retrieved the passage with its own id" in error) == has_warning
+    app(["search", "bm25", "corpus.jsonl", "-o", "run", "--force", "--drop-same-id"], standalone_mode=False)
+    assert "own id" not in capfd.readouterr().err
+
+
 def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
     run_command(capfd, "search", "queries.jsonl", "bm25", "--batch-size", "1", "-o", "run")
     assert (bm25.parent / "run").read_text() == run_command(capfd, "search", "bm25", "queries.jsonl")
@@ -261,7 +275,7 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, ca
         ("v --type exact --with corpus.jsonl", UsageError, "which contains vectors only"),
         ("corpus.jsonl --type exact", UsageError, "corpus.jsonl: an index of type exact is built from vectors"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),
-        ("v --type bm25s", DrtkError, "is a folder"),
+        ("v --type bm25s", UsageError, "v: contains vectors, but an index of type bm25s is built from texts"),
         ("empty.jsonl --type bm25s", DrtkError, "contains no passages"),
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):
