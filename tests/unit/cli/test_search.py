@@ -10,6 +10,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.indexing import build
+from drtk.runtime.integrity import read_json
 from tests.embedding_folders import ENCODER, write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
@@ -292,3 +294,13 @@ def test_missing_faiss_names_the_extra_that_brings_it(cwd, capfd, monkeypatch):
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):
         run_command(capfd, "index", "v", "--type", "flat", "-o", "i")
+
+
+def test_the_default_index_type_follows_the_source(cwd, capfd, monkeypatch):
+    write_embeddings(cwd / "v", [[1.0, 0.0], [0.0, 1.0]])
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: False)
+    for source, kind in (("v", "exact"), ("corpus.jsonl", "bm25s")):
+        run_command(capfd, "index", source, "-o", f"{kind}.index")
+        assert read_json(cwd / f"{kind}.index" / "meta.json")["type"] == kind
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: True)
+    assert build.choose_type(["corpus.jsonl"]) == "bm25"
