@@ -15,7 +15,6 @@ _OPTIONS: dict[str, Part] = {"corpus": "corpus", "queries": "queries", "answers"
 _PROVIDED = {  # by --data
     "mine-negatives": ("corpus", "queries", "qrels"),
     "train-retriever": ("corpus", "queries"),
-    "train-reranker": ("corpus", "queries"),
 }
 _POSITIONAL = ("source", "sources", "passages", "paths")
 _READS_QUERIES = ("search", "expand-queries")

@@ -54,8 +54,7 @@ def mine_negatives(
     and sampled, as negatives. Examples contain ids only.
 
     Examples:
-    drtk mine-negatives bm25.run --qrels train.tsv --corpus corpus.jsonl -o examples.jsonl
-    drtk mine-negatives bm25 --data squad -o examples.jsonl
+    drtk mine-negatives bm25.run --data squad -o examples.jsonl
     drtk mine-negatives dense --queries queries.jsonl --qrels train.tsv --policy tevatron --margin 0.05 -o examples.jsonl
     """
     from drtk.data.checks import warn_if_swapped

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_command("model", resume=True, data=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
+@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples, or a TREC run (hlatr); - is stdin.")],
     output: Folder,

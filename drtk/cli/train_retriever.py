@@ -57,7 +57,6 @@ def train_retriever(
     Writes a model folder for drtk encode, transformers and sentence-transformers. Its log.jsonl has the loss.
 
     Examples:
-    drtk train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o retriever
     drtk train-retriever examples.jsonl --data squad --model bert-base-uncased -o retriever
     drtk train-retriever scored.jsonl --loss kl --corpus corpus.jsonl --queries queries.jsonl --model simlm --dev dev -o distilled
     """

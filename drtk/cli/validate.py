@@ -25,7 +25,6 @@ def validate(
     there are errors.
 
     Examples:
-    drtk validate corpus.jsonl
     drtk validate squad
     drtk validate test.run --as run --qrels qrels.tsv --corpus corpus.jsonl
     """

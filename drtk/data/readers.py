@@ -232,12 +232,13 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
 
 
 def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
-    if _is_triples(source, tracker):
-        return _iter_triples(source, tracker)
-    line = _peek_line(source, tracker)
-    is_tsv = not _is_json(source, tracker) and (parse_example_header(line) or is_text_triple(line))
-    rows = parse_example_lines(tracker.iter_lines(source)) if is_tsv else iter_json_rows(source, tracker)
-    return parse_rows(rows, parse_example_row)
+    if not _is_json(source, tracker):
+        if _is_triples(source, tracker):
+            return _iter_triples(source, tracker)
+        line = _peek_line(source, tracker)
+        if parse_example_header(line) or is_text_triple(line):
+            return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
+    return parse_rows(iter_json_rows(source, tracker), parse_example_row)
 
 
 def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Passage]:
@@ -303,8 +304,6 @@ def _is_triples(source: str, tracker: InputTracker) -> bool:
 
     Judgments and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
     """
-    if _is_json(source, tracker):
-        return False
     rows = [line.split() for line in tracker.peek(source).splitlines() if line.strip()][:10]
     ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
     return 2 * len(ids) > len(rows)
