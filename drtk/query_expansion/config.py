@@ -51,8 +51,7 @@ class ExpansionSettings(GenerationSettings):
     )
     prompt: str | None = option(
         None,
-        'Instruction for a language model that was not fine-tuned, such as "Answer this question: …"; '
-        "the question replaces the character …, or precedes a prompt without it.",
+        "Instruction for a language model, such as 'Answer: …'; the question replaces … or precedes it.",
         no_effect=_TRAINED,
     )
     title: ClassVar[None] = None  # type: ignore[misc]
