@@ -404,7 +404,7 @@ STEPS: dict[str, tuple[Step, int]] = {  # with the time limit in seconds
     "cross-entropy": (compare_cross_entropies, 40),
     "simlm": (partial(pretrain, "simlm", ""), 120),
     "simlm-liger": (partial(pretrain, "simlm", "liger"), 60),
-    "simlm-padded": (partial(pretrain, "simlm", "padded"), 60),
+    "simlm-padded": (partial(pretrain, "simlm", "padded"), 90),
     "simlm-compile": (partial(pretrain, "simlm", "compile"), 90),
     "master": (partial(pretrain, "master", ""), 90),
     "master-liger": (partial(pretrain, "master", "liger"), 60),
