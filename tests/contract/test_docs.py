@@ -79,7 +79,9 @@ def test_no_page_describes_a_command_that_does_not_exist() -> None:
 
 
 def test_the_list_of_methods_leads_to_every_page() -> None:
-    listed = re.findall(r"\| \[([\w-]+)\]\(\1\.md\) \|", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"))
+    listed = re.findall(
+        r"^- \[([\w-]+)\]\(\1\.md\):", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == sorted(path.stem for path in (DOCS / "methods").glob("*.md") if path.stem != "README")
 
 
