@@ -6,6 +6,7 @@ record), with a ValueError in place of an invalid record.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,6 +52,7 @@ from drtk.runtime.streams import get_source_name
 
 Record = TypeVar("Record")
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
+_DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
 _get_id: Callable[[Any], str] = attrgetter("id")
 
@@ -197,11 +199,19 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
     if _is_candidates(source, tracker):
-        rows = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
-        yield from _iter_distinct(rows, lambda passage: passage.text)
+        found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
+        yield from _iter_distinct(found, lambda passage: passage.text)
         return
+    if os.path.isdir(source) and not is_table(source):
+        raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
     parse_lines = partial(parse_passage_lines, name=get_source_name(source))
-    yield from _read_records_or_examples(source, tracker, parse_lines, parse_passage, _iter_example_passages)
+    rows: ParsedRecords[Passage] = _read_records_or_examples(
+        source, tracker, parse_lines, parse_passage, _iter_example_passages
+    )
+    for count, (number, passage) in enumerate(rows):
+        if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
+            passage = ValueError(f"{passage}; convert the file with drtk import")
+        yield number, passage
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:

@@ -36,6 +36,7 @@ class Call:
 
 CALLS = {
     "sample": Call("{output} --packages tqdm --limit 20"),
+    "import": Call("{input} -o {output}", "documents.jsonl", streams=False),
     "chunk": Call(
         "{input} -o {output} --policy words --no-sentences --max-words 10 --num-workers 1",
         "documents.jsonl",
