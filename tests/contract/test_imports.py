@@ -191,11 +191,3 @@ def test_only_the_command_line_prints_and_exits() -> None:
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("print", "sys.exit", "exit", "quit"), f"{module}: {called}"
-
-
-def test_imports_inside_functions_are_found() -> None:
-    # Check the syntax walk itself: chunk imports its worker inside the function, and typer at once.
-    assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
-    assert ("typer", True) in imports_of("cli.options")
-    assert ("drtk.records", False) not in imports_of("data.readers")
-    assert path_of("data") == ROOT / "data" / "__init__.py"

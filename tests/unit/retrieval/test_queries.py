@@ -91,13 +91,6 @@ def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, d
         encode(index, copy)
 
 
-def test_vectors_of_queries_from_a_changed_model_are_rejected(index, data, tmp_path, capfd):
-    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    run_command(capfd, "encode", data / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
-    with pytest.raises(MismatchError, match=r"q: the encoder differs from .*dense \(tokenizer\)"):
-        run_command(capfd, "search", index, tmp_path / "q")
-
-
 def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, data, tmp_path):
     old = shutil.copytree(index, tmp_path / "old")
     manifest = read_json(old / "meta.json")
