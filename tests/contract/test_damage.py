@@ -140,14 +140,6 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collecti
     assert "faiss.json: expected 'factory' to be a string, but it is missing" in outcome.err
 
 
-def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collection, tmp_path: Path) -> None:
-    index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
-    (index / "vocab.index.json").write_text("{}")
-    outcome = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
-    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
-    assert "vocab.index.json: has 2 bytes" in outcome.err
-
-
 @pytest.mark.parametrize(
     ("name", "file", "keys", "value"),
     [("vectors", "meta.json", ("encoder", "recipe"), "x"), ("bm25s", "params.index.json", ("dtype",), {})],

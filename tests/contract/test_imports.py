@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import drtk
-from tests.contract.run_drtk import make_environment
 
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
@@ -164,16 +162,6 @@ def test_every_module_can_be_imported() -> None:
     # In any order: no two files import each other, at import time or later.
     for module in modules():
         import_module(f"drtk.{module}")
-
-
-def test_light_modules_load_nothing_heavy_at_run_time() -> None:
-    heavy = {"numpy", "torch", "transformers", "nltk", "faiss", "rich", "tqdm", "zstandard", "jnius", "bm25s"}
-    program = (
-        f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
-        f"print(sorted(set(sys.modules) & {heavy!r}))"
-    )
-    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
-    assert (outcome.stdout.strip(), outcome.stderr) == ("[]", "")
 
 
 def test_only_one_module_may_start_the_jvm() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -106,21 +105,6 @@ def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path
     assert manifest["encoder"]["model"] == str(data / "model")
     assert len(manifest["encoder"]["digest"]) == 32
     assert [shard.vectors.dtype for shard in read_shards(tmp_path / "v")] == [np.float16] * 3
-
-
-def test_queries_compressed_input_and_parts(data: Path, tmp_path: Path):
-    (data / "queries.jsonl.gz").write_bytes(gzip.compress((data / "queries.jsonl").read_bytes()))
-    encode(data, tmp_path / "plain", "--role", "query", "--set", "shard_size=100", source="queries.jsonl")
-    merged: dict[str, np.ndarray] = {}
-    for part in (1, 2):
-        more = ("--role", "query", "--set", "shard_size=100", "--shard", f"{part}/2")
-        encode(data, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
-        merged |= vectors(tmp_path / f"{part}")
-    plain = vectors(tmp_path / "plain")
-    assert sorted(merged) == sorted(plain)
-    assert len(plain) == 300
-    for id, row in plain.items():
-        np.testing.assert_array_equal(merged[id], row)
 
 
 @pytest.mark.parametrize(

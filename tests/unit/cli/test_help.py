@@ -29,20 +29,18 @@ def parser_of(step: str) -> Any:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_help_has_panels_two_examples_and_the_page(step: str) -> None:
+def test_help_has_panels_few_options_two_valid_examples_and_the_page(step: str) -> None:
     text = run_in_process(*step.split(), "--help").out.decode()
     titles = [line[:-1] for line in text.splitlines() if line.endswith(":") and line[:1].isupper()]
     panels = [title for title in titles if title != "Examples"]
     assert panels == [panel for panel in PANELS if panel in panels]
     assert titles[-1] == "Examples"
-    page = text.rstrip().rpartition("Documentation: ")[2]
-    assert (ROOT / page).exists()
+    assert (ROOT / text.rstrip().rpartition("Documentation: ")[2]).exists()
     assert "<" not in text.partition("Examples:")[0]  # metavars such as <int>
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_the_examples_of_the_help_are_valid_command_lines(step: str) -> None:
     command = parser_of(step)
+    options = [item for item in command.params if item.param_type_name == "option"]
+    assert len(options) <= 28
+    assert all(len((item.help or "").partition("[default")[0]) <= 100 for item in options)
     examples = get_examples(command)
     assert len(examples) == 2
     for example in examples:
@@ -51,13 +49,6 @@ def test_the_examples_of_the_help_are_valid_command_lines(step: str) -> None:
         context = typer.Context(command)
         _, rest, _ = command.make_parser(context).parse_args(words[1 + len(step.split()) :])
         assert not rest, example
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_no_command_shows_more_options_than_a_reader_takes_in(step: str) -> None:
-    options = [item for item in parser_of(step).params if item.param_type_name == "option"]
-    assert len(options) <= 28
-    assert all(len((item.help or "").partition("[default")[0]) <= 100 for item in options)
 
 
 def test_commands_are_listed_by_stage_with_whole_summaries() -> None:

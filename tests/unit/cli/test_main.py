@@ -99,7 +99,24 @@ def test_a_bug_is_raised(trip: Callable[..., Any], error: Exception) -> None:
         trip(fail(error))
 
 
-def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
+STARTUP = """
+import signal, sys
+class Interrupt:  # Ctrl-C while the commands are being loaded
+    def find_spec(self, name, *_):
+        if name == "drtk.cli.main":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:  # as extension modules do
+                raise ImportError("numpy._core.multiarray failed to import") from None
+sys.meta_path.insert(0, Interrupt())
+from drtk.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_at_startup_or_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTUP], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "drtk: interrupted\n")
     actual = run_doctor(
         """
         import signal, time, weakref

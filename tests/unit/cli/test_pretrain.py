@@ -25,7 +25,7 @@ from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
 from tests.expansion_collection import read_rows, write_rows
 from tests.pretraining_setup import PretrainingFiles
-from tests.run_commands import run_command, write_text
+from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -459,13 +459,6 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
     assert capsys.readouterr().err.count("training starts with a randomly initialized one") == 1
     message = get_rejection(files, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* differs from the encoder's \(", message)
-
-
-def test_a_probe_with_test_queries_only_is_rejected(files: PretrainingFiles, tmp_path: Path):
-    (tmp_path / "probe" / "qrels").mkdir(parents=True)
-    write_text(tmp_path / "probe" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    message = get_rejection(files, tmp_path, "mlm", "--dev", tmp_path / "probe")
-    assert "has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test" in message
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [

@@ -227,14 +227,6 @@ def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd: P
         run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
 
 
-def test_another_corpus_makes_an_output_outdated(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (cwd / "own.jsonl").write_bytes((cwd / "corpus.jsonl").read_bytes())
-    call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
-    run(*call)
-    write_rows("own.jsonl", [*read_rows("own.jsonl"), {"_id": "more", "text": "rivers"}])
-    assert "drtk: score: out is out of date; changed: own.jsonl\n" in warnings_of(capfd, *call)
-
-
 def test_vectors_of_the_pairs_are_written_beside_the_run(cwd: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "4", "--save-vectors", "v", "--set", "vector_dtype=float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
@@ -442,32 +434,20 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
         run(*call, "--set", "batch_tokens=64", "--resume")
 
 
-def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    lines = (cwd / "run").read_text().splitlines(keepends=True)
-    (cwd / "short").write_text("".join(line for line in lines if int(line.split()[3]) <= 6))
-    for source in ("run", "short"):  # 12 and 6 documents of each query, of which 5 and 4 are scored
-        for model, depth in (("model", "5"), ("other", "4")):
-            call = ["rerank", source, *TEXTS[:4], "--model", model, "--depth", depth]
-            run(*call, "--set", "logits=true", "--max-length", "24", "-o", f"{source}-{model}")
-    assert read_json(cwd / "run-other.meta.json")["counts"]["scored"] == {"depth": 4}
-    for source in ("run", "short"):
-        said = warnings_of(
-            capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both"
-        )
-        assert f"{source}-other: reranked to depth 4; only the scores of the top 4 are normalized" in said
-    assert read_json(cwd / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
-    whole, part = rankings("run-both"), rankings("short-both")
-    for query, actual in part.items():
-        assert whole[query][:5] == actual[:5]
-        assert len(whole[query]) == 12
-        rest = {id for id, _ in actual[5:]}
-        assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
-        assert rest <= {id for id, _ in whole[query][5:]}
-    # ranks know no scale, and a run that was changed since says nothing of its own
-    assert ": reranked to depth" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
-    (cwd / "run-other").write_text((cwd / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
-    said = warnings_of(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
-    assert said.count(": reranked to depth") == 1
+def test_an_ensemble_uses_the_scores_of_reranked_documents_only(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for model, depth in (("model", "5"), ("other", "4")):
+        run("rerank", "run", *TEXTS[:4], "--model", model, "--depth", depth, "--max-length", "24", "-o", f"by-{model}")
+    assert read_json(cwd / "by-other.meta.json")["counts"]["scored"] == {"depth": 4}
+    call = ("fuse", "by-model", "by-other", "--method", "zscore", "-o")
+    said = warnings_of(capfd, *call, "both")
+    assert "by-other: reranked to depth 4; only the scores of the top 4 are normalized" in said
+    assert read_json(cwd / "both.meta.json")["counts"]["scored_depths"] == [5, 4]
+    for query, hits in rankings("both").items():
+        assert [id for id, _ in hits[5:]] == [id for id, _ in rankings("run")[query][5:]]
+    # RRF uses ranks, and the depth of a run that was changed since is unknown.
+    assert ": reranked to depth" not in warnings_of(capfd, "fuse", "by-model", "by-other", "-o", "ranks")
+    (cwd / "by-other").write_text((cwd / "by-other").read_text() + "q0 Q0 x 13 -99 t\n")
+    assert warnings_of(capfd, *call, "changed").count(": reranked to depth") == 1
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])

@@ -197,15 +197,6 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(data: Path, tmp_path: P
     assert means["default"] == means["title"] != means["answer"]
 
 
-def test_the_learning_rate_follows_the_inverse_square_root(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path / "m", "--max-steps 8 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
-    rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
-    assert sorted(rates) == [*range(1, 9)]
-    for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
-        assert rate == pytest.approx(2e-3 * min(step**-0.5, step / 8), rel=1e-6)
-    assert max(rates.values()) == pytest.approx(1e-3)
-
-
 def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd: Capture) -> None:
     files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"

@@ -32,6 +32,8 @@ CALLS = {
     "lists": "train-reranker {0}/run --set kind=hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --set depth=10 --set layers=1",
     "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --max-length 24 --target-length 8 " + TEXTS,
 }
+WEIGHER = "termweight --train {0}/examples.jsonl --method deepimpact --model {0}/encoder --set batch_size=8 --set learning_rate=1e-3 "
+WEIGHER += TEXTS  # has no evaluation
 DEV = {
     "retriever": "--dev {0}/dev --set dev_queries=20 --set dev_pool=50",
     "reranker": RUN + " --set dev_queries=20",
@@ -51,7 +53,8 @@ def vector_data(data: Path) -> Path:
 
 
 def arguments(data: Path, name: str, output: Path, *more: str) -> list[str]:
-    call = [*f"{CALLS[name]} {STEPS}".format(data).split(), "-o", str(output)]
+    steps = STEPS if name in CALLS else STEPS.partition(" ")[2].replace("--learning-rate 1e-3", "").removeprefix("8 ")
+    call = [*f"{CALLS.get(name, WEIGHER)} {steps}".format(data).split(), "-o", str(output)]
     given = " ".join(more).format(data).split()
     return [
         item
@@ -62,7 +65,11 @@ def arguments(data: Path, name: str, output: Path, *more: str) -> list[str]:
 
 def train(data: Path, name: str, output: Path, *more: str) -> dict[str, torch.Tensor]:
     app(arguments(data, name, output, *more), standalone_mode=False)
-    return load_file(output / "model.safetensors")
+    return {
+        f"{path.stem}.{key}": value
+        for path in sorted(output.rglob("*.safetensors"))
+        for key, value in load_file(path).items()
+    }
 
 
 def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
@@ -117,11 +124,11 @@ RESUMED = {
 INTERRUPTED = {"lists": signal.SIGINT, "generator": signal.SIGTERM}  # the others fail without saving
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [*CALLS, "weigher"])
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     vector_data: Path, tmp_path: Path, name: str
 ) -> None:
-    more = ("--max-steps 4", DEV[name], "--set eval_steps=2", RESUMED[name])
+    more = ("--max-steps 4", *((DEV[name], "--set eval_steps=2", RESUMED[name]) if name in CALLS else ()))
     whole = train(vector_data, name, tmp_path / "whole", *more)
     if name in INTERRUPTED:  # a checkpoint is saved after the step
         more = (*more, "--set save_steps=500")
@@ -134,6 +141,10 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert equal(train(vector_data, name, tmp_path / "m", *more, "--resume"), whole)
     assert entries(tmp_path / "m") == entries(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
+    if name not in CALLS:
+        facts = [read_json(tmp_path / folder / "meta.json")["term_weights"] for folder in ("m", "whole")]
+        assert facts[0] == facts[1]
+        return
     figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
     assert list(figures) == ([2, 4] if name == "generator" else [0, 2, 4])
     best = read_json(tmp_path / "m" / "meta.json")["best"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 from drtk.records import Passage
 from tests.run_commands import Capture, run_command, write_text
-from tests.tiny_models import find_minilm, save_tiny_encoder
+from tests.tiny_models import find_minilm
 
 TEXT = "The perveance beam, <the> beam."
 WEIGHTS = [0.1, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0, 0.1, 0.0, 0.2, 0.0]  # the per ##ve ##ance beam , < the > beam .
@@ -129,30 +128,3 @@ def test_the_command_shows_passages_and_writes_a_page(
     ):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)
-
-
-def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: Capture) -> None:
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    model = save_tiny_encoder(tmp_path / "model")
-    text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
-    write_text(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
-    options = "--method bprop --set emit=attention --set gather=max --set words=pieces --set title=none"
-    run_command(capfd, "termweight", tmp_path / "in", *options.split(), "--model", model, "-o", tmp_path / "attended")
-    shown = (
-        run_command(capfd, "show", "--term-weights", "--top-words", "5", tmp_path / "attended").splitlines()[-1].split()
-    )
-
-    tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
-    offsets = tokenized.pop("offset_mapping")[0].tolist()
-    network = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
-    with torch.no_grad():
-        attention = network(**tokenized, output_attentions=True).attentions[-1][0].mean(dim=0)[0]  # (tokens,)
-    strongest: dict[str, float] = {}
-    for match in re.finditer(r"\w+", text):
-        inside = [at for at, (start, end) in enumerate(offsets) if start < match.end() and end > match.start()]
-        word = match[0].lower()
-        strongest[word] = max(strongest.get(word, 0.0), float(attention[inside].sum()))
-    expected = sorted(strongest, key=lambda word: -strongest[word])[:5]
-    assert shown[::2] == expected

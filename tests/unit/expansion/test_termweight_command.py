@@ -184,14 +184,6 @@ def test_pipes_are_read_twice_and_side_files_too(encoder: Path, capfd: Capture) 
     assert shown.startswith("d0\nthe cat sat\n")
 
 
-def test_statistics_with_other_settings_are_rejected(encoder: Path, capfd: Capture) -> None:
-    write_corpus(CATS)
-    call = options("idf", encoder)
-    weigh(capfd, f"c {call} --collect --set stemmer=porter -o s")
-    with pytest.raises(MismatchError, match="s:1: collected with stemmer porter, not none"):
-        weigh(capfd, f"c {call} --collection s")
-
-
 def test_stems_and_stop_words(encoder: Path, capfd: Capture) -> None:
     write_corpus(["the river and rivers", "castles"])
     write_text(Path("stop"), "river\n")

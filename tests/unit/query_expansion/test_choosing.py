@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drtk.query_expansion.candidates import select_distinct
-from drtk.query_expansion.rerank import SELECTIONS, concatenate, sort_by_estimate, sort_by_label
+from drtk.query_expansion.rerank import SELECTIONS, concatenate, sort_by_estimate
 from drtk.records import Expansion
 from tests.reference import queries as slow
 from tests.reference.queries import Candidate
@@ -21,15 +21,6 @@ def candidates(*ranks: int | None, texts: str = "") -> list[Expansion]:
 
 def ids(found: list[Expansion]) -> list[str]:
     return [each.id for each in found]
-
-
-def test_the_lowest_estimate_is_the_best_and_ties_keep_their_order() -> None:
-    actual = sort_by_estimate(candidates(None, None, None, None), np.array([0.5, -1.0, 0.5, -1.0], dtype=np.float32))
-    assert ids(actual) == ["e1", "e3", "e0", "e2"]
-
-
-def test_the_oracle_takes_the_lowest_label_and_ties_keep_their_order() -> None:
-    assert ids(sort_by_label(candidates(101, 7, 101, 7))) == ["e1", "e3", "e0", "e2"]
 
 
 def test_texts_that_differ_in_white_space_alone_are_one_candidate() -> None:

@@ -17,12 +17,12 @@ from drtk.cli.main import app
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import AnswerReader, ReaderQuestion, format_reader_input, iter_reader_questions
+from drtk.query_expansion.read import ReaderQuestion, format_reader_input, iter_reader_questions
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import read_rows, write_rows
 from tests.retriever_setup import MemoryCorpus
-from tests.run_commands import Capture, fail_at_call, run_rows, write_text
+from tests.run_commands import Capture, run_rows, write_text
 from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_generator
 
 OPTIONS = "--queries queries.jsonl --max-new-tokens 6 --device cpu -q --model"
@@ -175,18 +175,6 @@ def test_predictions_go_to_eval_as_they_are(cwd: Path, model: Path, capfd: Captu
     write_rows(cwd / "answers.jsonl", [*rows, {"_id": "q39", "text": "?", "answers": ["x"]}])
     (row,) = run_rows(capfd, "eval predictions.jsonl --exact-match --answers answers.jsonl --format jsonl")
     assert row["EM"] == pytest.approx(4 / 20)
-
-
-def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
-    cwd: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 4)
-    read(model, "run -o whole")
-    with fail_at_call(4, AnswerReader, "__call__"):
-        read(model, "run -o out")
-    assert Path("out.part").read_text().count("\n") == 12  # three batches of four
-    read(model, "run -o out --resume")
-    assert Path("out").read_bytes() == Path("whole").read_bytes()
 
 
 def test_a_released_reader_loads_from_its_wrapped_weights(cwd: Path, model: Path, capfd: Capture) -> None:

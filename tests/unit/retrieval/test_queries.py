@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
-from drtk.retrieval.encode import Embedder
 from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
@@ -111,9 +110,3 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(data, tmp_path, cap
     assert find_changes(str(tmp_path / "run"), settings) == []
     shutil.copy(data / "other" / "model.safetensors", model)
     assert find_changes(str(tmp_path / "run"), settings) == [str(model)]
-
-
-def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, data, capfd):
-    monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
-    with pytest.raises(DrtkError, match=r"^query 'q0': the vector contains NaN or infinity; encode the queries again$"):
-        run_command(capfd, "search", index, data / "queries.jsonl")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -167,42 +166,6 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_im
     assert weights == pytest.approx([value / largest for value in expected])
     actual = id_impacts.build_extra_fields(reading, weights)["impacts"]
     assert actual == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
-
-
-class CutOff(Exception):
-    """Error that interrupts a training."""
-
-
-def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from drtk.training.fit import DrtkTrainer
-
-    schedule = ["--max-steps", "8", "--set", "save_steps=3", "--set", "log_steps=1"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    app(train(data, "deepimpact", whole, *schedule), standalone_mode=False)
-    step = DrtkTrainer.training_step
-
-    def cut(self: DrtkTrainer, *given: Any, **named: Any) -> Any:
-        if self.state.global_step == 5:
-            raise CutOff
-        return step(self, *given, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DrtkTrainer, "training_step", cut)
-        with pytest.raises(CutOff):
-            app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
-    assert not (parts / "meta.json").exists()
-    with pytest.raises(DrtkError, match="use `resume` to continue"):
-        app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
-    app(train(data, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
-    for name in ("model.safetensors", "heads/deepimpact.safetensors"):
-        actual, theirs = load_file(whole / name), load_file(parts / name)
-        assert actual.keys() == theirs.keys()
-        assert all(bool((actual[key] == theirs[key]).all()) for key in actual), name
-    assert (whole / "log.jsonl").read_text() == (parts / "log.jsonl").read_text()
-    facts = [read_json(folder / "meta.json")["term_weights"] for folder in (whole, parts)]
-    assert facts[0] == facts[1]
 
 
 @pytest.mark.parametrize(
