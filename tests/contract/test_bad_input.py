@@ -18,12 +18,7 @@ from tests.contract.collection import Collection
 from tests.contract.forkserver import FILE_LIMIT, shared_forkserver
 from tests.contract.run_drtk import build_command, make_environment, run_in_process, run_successfully
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures("empty_folder")
 FIRST = b'{"_id": "a", "text": "one"}\n'
 RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
 PASSAGES, TABLE, EVALUATION = (

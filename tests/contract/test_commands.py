@@ -26,12 +26,8 @@ FILTERS = find_commands("filter")
 STREAMS = [name for name in FILTERS if CALLS[name].streams]
 MAKERS = find_commands("filter", "folder")
 READERS = [name for name in MAKERS if CALLS[name].grow]
+pytestmark = pytest.mark.usefixtures("empty_folder")
 HEAVY = ("torch", "transformers", "faiss", "jnius", "pyserini", "nltk", "numpy", "rich")
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def arguments(name: str, collection: Collection, source: str | Path, output: str | Path) -> list[str]:
@@ -150,13 +146,6 @@ print("light")
 """
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
     assert (outcome.stdout, outcome.stderr) == ("light\n", "")
-
-
-def test_an_unknown_option_is_a_usage_error() -> None:
-    for name in FUNCTIONS:
-        outcome = run_in_process(*name.split(), "--no-such-option")
-        assert (outcome.status, outcome.out) == (2, b""), name
-        assert "--no-such-option" in outcome.err, name
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(MAKERS))

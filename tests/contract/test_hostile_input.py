@@ -34,8 +34,7 @@ FIRST = b'{"_id": "a", "text": "one"}\n'
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def _usual_line_limit(empty_folder: Path) -> Iterator[None]:
     yield
     set_max_line_bytes(MAX_LINE_BYTES)
 

@@ -222,14 +222,6 @@ def test_parts_of_an_impact_index_score_as_the_whole(cwd: Path, capfd: Capture) 
     assert "only roughly comparable" not in get_warnings(capfd, "search one two queries.jsonl")
 
 
-def test_an_invalid_impact_is_reported_with_line_and_id(cwd: Path, capfd: Capture) -> None:
-    skip_without_lucene()
-    write_rows(cwd / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
-    message = r"^corpus\.jsonl:2: passage 'p9': the impact of 'wing' must be an integer, got 1\.5$"
-    with pytest.raises(RecordError, match=message):
-        run(capfd, "index corpus.jsonl --type impact -o i")
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -188,16 +188,6 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     assert read_json(tmp_path / "m" / "meta.json")["micro_batch"] == 3
 
 
-def test_out_of_memory_before_the_first_step_is_reported(
-    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
-    with pytest.raises(
-        DrtkError, match="cpu: out of memory; `gradient_checkpointing` or a smaller `max_length` may help"
-    ):
-        pretrain(files, tmp_path / "m", "mlm", *SCHEDULE)
-
-
 def test_a_checkpoint_whose_next_step_fails_is_removed(files: PretrainingFiles, tmp_path: Path):
     message = fail(files, tmp_path / "m", 7, ruin)
     assert re.match(

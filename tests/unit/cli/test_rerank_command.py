@@ -206,18 +206,6 @@ def test_a_hint_at_swapped_queries_and_corpus(cwd: Path, capfd: pytest.CaptureFi
         assert "are --queries and --corpus swapped?" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
-def test_a_logit_that_is_no_number_ends_the_work(cwd: Path, call: list[str]) -> None:
-    shutil.copytree(cwd / "model", cwd / "broken")
-    weights = load_file(cwd / "broken" / "model.safetensors")
-    [bias] = [name for name, each in weights.items() if name.endswith("bias") and len(each) == 1]  # of the one logit
-    weights[bias][:] = float("nan")
-    save_file(weights, cwd / "broken" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DrtkError, match=r"^broken: a score is NaN or infinite in torch\.float32"):
-        run(*call, *TEXTS[:4], "--model", "broken", "-o", "out")
-    assert not (cwd / "out").exists()
-
-
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd: Path) -> None:
     run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     model = ListReranker(ListRerankerConfig(width=32))

@@ -133,28 +133,6 @@ def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
     with pytest.raises(DrtkError, match=r"examples.jsonl:1: query 'q0' has no score for 'd0'; add teacher scores"):
         train(data, tmp_path / "n", "--loss", "margin-mse")
-    scores = '{"positives": [NaN], "negatives": [1]}'
-    row = f'{{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {scores}}}'
-    (tmp_path / "nan.jsonl").write_text(row + "\n")
-    with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
-        train(data, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
-
-
-def test_few_negatives_and_positives_among_negatives_are_warned_of(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    def change(rows: list[dict]) -> None:
-        for row in rows[:7]:
-            del row["negatives"][1:]
-        rows[9]["negatives"].insert(0, rows[9]["positives"][0])
-
-    examples = rewrite(data, tmp_path / "few.jsonl", change)
-    train(data, tmp_path / "m", "--max-steps", "1", examples=examples)
-    assert "7 examples have fewer than 2 negatives; negatives are repeated" in caplog.text
-    assert "few.jsonl: removed 1 negatives that are also positives of their example" in caplog.text
-    caplog.clear()
-    train(data, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
-    assert "fewer than" not in caplog.text
 
 
 def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: Path):
