@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from tests.contract import collection as made
-from tests.contract.collection import Collection
 from tests.contract.forkserver import FILE_LIMIT, shared_forkserver
 from tests.contract.run_drtk import build_command, make_environment, run_in_process, run_successfully
 
@@ -48,7 +47,7 @@ UNREADABLE = [  # a call, the content of its file, and the message; unit tests o
 
 
 @pytest.mark.parametrize(("call", "content", "message"), UNREADABLE)
-def test_unreadable_lines_are_reported(call: str, content: bytes, message: str) -> None:
+def test_unreadable_lines_are_reported(call, content, message):
     Path("run").write_bytes(RUN)
     Path("qrels").write_bytes(QRELS)
     file = Path(message.partition(":")[0])
@@ -66,7 +65,7 @@ def test_unreadable_lines_are_reported(call: str, content: bytes, message: str) 
 RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
 
 
-def test_an_empty_file_gives_no_records_or_an_error(collection: Collection) -> None:
+def test_an_empty_file_gives_no_records_or_an_error(collection):
     for name, content in (("nothing", b""), ("blank", b"\n\n"), ("mark", b"\xef\xbb\xbf")):
         Path(name).write_bytes(content)
         assert run_successfully("convert", name, "--as", "passages").out == b""
@@ -86,7 +85,7 @@ def test_an_empty_file_gives_no_records_or_an_error(collection: Collection) -> N
     assert sorted(os.listdir()) == ["blank", "mark", "nothing"]
 
 
-def test_a_folder_given_as_file_and_the_reverse_are_rejected(collection: Collection) -> None:
+def test_a_folder_given_as_file_and_the_reverse_are_rejected(collection):
     Path("folder").mkdir()
     Path("file").write_bytes(b"precious\n")
     run, qrels, documents, model = (
@@ -127,7 +126,7 @@ def with_file_limit(limit: int, arguments: str) -> tuple[int | None, list[str]]:
     return running.status(), Path("stderr").read_text().splitlines()
 
 
-def test_a_full_disk_is_an_error_and_keeps_the_old_output() -> None:
+def test_a_full_disk_is_an_error_and_keeps_the_old_output():
     Path("in.jsonl").write_bytes(made.make_documents(3000))
     Path("out").write_bytes(b"old\n")
     status, lines = with_file_limit(100_000, "convert in.jsonl --as passages -o out --force")
@@ -152,7 +151,7 @@ def test_a_full_disk_is_an_error_and_keeps_the_old_output() -> None:
     ],
     ids=lambda arguments: arguments.split()[0],
 )
-def test_a_full_disk_is_reported_with_the_output_by_folder_commands_too(arguments: str) -> None:
+def test_a_full_disk_is_reported_with_the_output_by_folder_commands_too(arguments):
     Path("in.jsonl").write_bytes(made.make_documents(3000))
     status, lines = with_file_limit(40_000, arguments)
     assert status == 1
@@ -183,7 +182,7 @@ main.run()
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
 
 
-def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path):
     for parent in [tmp_path, *tmp_path.parents]:
         if os.stat(parent).st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
@@ -210,7 +209,7 @@ def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path: Path) 
         Path("locked").chmod(0o755)
 
 
-def test_missing_files_and_folders_are_reported() -> None:
+def test_missing_files_and_folders_are_reported():
     Path("in.jsonl").write_bytes(FIRST)
     outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
     assert (outcome.status, outcome.err) == (1, "drtk: none/out: folder none does not exist; create it\n")
@@ -218,7 +217,7 @@ def test_missing_files_and_folders_are_reported() -> None:
     assert (outcome.status, outcome.err) == (1, "drtk: none.jsonl: No such file or directory\n")
 
 
-def test_an_interrupted_run_resumes_to_the_uninterrupted_one() -> None:
+def test_an_interrupted_run_resumes_to_the_uninterrupted_one():
     # SIGINT while the command waits for input after a batch.
     call = build_command("convert", "-", "--as", "passages", "-o", "out.zst")
     lines = made.make_documents(3000).splitlines(keepends=True)

@@ -66,7 +66,7 @@ def read_settings(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_simlm_runs_and_skips_finished_stages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simlm_runs_and_skips_finished_stages(workplace, monkeypatch):
     monkeypatch.chdir(workplace)  # manifests have the relative paths of the script
     first = run_simlm(workplace)
     out = workplace / "out"
@@ -172,7 +172,7 @@ def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[l
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
     ],
 )
-def test_simlm_reports_missing_inputs_first(workplace: Path, words: list[str], message: str) -> None:
+def test_simlm_reports_missing_inputs_first(workplace, words, message):
     done = subprocess.run(
         ["sh", COOKBOOK / "simlm.sh", *words], cwd=workplace, capture_output=True, text=True, check=False
     )
@@ -185,7 +185,7 @@ def get_option(words: list[str], option: str) -> str | None:
 
 
 @pytest.mark.slow
-def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path) -> None:
+def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path):
     calls = record_calls(tmp_path)
     assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
     assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
@@ -207,7 +207,7 @@ def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_beir_evaluates_an_encoder_on_every_collection(workplace: Path) -> None:
+def test_beir_evaluates_an_encoder_on_every_collection(workplace):
     names = ("one", "forums/first", "forums/second")
     for name in names:
         (workplace / "beir" / name / "qrels").mkdir(parents=True)
@@ -249,7 +249,7 @@ def test_beir_evaluates_an_encoder_on_every_collection(workplace: Path) -> None:
     assert "beir/one: has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
 
 
-def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path: Path) -> None:
+def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path):
     triples = tmp_path / "triples.jsonl"
     triples.touch()
     settings = {"NEGATIVES": str(triples), "UNION": "yes", "MINE": "--depth 7"}
@@ -268,14 +268,14 @@ def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path: Path) -
         ("bin/quickstart", "join"),
     ],
 )
-def test_pre_training_and_fine_tuning_of_a_script_use_the_same_title_format(recipe: str, title: str) -> None:
+def test_pre_training_and_fine_tuning_of_a_script_use_the_same_title_format(recipe, title):
     text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
     commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch-size|preset) .*", text)
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
 @pytest.mark.slow
-def test_mine_from_official_triples_and_candidates(workplace: Path) -> None:
+def test_mine_from_official_triples_and_candidates(workplace):
     page = (COOKBOOK / "msmarco.md").read_text(encoding="utf-8").splitlines()
     commands = [line for line in page if re.search(r"--as examples|top1000\.train|candidates\.run", line)]
     triples, *candidates = [line for line in commands if line[0] != "#"]
@@ -316,7 +316,7 @@ def test_mine_from_official_triples_and_candidates(workplace: Path) -> None:
 
 
 @pytest.mark.slow
-def test_train_on_published_hard_negatives(workplace: Path) -> None:
+def test_train_on_published_hard_negatives(workplace):
     # docs/cookbook/beir.md: the hard negatives of sentence-transformers, for query-as-context's BEIR models
     corpus = [json.loads(line)["_id"] for line in (workplace / "corpus.jsonl").read_text().splitlines()]
     rows = []

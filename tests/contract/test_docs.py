@@ -32,7 +32,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_every_command_has_a_page_with_its_sections() -> None:
+def test_every_command_has_a_page_with_its_sections():
     pages = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "commands").glob("*.md")}
     assert pages.keys() - {"README"} == set(COMMANDS)
     for command in COMMANDS:
@@ -44,12 +44,12 @@ def test_every_command_has_a_page_with_its_sections() -> None:
     assert "--tune  " in pages["search"]
 
 
-def test_the_list_of_methods_leads_to_every_page() -> None:
+def test_the_list_of_methods_leads_to_every_page():
     listed = re.findall(r"\| \[([\w-]+)\]\(\1\.md\) \|", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(path.stem for path in (DOCS / "methods").glob("*.md") if path.stem != "README")
 
 
-def test_generated_parts_are_current_and_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
+def test_generated_parts_are_current_and_a_check_notices_an_outdated_page(tmp_path):
     shutil.copytree(DOCS, tmp_path / "docs")
     (tmp_path / "drtk").symlink_to(ROOT / "drtk")
     command = [sys.executable, str(tmp_path / "docs" / "generate.py")]
@@ -64,7 +64,7 @@ def test_generated_parts_are_current_and_a_check_notices_an_outdated_page(tmp_pa
     assert subprocess.run([*command, "--check"], env=make_environment(), check=False).returncode == 0
 
 
-def test_every_registry_entry_is_mentioned() -> None:
+def test_every_registry_entry_is_mentioned():
     # Outside of the generated options.
     pages = [page.read_text(encoding="utf-8") for page in PAGES]
     text = "\n".join(re.sub(r"<!-- options -->.*?<!-- /options -->", "", page, flags=re.DOTALL) for page in pages)
@@ -85,7 +85,7 @@ def references() -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_functions_that_the_documentation_names_exist() -> None:
+def test_the_functions_that_the_documentation_names_exist():
     for page, file, function in references():
         body: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
         for name in function.split("."):
@@ -94,7 +94,7 @@ def test_the_functions_that_the_documentation_names_exist() -> None:
             body = getattr(named[0], "body", [])
 
 
-def test_the_tests_that_the_documentation_names_exist() -> None:
+def test_the_tests_that_the_documentation_names_exist():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     tests = {name for source in sources for name in re.findall(r"^ *def (test_\w+)", source, re.MULTILINE)}
     for page in PAGES:
@@ -122,7 +122,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_somewhere():
     for page in [*PAGES, ROOT / "README.md"]:
         for target, anchor in re.findall(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)]*))?\)", read_prose(page)):
             linked = page.parent / target if target else page
@@ -130,13 +130,13 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert not anchor or anchor in anchors_of(linked), f"{relative(page)}: no {target}#{anchor}"
 
 
-def test_no_page_installs_a_package_called_drtk() -> None:
+def test_no_page_installs_a_package_called_drtk():
     for page in [*PAGES, ROOT / "README.md"]:
         # drtk is on no package index; what has its name there is somebody else's.
         assert not re.findall(r"pip install '?drtk\b", page.read_text(encoding="utf-8"))
 
 
-def test_commands_and_options_named_in_code_exist() -> None:
+def test_commands_and_options_named_in_code_exist():
     for page in [*PAGES, ROOT / "README.md"]:
         for block in re.findall(r"```sh.*?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             text = block.replace("\\\n", " ")
@@ -182,7 +182,7 @@ def marked_examples() -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
-def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
+def test_the_examples_on_the_pages_run(page, script, workplace):
     outcome = run_shell("-eu", "-c", script, folder=workplace)
     assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 
@@ -212,7 +212,7 @@ def checkout(workplace: Path) -> Path:
     return folder
 
 
-def test_the_readme_pipeline_runs_as_printed(checkout: Path) -> None:
+def test_the_readme_pipeline_runs_as_printed(checkout):
     pytest.importorskip("matplotlib")
     skip_without_lucene()
     script = shell_blocks(ROOT / "README.md", "## A pipeline", "## Commands")
@@ -224,7 +224,7 @@ def test_the_readme_pipeline_runs_as_printed(checkout: Path) -> None:
         assert (checkout / "runs" / "by-hand" / name).exists()
 
 
-def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
+def test_the_tutorial_runs_as_printed(checkout):
     pytest.importorskip("faiss")
     skip_without_lucene()
     page = DOCS / "tutorial.md"
@@ -238,7 +238,7 @@ def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
     assert re.search(r"^minilm .*\ntrained ", outcome.stdout, re.MULTILINE)  # the last table of eval
 
 
-def test_the_changelog_lists_every_renamed_option() -> None:
+def test_the_changelog_lists_every_renamed_option():
     changelog = (DOCS / "changelog.md").read_text(encoding="utf-8")
     rows = [row.split("|")[1:4] for row in changelog.splitlines() if row.startswith("| ")]
     listed = {
@@ -252,7 +252,7 @@ def test_the_changelog_lists_every_renamed_option() -> None:
             assert (command or "all", former.replace("_", "-"), name.replace("_", "-")) in listed
 
 
-def test_every_command_has_an_example_that_runs() -> None:
+def test_every_command_has_an_example_that_runs():
     for command in COMMANDS:
         scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
         assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)

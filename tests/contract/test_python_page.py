@@ -25,7 +25,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ten_calls_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("faiss")
     skip_without_lucene()
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert Path("table").read_text() == table
 
 
-def test_calls_from_python_are_validated_and_record_their_settings(tmp_path: Path) -> None:
+def test_calls_from_python_are_validated_and_record_their_settings(tmp_path):
     corpus, model, out = str(tmp_path / "c.jsonl"), str(save_tiny_encoder(tmp_path / "m")), str(tmp_path / "v")
     write_rows(Path(corpus), make_collection(60)[0])
     for shard_size in (-1, 20):

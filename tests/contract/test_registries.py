@@ -29,7 +29,7 @@ REGISTRIES = find_registries()
 ENTRIES = [(place, name) for place, registry in REGISTRIES.items() for name in registry]
 
 
-def test_the_registries_are_found() -> None:
+def test_the_registries_are_found():
     kinds = {registry.kind for registry in REGISTRIES.values()}
     assert {"index type", "retriever loss"} <= kinds, kinds
     sources = sum(path_of(name).read_text(encoding="utf-8").count("Registry(") for name in modules())
@@ -37,7 +37,7 @@ def test_the_registries_are_found() -> None:
 
 
 @pytest.mark.parametrize("place", REGISTRIES)
-def test_every_entry_loads_and_has_a_description_and_an_unknown_name_is_rejected_with_all_choices(place: str) -> None:
+def test_every_entry_loads_and_has_a_description_and_an_unknown_name_is_rejected_with_all_choices(place):
     registry = REGISTRIES[place]
     with pytest.raises(UsageError) as caught:
         registry.load("no-such-thing")

@@ -44,7 +44,7 @@ def vectors(folder: Path) -> dict[str, np.ndarray]:
     return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
 
 
-def test_a_killed_run_resumes_to_the_uninterrupted_result(data: Path, tmp_path: Path):
+def test_a_killed_run_resumes_to_the_uninterrupted_result(data, tmp_path):
     output, size = tmp_path / "killed", ["--set", "shard_size=30", "--set", "batch_tokens=256"]
     call = ["encode", str(data / "corpus.jsonl"), "--model", str(data / "model")]
     part = Path(f"{output}.part")
@@ -65,9 +65,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(data: Path, tmp_path: 
             assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_run_is_not_resumed_after_files_of_the_model_changed(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_resumed_after_files_of_the_model_changed(data, tmp_path, monkeypatch):
     other = save_tiny_encoder(tmp_path / "other", seed=2)
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         model = shutil.copytree(data / "model", tmp_path / f"model-{name}")
@@ -95,7 +93,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
     WRITE(writer, *given, **options)
 
 
-def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path):
+def test_the_manifest_tells_how_the_vectors_were_made(data, tmp_path):
     encode(data, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
@@ -111,9 +109,7 @@ def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path
     ("options", "names"),
     [(["--prompt", "B: "], "passage prompt"), (["--set", "title=none", "--max-length", "8"], "passage length, title")],
 )
-def test_parts_encoded_with_other_options_are_not_indexed_together(
-    data: Path, tmp_path: Path, options: list[str], names: str
-) -> None:
+def test_parts_encoded_with_other_options_are_not_indexed_together(data, tmp_path, options, names):
     model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
@@ -122,7 +118,7 @@ def test_parts_encoded_with_other_options_are_not_indexed_together(
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
-def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(data: Path, tmp_path: Path) -> None:
+def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(data, tmp_path):
     model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
@@ -131,9 +127,7 @@ def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(da
     run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
-def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(
-    data: Path, tmp_path: Path
-) -> None:
+def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(data, tmp_path):
     model = shutil.copytree(data / "model", tmp_path / "m")
     run("encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
     run("index", tmp_path / "v", "--type", "flat", "-o", tmp_path / "i")
@@ -151,7 +145,7 @@ def recommend(model: Path, **prompts: str) -> None:
     path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
 
 
-def test_what_cannot_be_meant_is_refused_before_work(data: Path, tmp_path: Path):
+def test_what_cannot_be_meant_is_refused_before_work(data, tmp_path):
     with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(data, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
@@ -168,7 +162,7 @@ def test_what_cannot_be_meant_is_refused_before_work(data: Path, tmp_path: Path)
     assert read_shards(tmp_path / "w") == []
 
 
-def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data: Path, tmp_path: Path) -> None:
+def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data, tmp_path):
     for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
         encode(data, tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))

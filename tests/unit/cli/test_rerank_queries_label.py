@@ -11,7 +11,6 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import RANKS, label_expansions, make_collection, read_rows, write_collection, write_rows
-from tests.run_commands import Capture
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def write_question(folder: Path, *answers: str) -> str:
     return f"--queries {write_rows(folder / 'questions', [{'_id': 'q0', 'text': 'which?', 'answers': answers}])}"
 
 
-def test_the_rank_is_that_of_the_first_passage_with_an_answer(data: Path, tmp_path: Path) -> None:
+def test_the_rank_is_that_of_the_first_passage_with_an_answer(data, tmp_path):
     rows = label(data, tmp_path / "out")
     assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in make_collection()[2]]
     labels = {"rank": 0, "top1": 0, "depth": 100}
@@ -49,7 +48,7 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(data: Path, tmp_pa
     assert first["q0#sentence#02"]["top1"] == {"title": "", "text": ""}  # nothing is found
 
 
-def test_depth_and_max_rank_say_what_counts_as_not_found(data: Path, tmp_path: Path) -> None:
+def test_depth_and_max_rank_say_what_counts_as_not_found(data, tmp_path):
     rows = label(data, tmp_path / "out", "--depth 1 --set max_rank=250 --set top1=false")
     ranks = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
     assert [row["rank"] for row in rows] == [ranks[row["made"]] for row in make_collection()[2]]
@@ -61,13 +60,13 @@ def test_depth_and_max_rank_say_what_counts_as_not_found(data: Path, tmp_path: P
     assert {(row["depth"], row["made"], row["rank"]) for row in again} == {(100, *item) for item in RANKS.items()}
 
 
-def test_titles_are_searched_for_answers_with_match_title(data: Path, tmp_path: Path) -> None:
+def test_titles_are_searched_for_answers_with_match_title(data, tmp_path):
     question = write_question(tmp_path, "also0")
     assert label(data, tmp_path / "text", question, source=[KEY0])[0]["rank"] == 101
     assert label(data, tmp_path / "title", f"{question} --set match_title=true", source=[KEY0])[0]["rank"] == 1
 
 
-def test_answers_may_be_patterns(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_answers_may_be_patterns(data, tmp_path, capfd):
     question = write_question(tmp_path, "ANS[0-9]$", "a[", "ans0 of")
     rows = label(data, tmp_path / "out", f"{question} --match regex", source=[KEY0])
     assert rows[0]["rank"] == 2
@@ -76,9 +75,7 @@ def test_answers_may_be_patterns(data: Path, tmp_path: Path, capfd: Capture) -> 
         label(data, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
 
 
-def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_equal_queries_of_a_batch_are_searched_once_and_the_rate_is_logged(data, tmp_path, capfd):
     label(data, tmp_path / "out", quiet=False)
     counts = read_json(tmp_path / "out.meta.json")["counts"]
     # 24 questions, 3 kinds of 4: a quality's text has one of two words, by its place
@@ -98,7 +95,7 @@ def lucene(data: Path) -> Path:
     return folder
 
 
-def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, data: Path, tmp_path: Path) -> None:
+def test_lucene_gives_the_labels_that_bm25s_gives(lucene, data, tmp_path):
     actual = label(data, tmp_path / "out", f"--index {lucene}")
     assert actual == read_rows(label_expansions(data))
 
@@ -114,9 +111,7 @@ REJECTED: list[tuple[dict, dict, str]] = [  # changes of question q0 and of its 
 
 
 @pytest.mark.parametrize(("question", "change", "message"), REJECTED)
-def test_bad_candidates_and_questions_are_rejected(
-    data: Path, tmp_path: Path, question: dict, change: dict, message: str
-) -> None:
+def test_bad_candidates_and_questions_are_rejected(data, tmp_path, question, change, message):
     questions = [{"_id": "q1", "text": "a", "answers": ["b"]}, {"_id": "q0", "text": "which?"} | question]
     named = f"--queries {write_rows(tmp_path / 'questions', questions)}"
     rows = [KEY0 | {"_id": "e1", "query_id": "q1"}, KEY0 | change]
@@ -126,7 +121,7 @@ def test_bad_candidates_and_questions_are_rejected(
     assert len(label(data, tmp_path / "out", f"{named} --skip-bad 1 --force", source=rows)) == 1
 
 
-def test_an_index_without_its_passages_is_refused(data: Path, tmp_path: Path) -> None:
+def test_an_index_without_its_passages_is_refused(data, tmp_path):
     corpus = tmp_path / "moved.jsonl"
     corpus.write_bytes((data / "corpus.jsonl").read_bytes())
     app(f"index {corpus} --type bm25s -o {tmp_path}/index -q".split(), standalone_mode=False)
@@ -140,7 +135,7 @@ def test_an_index_without_its_passages_is_refused(data: Path, tmp_path: Path) ->
     assert len(label(data, tmp_path / "out", f"{index} --corpus {data}/corpus.jsonl --force")) == 288
 
 
-def test_missing_passage_texts_are_reported(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_missing_passage_texts_are_reported(data, tmp_path, capfd):
     passages = read_rows(data / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": " "} for row in passages])
     message = r"blank\.jsonl: none of the \d+ passages that were read has a text; check that it is the right file"

@@ -16,7 +16,6 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
-from tests.run_commands import Capture
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
@@ -50,9 +49,7 @@ def distance(mine: dict, theirs: dict) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, monkeypatch):
     more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
         more += f" --dev {kind}={data}/labeled.jsonl"
@@ -80,7 +77,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert not (output / "checkpoints").exists()
 
 
-def test_the_folder_records_its_input_and_that_lower_is_better(data: Path, tmp_path: Path) -> None:
+def test_the_folder_records_its_input_and_that_lower_is_better(data, tmp_path):
     run(data, tmp_path / "rd", "--max-steps 1 --set variant=rd --set style=thesis")
     manifests = [read_json(folder / "meta.json") for folder in (data / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
@@ -94,7 +91,7 @@ def test_the_folder_records_its_input_and_that_lower_is_better(data: Path, tmp_p
     assert manifests[0]["depth"] == 100
 
 
-def test_the_folder_gives_the_same_scores_in_sentence_transformers(data: Path) -> None:
+def test_the_folder_gives_the_same_scores_in_sentence_transformers(data):
     library = pytest.importorskip("sentence_transformers")
     rows = read_rows(data / "labeled.jsonl")[:20]
     question = {row["_id"]: row["text"] for row in read_rows(data / "queries.jsonl")}
@@ -104,7 +101,7 @@ def test_the_folder_gives_the_same_scores_in_sentence_transformers(data: Path) -
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_commands_that_expect_higher_scores_reject_the_folder(data: Path, tmp_path: Path) -> None:
+def test_commands_that_expect_higher_scores_reject_the_folder(data, tmp_path):
     (tmp_path / "run").write_text("q1 Q0 d1 1 1.0 t\n")
     write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
     files = f"--corpus {data}/corpus.jsonl --queries {data}/queries.jsonl --model {data}/ri -o {tmp_path}/out -q"
@@ -113,7 +110,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(data: Path, tmp_pa
             app(f"{call.format(tmp_path)} {files}".split(), standalone_mode=False)
 
 
-def test_the_weights_with_the_lowest_mean_rank_are_kept(data: Path, tmp_path: Path) -> None:
+def test_the_weights_with_the_lowest_mean_rank_are_kept(data, tmp_path):
     run(data, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {data}/labeled.jsonl --set dev_kind=answer")
     measured = [
         {name: entry[name] for name in ("step", "mean rank")}
@@ -130,9 +127,7 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(data: Path, tmp_path: Pa
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
 
 
-def test_one_training_keeps_the_best_weights_for_each_kind(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_training_keeps_the_best_weights_for_each_kind(data, tmp_path, monkeypatch):
     # ranks by kind and step; planted, so that each kind is at its best at a step of its own
     planted = {"mean rank (answer)": [4.0, 2.0, 3.0], "mean rank (title)": [1.5, 7.0, 7.0]}
     asked: dict[str, list[dict]] = {name: [] for name in planted}
@@ -162,7 +157,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 
 
-def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data, tmp_path, capfd):
     rows, questions = read_rows(data / "labeled.jsonl"), read_rows(data / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
@@ -176,7 +171,7 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data: Path, 
     assert capfd.readouterr().err.count(message) == 1
 
 
-def test_evaluating_by_kind_is_evaluating_each_kind_alone(data: Path, tmp_path: Path) -> None:
+def test_evaluating_by_kind_is_evaluating_each_kind_alone(data, tmp_path):
     labels, more = data / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
     run(data, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
     run(data, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
@@ -186,7 +181,7 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(data: Path, tmp_path: 
     assert alone == both
 
 
-def test_a_model_of_one_kind_is_evaluated_with_that_kind(data: Path, tmp_path: Path) -> None:
+def test_a_model_of_one_kind_is_evaluated_with_that_kind(data, tmp_path):
     rows = read_rows(data / "labeled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev = write_rows(tmp_path / "dev.jsonl", turned)
@@ -197,7 +192,7 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(data: Path, tmp_path: P
     assert means["default"] == means["title"] != means["answer"]
 
 
-def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_a_preset_of_the_thesis_peaks_at_2e_5(data, tmp_path, capfd):
     files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
     app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
@@ -211,7 +206,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd:
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_the_head_of_a_cross_encoder_changes_its_sign(data, tmp_path, capfd):
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
@@ -233,7 +228,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path
         ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
-def test_options_that_contradict_the_data_are_rejected(data: Path, tmp_path: Path, more: str, message: str) -> None:
+def test_options_that_contradict_the_data_are_rejected(data, tmp_path, more, message):
     with pytest.raises(DrtkError, match=message):
         run(data, tmp_path / "m", more)
     assert not (tmp_path / "m").exists()

@@ -47,7 +47,7 @@ def rewrite(data: Path, output: Path, change: Any) -> Path:
     return output
 
 
-def test_the_folder_says_how_to_encode_and_holds_no_pickle(data: Path, tmp_path: Path):
+def test_the_folder_says_how_to_encode_and_holds_no_pickle(data, tmp_path):
     more = "--max-steps 3 --query-length 12 --passage-length 30 --set title=none --set similarity=dot"
     manifest = train(data, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
     encoding = manifest["encoding"]
@@ -59,7 +59,7 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(data: Path, tmp_path:
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
 
 
-def test_examples_and_queries_may_be_data_sets_of_the_hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_examples_and_queries_may_be_data_sets_of_the_hub(data, tmp_path, monkeypatch):
     def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
         return [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
 
@@ -73,7 +73,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(data: Path, tmp_path: 
         train(data, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
-def test_two_encoders_load_in_sentence_transformers_alone_and_together(data: Path, tmp_path: Path):
+def test_two_encoders_load_in_sentence_transformers_alone_and_together(data, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "m"
     prompts = "--set 'query_prompt=castled ' --set 'passage_prompt=marketed '"
@@ -94,7 +94,7 @@ def test_two_encoders_load_in_sentence_transformers_alone_and_together(data: Pat
     assert manifest["towers"] == ["passage", "query"]  # training continues with both
 
 
-def test_a_separator_between_title_and_text_is_read_back_by_encode(data: Path, tmp_path: Path):
+def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_path):
     assert train(data, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
     ours = Embedder(str(tmp_path / "m"), role="passage")
     titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
@@ -103,7 +103,7 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(data: Path, t
         Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
 
 
-def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_path: Path):
+def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data, tmp_path):
     dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
     log = entries(tmp_path / "m")
@@ -120,7 +120,7 @@ def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_p
         train(data, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 
-def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
+def test_a_student_learns_from_its_teacher(data, tmp_path):
     def add_scores(rows: list[dict]) -> None:
         for row in rows:
             wrong = [2.0 - number for number in range(len(row["negatives"]))]
@@ -135,7 +135,7 @@ def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
         train(data, tmp_path / "n", "--loss", "margin-mse")
 
 
-def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: Path):
+def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
     actual, start = weights(tmp_path / "m"), weights(data / "encoder")
@@ -144,7 +144,7 @@ def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: 
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 
-def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data: Path, tmp_path: Path):
+def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data, tmp_path):
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)

@@ -125,9 +125,7 @@ INTERRUPTED = {"lists": signal.SIGINT, "generator": signal.SIGTERM}  # the other
 
 
 @pytest.mark.parametrize("name", [*CALLS, "weigher"])
-def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    vector_data: Path, tmp_path: Path, name: str
-) -> None:
+def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(vector_data, tmp_path, name):
     more = ("--max-steps 4", *((DEV[name], "--set eval_steps=2", RESUMED[name]) if name in CALLS else ()))
     whole = train(vector_data, name, tmp_path / "whole", *more)
     if name in INTERRUPTED:  # a checkpoint is saved after the step
@@ -152,7 +150,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
 
 
-def test_a_killed_training_resumes(data: Path, tmp_path: Path) -> None:
+def test_a_killed_training_resumes(data, tmp_path):
     output = tmp_path / "m"
     part = Path(f"{output}.part")
     kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(data, "retriever", output))
@@ -166,9 +164,7 @@ def test_a_killed_training_resumes(data: Path, tmp_path: Path) -> None:
     assert entries(output) == entries(tmp_path / "whole")
 
 
-def test_examples_from_a_pipe_must_be_the_same_when_resuming(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, monkeypatch):
     lines = (data / "examples.jsonl").read_bytes().splitlines(keepends=True)
 
     def train_on(content: list[bytes], *more: str) -> None:
@@ -184,9 +180,7 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(
 
 
 @pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
-def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(
-    data: Path, tmp_path: Path, share: float, file: str
-) -> None:
+def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(data, tmp_path, share, file):
     # A limit on the size of files fails as a full disk does: safetensors and torch raise errors of their own.
     size = (data / "encoder" / "model.safetensors").stat().st_size
     save = DrtkTrainer._save_checkpoint
@@ -210,7 +204,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
-def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data: Path, tmp_path: Path, name: str) -> None:
+def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data, tmp_path, name):
     diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; try a lower `learning_rate`"):
         train(data, name, tmp_path / "m", diverging)
@@ -223,9 +217,7 @@ def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data: Pa
 @pytest.mark.parametrize(
     ("name", "fits", "field"), [("retriever", "20", "`grad_cache` 16"), ("reranker", "3", "`micro_batch_size` 2")]
 )
-def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
-) -> None:
+def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(data, tmp_path, caplog, name, fits, field):
     # 8 queries with 3 passages each are 32 texts: 16 fit. 8 lists: 2 fit, 4 do not.
     with fail_at_step(3, FULL, only=fits):
         train(data, name, tmp_path / "m", "--set trainer=optim=sgd")
@@ -234,9 +226,7 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
 
 
 @pytest.mark.parametrize(("name", "more"), [("generator", ""), ("reranker", "--micro-batch-size 1")])
-def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
-    data: Path, tmp_path: Path, name: str, more: str
-) -> None:
+def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(data, tmp_path, name, more):
     advice = "`gradient_checkpointing` or a smaller `batch_size` may help"
     with fail_at_step(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
         train(data, name, tmp_path / "m", more)
@@ -246,9 +236,7 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
 
 
 @pytest.mark.parametrize("method", ["evaluate", "create_optimizer"])
-def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
-    vector_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(vector_data, tmp_path, monkeypatch, method):
     def fail(*given: Any, **named: Any) -> Any:
         raise FULL
 
@@ -259,7 +247,7 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_training_ends_without_improvement(vector_data: Path, tmp_path: Path, name: str) -> None:
+def test_training_ends_without_improvement(vector_data, tmp_path, name):
     train(
         vector_data,
         name,
@@ -281,17 +269,16 @@ def test_training_ends_without_improvement(vector_data: Path, tmp_path: Path, na
         ("generator", "--set label_smoothing=0.1"),
     ],
 )
-def test_the_precision_is_that_of_every_forward_pass(data: Path, tmp_path: Path, name: str, more: str) -> None:
+def test_the_precision_is_that_of_every_forward_pass(data, tmp_path, name, more):
     with record_linear_dtypes() as precisions:
         app(
-            arguments(data, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more),
-            standalone_mode=False,
+            arguments(data, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more), standalone_mode=False
         )
     assert precisions == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_gradient_checkpointing_changes_no_weight(data: Path, tmp_path: Path, name: str) -> None:
+def test_gradient_checkpointing_changes_no_weight(data, tmp_path, name):
     more = "--max-steps 2 --set trainer=optim=sgd"
     plain = train(data, name, tmp_path / "a", more)
     saving = train(data, name, tmp_path / "b", more, "--set gradient_checkpointing=true")
@@ -301,7 +288,7 @@ def test_gradient_checkpointing_changes_no_weight(data: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])
-def test_faulty_examples_are_named_and_skipped_if_allowed(data: Path, tmp_path: Path, name: str) -> None:
+def test_faulty_examples_are_named_and_skipped_if_allowed(data, tmp_path, name):
     # More faults are in tests/unit/training/test_examples.py.
     good = (data / "examples.jsonl").read_text().splitlines()[:8]
     bad = [
@@ -335,9 +322,7 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(data: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "lists", "generator"])
-def test_evaluating_with_what_is_trained_on_is_warned_of(
-    vector_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_evaluating_with_what_is_trained_on_is_warned_of(vector_data, tmp_path, caplog, name):
     files = {file: vector_data / f"{file}.jsonl" for file in ("queries", "examples")}
     rows = [json.loads(line) for line in files["queries"].read_text().splitlines()]
     for number, row in enumerate(rows):

@@ -23,13 +23,13 @@ def ids(found: list[Expansion]) -> list[str]:
     return [each.id for each in found]
 
 
-def test_texts_that_differ_in_white_space_alone_are_one_candidate() -> None:
+def test_texts_that_differ_in_white_space_alone_are_one_candidate():
     actual = select_distinct(candidates(1, 2, 3, 4, texts="a b| a  b|A b|c"))
     assert ids(actual) == ["e0", "e2", "e3"]
     assert ids(select_distinct(candidates(1, 2, 3, texts="a|a|b"), 2)) == ["e0", "e2"]
 
 
-def test_all_candidates_make_one_query_cut_where_it_has_too_many_words() -> None:
+def test_all_candidates_make_one_query_cut_where_it_has_too_many_words():
     actual = candidates(1, 2, texts="red Red|blue green")
     assert concatenate("which?", actual) == ("which ? red Red blue green", False)
     assert concatenate("which?", actual, max_clauses=3) == ("which ? red Red blue", True)  # which red blue
@@ -48,7 +48,7 @@ def sample_candidates(draw: random.Random, count: int) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_selections_equal_those_of_the_reference(seed: int) -> None:
+def test_selections_equal_those_of_the_reference(seed):
     draw = random.Random(seed)
     made = sample_candidates(draw, draw.randint(1, 12))
     most = draw.choice([None, 1, 2, 5])

@@ -78,20 +78,20 @@ def check_close(values: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert", "Albert"])
-def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path: Path, kind: str) -> None:
+def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
     folder = encoder(tmp_path / "m", kind)
     expected = expected_attention(folder)
     for batch_tokens in (1, 2048):
         check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
 
 
-def test_pieces_that_are_hidden_take_no_part(bert: Path) -> None:
+def test_pieces_that_are_hidden_take_no_part(bert):
     values = attend(bert)(pieces(bert), [[1], [], []])
     assert values[0][1] == 0
     check_close(values, expected_attention(bert, masked=2))  # [CLS] precedes the piece
 
 
-def test_pieces_beyond_the_longest_input_have_no_attention(bert: Path) -> None:
+def test_pieces_beyond_the_longest_input_have_no_attention(bert):
     attention = attend(bert, max_length=6)
     assert attention.room == 4
     long = pieces(bert)[1]
@@ -102,7 +102,7 @@ def test_pieces_beyond_the_longest_input_have_no_attention(bert: Path) -> None:
     assert empty.tolist() == []
 
 
-def test_models_without_the_needed_attention_are_rejected(tmp_path: Path) -> None:
+def test_models_without_the_needed_attention_are_rejected(tmp_path):
     folder = encoder(tmp_path / "m", "DebertaV2")
     with pytest.raises(MismatchError, match="unsupported attention implementation"):
         attend(folder)(pieces(folder))
@@ -110,14 +110,14 @@ def test_models_without_the_needed_attention_are_rejected(tmp_path: Path) -> Non
         attend(save_tiny_generator(tmp_path / "t5", "t5"))
 
 
-def test_other_aggregations_and_saturations() -> None:
+def test_other_aggregations_and_saturations():
     occurrences = [("the", 0.02), ("heart", 0.06), ("heart", 0.02)]
     assert gather_occurrences(occurrences, by="max")["heart"] == pytest.approx(0.06)
     assert saturate(0.04, "sqrt") == pytest.approx(sqrt(0.04))
     assert saturate(0.03, "sigmoid") == pytest.approx(1 / (1 + exp(-2)))  # -200 (.03 - .02) = -2
 
 
-def test_contrast_with_rare_unseen_and_nonalphabetic_words() -> None:
+def test_contrast_with_rare_unseen_and_nonalphabetic_words():
     document, collection = {"the": 0.2, "heart": 0.8}, {"the": 0.5, "heart": 0.5}
     assert compute_contrasts(document, collection, "difference", unseen=0.5) == pytest.approx(
         {"the": 0.0, "heart": 0.3}
