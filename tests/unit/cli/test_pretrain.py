@@ -25,7 +25,7 @@ from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
 from tests.expansion_collection import read_rows, write_rows
 from tests.pretraining_setup import PretrainingFiles
-from tests.run_commands import run_command
+from tests.run_commands import read_log, run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -44,10 +44,6 @@ def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str | Pa
     app([*arguments(files, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
 
 
-def entries(folder: Path) -> list[dict]:
-    return read_rows(folder / "log.jsonl")
-
-
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """Return all tensors in the files of a folder, by file and name."""
     return {
@@ -61,7 +57,7 @@ def assert_equal_models(one: Path, other: Path) -> None:
     mine, theirs = weights_of(one), weights_of(other)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert entries(one) == entries(other)
+    assert read_log(one) == read_log(other)
 
 
 # failures and resuming
@@ -131,9 +127,9 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(preset, more,
     pretrain(files, tmp_path / "whole", preset, *SCHEDULE, *more)
     assert_equal_models(output, tmp_path / "whole")
     assert any("readers" in name for name in weights_of(output))
-    assert [entry["step"] for entry in entries(output) if "loss" in entry] == list(range(1, 9))
+    assert [entry["step"] for entry in read_log(output) if "loss" in entry] == list(range(1, 9))
     if preset == "mixture-example":
-        assert [entry["step"] for entry in entries(output) if "held_out_mlm" in entry] == [0, 4, 8]
+        assert [entry["step"] for entry in read_log(output) if "held_out_mlm" in entry] == [0, 4, 8]
         assert any(name.startswith("step-6/") for name in weights_of(output))
     assert not (output / "checkpoints").exists()
 
@@ -159,7 +155,7 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(files, tmp_path, 
         "learning_rate": [1e-3, 1e-4],
     }
     # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 6 on
-    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    rates = [entry["learning_rate"] for entry in read_log(tmp_path / "m")]
     assert rates == pytest.approx([(1e-3 if step < 5 else 1e-4) * (8 - step) / 8 for step in range(8)])
 
 
@@ -190,7 +186,7 @@ def test_a_checkpoint_whose_next_step_fails_is_removed(files, tmp_path):
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
     pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == list(range(1, 9))
 
 
 def test_weights_that_are_not_finite_or_exploded_are_not_kept(files, tmp_path, capsys):
@@ -317,7 +313,7 @@ def test_encoders_of_every_family_are_trained(family, families, files, tmp_path)
     pretrain(
         files, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
     )
-    assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
+    assert read_log(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
 
     before = {
@@ -341,7 +337,7 @@ def test_a_joint_generator_starts_from_its_model_and_is_saved(files, tmp_path):
     assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
     assert all(torch.equal(value, before[name]) for name, value in actual.items())
     assert not torch.equal(saved["trained"][layer], saved["still"][layer])
-    assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
+    assert next(entry["generator"] for entry in read_log(tmp_path / "trained") if "loss" in entry) > 1
 
 
 def test_contrasts_of_equal_texts_without_dropout_are_reported(families, files, tmp_path, caplog):

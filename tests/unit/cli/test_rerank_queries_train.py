@@ -16,6 +16,7 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
+from tests.run_commands import read_log
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
@@ -38,10 +39,6 @@ def run(data: Path, output: Path, more: str, *, source: Path | None = None, quie
 
 def weights(folder: Path) -> dict:
     return load_file(folder / "model.safetensors")
-
-
-def entries(folder: Path) -> list[dict]:
-    return read_rows(folder / "log.jsonl")
 
 
 def distance(mine: dict, theirs: dict) -> float:
@@ -73,7 +70,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, 
     for kind in ("title", "answer"):
         assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
     assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
-    assert entries(output) == entries(tmp_path / "whole")
+    assert read_log(output) == read_log(tmp_path / "whole")
     assert not (output / "checkpoints").exists()
 
 
@@ -114,7 +111,7 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(data, tmp_path):
     run(data, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {data}/labeled.jsonl --set dev_kind=answer")
     measured = [
         {name: entry[name] for name in ("step", "mean rank")}
-        for entry in entries(tmp_path / "m")
+        for entry in read_log(tmp_path / "m")
         if "mean rank" in entry
     ]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
@@ -176,8 +173,8 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(data, tmp_path):
     run(data, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
     run(data, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
-    alone = [entry["mean rank"] for entry in entries(tmp_path / "one") if "mean rank" in entry]
-    both = [entry["mean rank (answer)"] for entry in entries(tmp_path / "both") if "mean rank (answer)" in entry]
+    alone = [entry["mean rank"] for entry in read_log(tmp_path / "one") if "mean rank" in entry]
+    both = [entry["mean rank (answer)"] for entry in read_log(tmp_path / "both") if "mean rank (answer)" in entry]
     assert alone == both
 
 
@@ -188,7 +185,7 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(data, tmp_path):
     means = {}
     for name, which in (("default", ""), ("title", "--set dev_kind=title"), ("answer", "--set dev_kind=answer")):
         run(data, tmp_path / name, f"--max-steps 1 --set eval_steps=1 --kind title --dev {dev} {which}")
-        means[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
+        means[name] = [entry["mean rank"] for entry in read_log(tmp_path / name) if "mean rank" in entry]
     assert means["default"] == means["title"] != means["answer"]
 
 
@@ -196,7 +193,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(data, tmp_path, capfd):
     files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
     app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
-    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    rates = [entry["learning_rate"] for entry in read_log(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     assert "training ends after 3 of 10,000 steps of --set warmup" in capfd.readouterr().err
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]

@@ -25,6 +25,7 @@ from drtk.models.init_model import train_tokenizer
 from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
 from tests.reference.hlatr import logits, of_transformer
+from tests.run_commands import read_log
 from tests.tiny_models import make_collection
 
 SEED = 42
@@ -97,10 +98,6 @@ def drtk(*call: str | Path) -> None:
 
 def texts(data: Path) -> list[str]:
     return ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
-
-
-def read_log(output: Path) -> list[dict]:
-    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
 
 
 class Plain:

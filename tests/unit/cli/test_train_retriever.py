@@ -18,6 +18,7 @@ from drtk.models.config import EncodeSettings
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
+from tests.run_commands import read_log
 from tests.tiny_models import save_tiny_encoder
 
 SHORT = ("--query-length", "16", "--passage-length", "40")
@@ -33,10 +34,6 @@ def train(data: Path, output: Path, *more: str, examples: str | Path = "examples
 
 def weights(folder: Path) -> dict[str, Any]:
     return load_file(folder / "model.safetensors")
-
-
-def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def rewrite(data: Path, output: Path, change: Any) -> Path:
@@ -56,7 +53,7 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(data, tmp_path):
     assert (encoding["similarity"], encoding["passage_prompt"], encoding["pooling"]) == ("dot", "castled ", ["mean"])
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
 
 
 def test_examples_and_queries_may_be_data_sets_of_the_hub(data, tmp_path, monkeypatch):
@@ -106,7 +103,7 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_pat
 def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data, tmp_path):
     dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
-    log = entries(tmp_path / "m")
+    log = read_log(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses[-1] < losses[0]
@@ -128,7 +125,7 @@ def test_a_student_learns_from_its_teacher(data, tmp_path):
 
     more = ("--preset", "simlm-distill", "--max-steps", "20", "--set", "warmup=0", "--set", "log_steps=5", *SHORT)
     train(data, tmp_path / "m", *more, examples=rewrite(data, tmp_path / "scored.jsonl", add_scores))
-    log = entries(tmp_path / "m")
+    log = read_log(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
     with pytest.raises(DrtkError, match=r"examples.jsonl:1: query 'q0' has no score for 'd0'; add teacher scores"):
@@ -151,7 +148,7 @@ def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data, tmp_path
     save_lm_head(load_masked_lm(generator)[1], generator)
     more = ("--preset", "dpr-nq-roberta-shared", "--set", "aux=diffcse", "--set", f"aux_generator={generator}")
     train(data, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--set", "log_steps=1")
-    for entry in entries(tmp_path / "m"):
+    for entry in read_log(tmp_path / "m"):
         parts = entry["diffcse_query"] + entry["diffcse_passage"]
         assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
     assert weights(tmp_path / "m").keys() == weights(data / "encoder").keys()

@@ -22,7 +22,7 @@ from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from drtk.training.grad_cache import RetrieverTrainer
 from tests.record_dtypes import record_linear_dtypes
-from tests.run_commands import kill_at
+from tests.run_commands import kill_at, read_log
 
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
@@ -74,10 +74,6 @@ def train(data: Path, name: str, output: Path, *more: str) -> dict[str, torch.Te
 
 def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @contextmanager
@@ -137,13 +133,13 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
         with fail_at_step(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
             train(vector_data, name, tmp_path / "m", *more)
     assert equal(train(vector_data, name, tmp_path / "m", *more, "--resume"), whole)
-    assert entries(tmp_path / "m") == entries(tmp_path / "whole")
+    assert read_log(tmp_path / "m") == read_log(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
     if name not in CALLS:
         facts = [read_json(tmp_path / folder / "meta.json")["term_weights"] for folder in ("m", "whole")]
         assert facts[0] == facts[1]
         return
-    figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
+    figures = {entry["step"]: entry[MEASURE[name]] for entry in read_log(tmp_path / "m") if MEASURE[name] in entry}
     assert list(figures) == ([2, 4] if name == "generator" else [0, 2, 4])
     best = read_json(tmp_path / "m" / "meta.json")["best"]
     assert best["step"] == max(figures, key=lambda step: (figures[step], -step))
@@ -161,7 +157,7 @@ def test_a_killed_training_resumes(data, tmp_path):
         log.write('{"step": 11')  # as a crash while writing leaves it
     resumed = train(data, "retriever", output, "--resume")
     assert equal(resumed, train(data, "retriever", tmp_path / "whole"))
-    assert entries(output) == entries(tmp_path / "whole")
+    assert read_log(output) == read_log(tmp_path / "whole")
 
 
 def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, monkeypatch):
@@ -222,7 +218,7 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(data,
     with fail_at_step(3, FULL, only=fits):
         train(data, name, tmp_path / "m", "--set trainer=optim=sgd")
     assert f"cpu: out of memory at step 3; continuing with {field}" in caplog.text.replace(" (", "; (")
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("name", "more"), [("generator", ""), ("reranker", "--micro-batch-size 1")])

@@ -221,14 +221,16 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(fold_models, tmp_pat
     assert all(sum(texts.isdisjoint(others) for others in seen) == 1 for texts in inputs.values())
 
 
-def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(fold_models, capfd):
-    generators, questions, _ = fold_models
+def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(fold_models, tmp_path, capfd):
+    generators, questions, trained = fold_models
     rows = expand(capfd, f"{questions} --model {generators} --holdout {SHORT}")
     of_fold = [row for row in rows if row.pop("fold") == 1]
     assert of_fold
     ids = {row["query_id"] for row in of_fold}
     alone = expand(capfd, f"{questions} --model {generators}/fold-1 {SHORT}")
     assert of_fold == [row for row in alone if row["query_id"] in ids]
+    log = get_warnings(capfd, f"{questions} --model {generators}/fold-1 --n 1 -o {tmp_path}/e -q")
+    assert f"fold-1 was trained on {len(trained['fold-1'])} of these questions, and may have memorized" in log
 
 
 def test_holdout_is_rejected_without_a_generator_per_fold(fold_models, models, tmp_path, capfd):
