@@ -57,8 +57,10 @@ def mine_negatives(
     drtk mine-negatives bm25.run --qrels train.tsv --corpus corpus.jsonl -o examples.jsonl
     drtk mine-negatives dense --queries queries.jsonl --qrels train.tsv --policy tevatron --margin 0.05 -o examples.jsonl
     """
+    from drtk.data.checks import warn_if_swapped
     from drtk.mining.mine import mine_negatives
 
+    warn_if_swapped(corpus, queries)
     inputs = MiningInputs(
         tuple(candidates or ["-"]), qrels, corpus, queries, query_vectors, vectors, model, skip_corpus_check
     )

@@ -44,7 +44,10 @@ class ValidationSettings:
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(
-        None, "Judgments to compare with queries, a run or examples.", metavar="FILE", panel=INPUT
+        None,
+        "Relevance judgments; report queries that have none, and examples that contradict them.",
+        metavar="FILE",
+        panel=INPUT,
     )
     leak: str | None = option(
         None, "Test set; report input texts that also occur in this file (leakage).", metavar="FILE", panel=INPUT

@@ -157,7 +157,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
     for line, passage in _count_valid(readers.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
-            texts.add(digest_text(f"{passage.title}\n{passage.text}"), str(line))
+            texts.add(digest_text(f"{passage.title}\n{passage.text}"), f"{line} {passage.id}")
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
     _add_repeated_records(ids, texts, findings)
@@ -168,7 +168,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
     for line, query in _count_valid(readers.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
-            texts.add(digest_text(query.text), str(line))
+            texts.add(digest_text(query.text), f"{line} {query.id}")
         else:
             findings.add("empty-text", line, f"'{query.id}' has no text")
         if query.answers is not None and not query.answers:
@@ -308,7 +308,8 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns, passages by a title in one of the first ten records.
+    Runs and judgments are detected by their columns, passages by a title in one of the first ten records, queries by a
+    question or answers in all of them.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
@@ -322,7 +323,10 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
         return None
     if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
         return kind
-    may_be_passages = {sniff_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
+    kinds = {sniff_row(row) for row in rows}
+    if kinds == {sniff.QUERIES} and not any(name in row for row in rows for name in ("title", "contents", "answer")):
+        return "queries"
+    may_be_passages = kinds <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
@@ -347,7 +351,8 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
                 lists.add(f"{query_id} {expansion.kind}", str(line))
             kinds.add(expansion.kind)
             ids.add(expansion.id, str(line))
-            texts.add(digest_text("\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))), str(line))
+            text = "\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))
+            texts.add(digest_text(text), f"{line} {expansion.id}")
             depth = depths.setdefault(expansion.kind, expansion.depth) if expansion.depth is not None else None
             if depth != expansion.depth:
                 problem = f"'{expansion.id}' has depth {expansion.depth}, but earlier candidates have depth {depth}"
@@ -403,7 +408,11 @@ def add_repeated(
 
 def _add_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
     add_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is already used in line {line}")
-    add_repeated(texts, "same-text", findings, lambda _, line: f"has the same text as line {line}")
+    for _, places in texts.iter_duplicates():
+        (first, first_id), *others = (place.split() for place in places)
+        for line, id in others:
+            if id != first_id:  # a repeated id is reported above
+                findings.add("same-text", int(line), f"has the same text as line {first}")
 
 
 def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:

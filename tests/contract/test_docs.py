@@ -39,7 +39,7 @@ def test_every_command_has_a_page_with_its_sections():
         assert pages[command].startswith(f"# drtk {command}\n")
         headings = re.findall(r"^## (.+)$", pages[command], re.MULTILINE)
         assert [heading for heading in headings if heading in SECTIONS] == list(SECTIONS)
-    assert "| `--resume` | Continue an interrupted run. |" in pages["README"]
+    assert "- `--resume`: Continue an interrupted run." in pages["README"]
     assert "--resume  " not in pages["index"]  # described in README only
     assert "--tune  " in pages["search"]
 

@@ -90,6 +90,31 @@ def test_each_error_has_its_status_and_its_line(trip, act, status, message):
     assert (actual.status, actual.err) == (status, message)
 
 
+@pytest.mark.parametrize(
+    ("message", "meant"),
+    [
+        ("queris.jsonl: No such file or directory", "; did you mean queries.jsonl?"),
+        ("./tinny: no such folder", "; did you mean ./tiny?"),
+        ("corpus.tsv: No such file or directory", ""),
+        ("use.jsonl: No such file or directory", ""),  # only the extension is the same
+        ("queries.jsonl:3: no such folder", ""),
+    ],
+)
+def test_a_missing_file_is_answered_with_one_of_a_similar_name(
+    trip: Callable[..., Any], message: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("queries.jsonl", "tiny"):
+        Path(name).touch()
+    assert trip(fail(errors.DrtkError(message))).err == f"drtk: {message}{meant}\n"
+
+
+def test_help_as_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["eval"], ["rerank-queries", "label"]):
+        assert run_in_process("help", *words).out == run_in_process(*words, "--help").out != ""
+    assert "no such command 'evl'" in run_in_process("help", "evl").err
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError(), EOFError(), OSError("no number")])
 def test_a_bug_is_raised(trip, error):
     with pytest.raises((ZeroDivisionError, RuntimeError, OSError)):

@@ -10,6 +10,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.indexing import build
+from drtk.runtime.integrity import read_json
 from tests.embedding_folders import ENCODER, write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
@@ -52,6 +54,20 @@ def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
     assert not any(query == "q3" for query, _ in columns(run))
     assert [line.split()[3] for line in run.splitlines()[:2]] == ["1", "2"]
     assert {line.split()[1] + line.split()[5] for line in run.splitlines()} == {"Q0mine"}
+
+
+def test_queries_without_hits_and_passages_as_queries_are_reported(bm25, capfd):
+    write_rows("more.jsonl", [*QUERIES, {"_id": "q4", "text": "xyzzy"}])
+    for queries, counts, has_warning in (
+        ("more.jsonl", "4 out, 1 without a word, 1 without hits, ", False),
+        ("corpus.jsonl", " out, ", True),
+    ):
+        app(["search", "bm25", queries, "-o", "run", "--force", "--batch-size", "2"], standalone_mode=False)
+        error = capfd.readouterr().err
+        assert counts in error
+        assert (f"{queries}: each query retrieved the passage with its own id" in error) == has_warning
+    app(["search", "bm25", "corpus.jsonl", "-o", "run", "--force", "--drop-same-id"], standalone_mode=False)
+    assert "own id" not in capfd.readouterr().err
 
 
 def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
@@ -246,7 +262,7 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, ca
         ("v --type exact --with corpus.jsonl", UsageError, "which contains vectors only"),
         ("corpus.jsonl --type exact", UsageError, "corpus.jsonl: an index of type exact is built from vectors"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),
-        ("v --type bm25s", DrtkError, "is a folder"),
+        ("v --type bm25s", UsageError, "v: contains vectors, but an index of type bm25s is built from texts"),
         ("empty.jsonl --type bm25s", DrtkError, "contains no passages"),
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):
@@ -263,3 +279,13 @@ def test_missing_faiss_names_the_extra_that_brings_it(cwd, capfd, monkeypatch):
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):
         run_command(capfd, "index", "v", "--type", "flat", "-o", "i")
+
+
+def test_the_default_index_type_follows_the_source(cwd, capfd, monkeypatch):
+    write_embeddings(cwd / "v", [[1.0, 0.0], [0.0, 1.0]])
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: False)
+    for source, kind in (("v", "exact"), ("corpus.jsonl", "bm25s")):
+        run_command(capfd, "index", source, "-o", f"{kind}.index")
+        assert read_json(cwd / f"{kind}.index" / "meta.json")["type"] == kind
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: True)
+    assert build.choose_type(["corpus.jsonl"]) == "bm25"

@@ -57,7 +57,7 @@ def make_model(folder, program, settings=None, **facts):
 
 
 def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
-    encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None}
+    encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None, "lowercase": False}
     folder = make_model(
         tmp_path / "m", "train-retriever", {"learning_rate": 0.1, "matryoshka": []}, encoding=encoding, towers=None
     )

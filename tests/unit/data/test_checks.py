@@ -89,9 +89,15 @@ def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFix
     passages, queries = (str(write_text(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
     checks.warn_if_swapped(passages, queries)
     checks.warn_if_swapped(queries, queries)  # passages may lack titles
+    checks.warn_if_swapped(None, passages)
     assert caplog.messages == []
     checks.warn_if_swapped(queries, passages)
-    assert [line.endswith("are `queries` and `corpus` swapped?") for line in caplog.messages] == [True]
+    write_text(tmp_path / "run", "q1 Q0 d1 1 1 t\n")
+    for command in ("compare", "mine-negatives"):
+        call = [command, str(tmp_path / "run"), "--qrels", "none", "--corpus", queries, "--queries", passages]
+        with pytest.raises(DrtkError):
+            app(call, standalone_mode=False)
+    assert [line.endswith("are `queries` and `corpus` swapped?") for line in caplog.messages] == [True] * 3
 
 
 def drtk(*lines: str) -> None:

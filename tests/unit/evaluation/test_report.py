@@ -44,7 +44,7 @@ def test_every_run_is_compared_with_the_first() -> None:
     for others, verb in ((["b"], "is significantly better than"), (["b", "c"], "does not differ significantly from")):
         results = [evaluate_system("a", *[0] * 6), *(evaluate_system(name, *[1] * 6) for name in others)]
         tests = compare_with_first(results, MEASURES[1:], JUDGMENTS, CompareSettings())
-        assert [test.randomisation_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
+        assert [test.randomization_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
         assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(tests[0], (1.0, 0.0))
 
 

@@ -206,7 +206,7 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     assert rejected == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
     # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
     counts = counts_of(out)
-    assert (counts["passages"]["random_refused"], counts["below min_negatives"]) == (114, 40)
+    assert (counts["passages"]["random_refused"], counts["with fewer than min_negatives"]) == (114, 40)
     assert "random passages rejected by a filter" in (tmp_path / "report.txt").read_text()
 
 
@@ -329,6 +329,10 @@ def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
     write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
+    run_command(capfd, "mine-negatives", "a.run", *options.split())  # by default, no random passages
+    assert json.loads((tmp_path / "out.jsonl").read_text())["negatives"] == ["other#3"]
+    assert "with fewer than min_negatives" not in counts_of(tmp_path / "out.jsonl")
+    options = f"--policy msmarco --force {options}"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
         "drtk: 19 of 20 negatives are random passages, because some queries had fewer than 210 candidates left; --set min_negatives=0 adds none\n"
@@ -346,7 +350,11 @@ def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
-    assert [counts[name] for name in ("below min_negatives", "without judgments", "not retrieved")] == [1, 1, 1]
+    assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
+        1,
+        1,
+        1,
+    ]
     write_text(tmp_path / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 

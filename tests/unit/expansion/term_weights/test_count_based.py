@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import SplitPassage, Statistics
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage
 from drtk.expansion.term_weights.count_based import Bm25, Idf, InverseFrequency, TfIdf, compute_idf, is_word
 from drtk.records import Passage
 
@@ -17,15 +17,15 @@ def split_text(text: str) -> SplitPassage:
     return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
 
-def statistics(*texts: str) -> Statistics:
-    results = Statistics("counts", {})
+def statistics(*texts: str) -> CollectionStatistics:
+    results = CollectionStatistics("counts", {})
     for text in texts:
         words = text.split()
         results.add({word: [1, words.count(word)] for word in words}, length=sum(map(is_word, words)))
     return results
 
 
-def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
+def weights(kind: type, collection: CollectionStatistics, text: str, **changes: float) -> list[float]:
     return kind(WeightingSettings(**changes), collection, None, "cpu")([split_text(text)])[0]
 
 

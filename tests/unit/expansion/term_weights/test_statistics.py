@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.expansion.term_weights.base import Statistics, read_statistics
+from drtk.expansion.term_weights.base import CollectionStatistics, read_statistics
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import write_text
 
 
-def read(*paths: Path, kind: str = "counts") -> Statistics:
+def read(*paths: Path, kind: str = "counts") -> CollectionStatistics:
     return read_statistics([str(path) for path in paths], kind, None, tracker=InputTracker())
 
 
 def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
-    sums = Statistics("counts", {"stemmer": stemmer})
+    sums = CollectionStatistics("counts", {"stemmer": stemmer})
     sums.add(words, length=3)
     return sums.to_json_line().decode()
 
