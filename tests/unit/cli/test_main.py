@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,16 +101,14 @@ def test_each_error_has_its_status_and_its_line(trip, act, status, message):
         ("queries.jsonl:3: no such folder", ""),
     ],
 )
-def test_a_missing_file_is_answered_with_one_of_a_similar_name(
-    trip: Callable[..., Any], message: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_is_answered_with_one_of_a_similar_name(trip, message, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("queries.jsonl", "tiny"):
         Path(name).touch()
     assert trip(fail(errors.DrtkError(message))).err == f"drtk: {message}{meant}\n"
 
 
-def test_help_as_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_as_a_command(capfd):
     for words in ([], ["eval"], ["rerank-queries", "label"]):
         assert run_in_process("help", *words).out == run_in_process(*words, "--help").out != ""
     assert "no such command 'evl'" in run_in_process("help", "evl").err
