@@ -134,6 +134,7 @@ CALLS = {
     "convert": Call("{input} -o {output} --as passages", "documents.jsonl", keeps=True),
     "validate": Call("{input} --as passages", "documents.jsonl", streams=False),
     "show": Call("{documents.jsonl}", streams=False),
+    "serve": Call("{index}", streams=False),
     "presets": Call("", streams=False),
     "doctor": Call("", streams=False),
 }

@@ -202,6 +202,7 @@ def checkout(workplace: Path) -> Path:
     (quickstart / "data" / "qrels").mkdir(parents=True)
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").touch()
+    (folder / "docs").symlink_to(DOCS)
     documents, queries, _ = make_collection(100)
     for name, rows in (("documents", documents), ("queries", queries)):
         (quickstart / "data" / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
