@@ -30,9 +30,10 @@ _BEGIN, _END = "\0", "\1"  # around a matching word
 
 
 @dataclass(frozen=True)
-class Hit:
-    """A retrieved passage. parts: pieces of the snippet, of which every second one is a matching word
+class RankedPassage:
+    """A retrieved passage.
 
+    parts: the snippet in parts; every second part is a matching word
     grade: relevance grade of the passage, or of its document; None without a judgment
     """
 
@@ -50,7 +51,7 @@ class SystemHits:
 
     system: str
     seconds: float
-    hits: list[Hit]
+    hits: list[RankedPassage]
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Systems:
             for rank, (id, score) in enumerate(ranking, start=1):
                 passage = self._find(id)
                 hits.append(
-                    Hit(
+                    RankedPassage(
                         id,
                         rank,
                         float(score),
@@ -196,6 +197,6 @@ class Systems:
 
 
 def _split_matches(text: str, stems: frozenset[str]) -> list[str]:
-    """Return the pieces of the snippet, of which every second one is a matching word."""
+    """Return the snippet in parts; every second part is a matching word."""
     snippet = extract_snippet(text.replace(_BEGIN, " ").replace(_END, " "), stems, mark=f"{_BEGIN}{{}}{_END}".format)
     return snippet.replace(_BEGIN, _END).split(_END)

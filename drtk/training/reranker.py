@@ -1,4 +1,4 @@
-"""Train a cross-encoder reranker (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
+"""Train a cross-encoder reranker (docs/methods/re-ranker.md)."""
 
 from __future__ import annotations
 

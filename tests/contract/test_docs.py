@@ -45,7 +45,9 @@ def test_every_command_has_a_page_with_its_sections():
 
 
 def test_the_list_of_methods_leads_to_every_page():
-    listed = re.findall(r"\| \[([\w-]+)\]\(\1\.md\) \|", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"))
+    listed = re.findall(
+        r"^- \[([\w-]+)\]\(\1\.md\):", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == sorted(path.stem for path in (DOCS / "methods").glob("*.md") if path.stem != "README")
 
 
