@@ -22,7 +22,6 @@ from tests.reference import finetuning as slow
 from tests.reference import queries as query_losses
 from tests.reference.finetuning import BatchQuery, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
-from tests.reference.hlatr import of_transformer
 from tests.retriever_setup import compute_terms, load_settings
 
 SEEDS = range(4)
@@ -151,9 +150,7 @@ def test_the_list_transformer_item_by_item():
     actual = model(vectors, torch.arange(9).expand(3, -1), present)
     for row, size in enumerate(sizes):
         parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
-        expected = slow_logits(
-            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
-        )
+        expected = slow_logits(list(vectors[row, :size]), layers=model.layers.layers, heads=2, **vars(parts))
         assert actual[row, :size].tolist() == assert_close([logit.item() for logit in expected])
 
 

@@ -10,20 +10,14 @@ import pytest
 
 from drtk.pretraining.masking import (
     MaskInput,
-    compute_added_rate,
     compute_mask_budget,
-    fill_budget,
-    group_words,
     mask_bernoulli,
-    mask_complement,
     mask_extension,
     mask_keywords,
     mask_random_tokens,
     mask_rom,
     mask_whole_words,
     order_by_weight,
-    scale_weights,
-    sort_largest_first,
 )
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
@@ -76,32 +70,6 @@ def test_mask_budget() -> None:
     assert [compute_mask_budget(*each) for each in rates] == [21, 43, 71, 1, 4, 8, 0, 0]  # 4.5 and 7.5: half to even
 
 
-@pytest.mark.parametrize(
-    ("order", "sizes", "budget", "expected"),
-    [
-        ([1, 0, 2, 3], [1, 3, 2, 1], 2, [0, 3]),  # 3 is too large; 1 fits, one is left; 2 is too large; 1 fits
-        ([1, 0, 2, 3], [1, 3, 2, 1], 5, [0, 1, 3]),  # 3 + 1, then 2 would be 6; 1 fits
-        ([0, 1], [3, 2], 1, []),
-        ([0, 1], [3, 2], 9, [0, 1]),
-        ([], [], 4, []),
-    ],
-)
-def test_word_that_exceeds_the_budget_is_skipped(
-    order: list[int], sizes: list[int], budget: int, expected: list[int]
-) -> None:
-    assert list_positions(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)) == expected
-
-
-def test_group_words_groups_equal_indices_between_special_tokens() -> None:
-    words = group_words(np.array([-1, 0, 0, -1, 0, 1, -1]))
-    assert (words.sizes.tolist(), words.begins.tolist()) == ([2, 1, 1], [0, 2, 3])
-    assert list_positions(words.expand(np.array([True, False, True]))) == [1, 2, 5]
-    assert words.compute_max_weights(np.array([9, 0.1, 0.3, 9, 0.2, 0.5, 9])).tolist() == [0.3, 0.2, 0.5]
-    nothing = group_words(np.array([-1, -1]))
-    assert nothing.expand(np.zeros(0, dtype=bool)).tolist() == [False, False]
-    assert nothing.compute_max_weights(np.array([3.0, 4.0])).tolist() == []
-
-
 def test_random_masks_budget_tokens_uniformly() -> None:
     # 2 of 10 tokens, 5,000 times: 1,000 each, with a standard deviation of sqrt(5000 * .2 * .8) = 28.
     text, rng = make_text([2, 1, 3, 1, 1, 2]), create_generator("random")
@@ -118,16 +86,6 @@ def test_bernoulli_masks_tokens_independently() -> None:
     assert np.mean(counts) == pytest.approx(9, abs=0.16)
     assert np.var(counts) == pytest.approx(6.3, abs=0.6)
     assert list_positions(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
-
-
-def test_whole_word_masks_words_within_the_budget() -> None:
-    text = make_text([2, 3, 1, 2])
-    masks = {tuple(list_positions(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
-    assert masks == {(1, 2, 6), (3, 4, 5), (6, 7, 8)}  # round(3.2) = 3 of the pieces 1-2, 3-5, 6, 7-8
-    assert list_positions(mask(mask_whole_words, make_text([3, 3]), 0.15, counted=6)) == []
-    for rate, counted, hidden in ((0.15, 142, 21), (0.3, 144, 43), (0.45, 10, 4), (0.55, 10, 6)):
-        words = make_text([1] * (LONG if counted > 10 else 8))
-        assert mask(mask_whole_words, words, rate, counted=counted).sum() == hidden
 
 
 def test_keyword_samples_words_in_proportion_to_weight() -> None:
@@ -192,27 +150,6 @@ def test_whole_word_rom_scales_word_weights() -> None:
         assert list_positions(mask(mask_rom, text, 0.5, rng=samples, counted=2, scale=scale)) == expected
 
 
-def test_equal_sums_keep_the_order_of_the_text() -> None:
-    assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
-
-
-def test_scale_weights() -> None:
-    weights = np.array([1.0, 3.0, 2.0, 2.0])
-    expected = {"max": [1 / 3, 1, 2 / 3, 2 / 3], "minmax": [0, 1, 0.5, 0.5], "sum": [1 / 8, 3 / 8, 1 / 4, 1 / 4]}
-    for how, scaled in expected.items():
-        assert scale_weights(weights, how).tolist() == pytest.approx(scaled)  # type: ignore[arg-type]
-        assert scale_weights(np.zeros(3), how).tolist() == [0, 0, 0]  # type: ignore[arg-type]
-        assert scale_weights(np.zeros(0), how).tolist() == []  # type: ignore[arg-type]
-
-
-def test_added_rate_gives_the_union_its_rate() -> None:
-    # (.50 - .30) / (1 - .30) = .285714, so that .30 + .70 * .285714 = .50
-    rates = [
-        compute_added_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
-    ]
-    assert rates == pytest.approx([0.285714, 0.176471, 0.333333, 1.0, 0.0], abs=2e-6)
-
-
 def test_extension_adds_an_independent_mask() -> None:
     # 43 of 142 words, then round(142 * .285714) = 41 of all: 43 + 99 * 41 / 142 = 71.585 on average.
     # The number of added words is hypergeometric, with a deviation of 2.9; the mean of 400 has a deviation of .15.
@@ -227,12 +164,6 @@ def test_extension_adds_an_independent_mask() -> None:
     assert (other == before).all()
     for rate, expected in ((0.3, before.sum()), (1.0, LONG)):
         assert mask(mask_extension, text, rate, rng=rng, counted=LONG, other=other, other_rate=0.3).sum() == expected
-
-
-def test_complement_masks_the_tokens_not_masked_by_other() -> None:
-    other = np.array([False, True, False, True, False])
-    hidden = mask(mask_complement, make_text([1, 1, 1]), 0.5, counted=3, other=other)
-    assert hidden.tolist() == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])

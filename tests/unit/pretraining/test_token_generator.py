@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 
 from drtk.errors import MismatchError
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.assembly import get_max_positions
 from drtk.pretraining.token_generator import TokenGenerator, sample_from_softmax
 from tests.backbone_families import create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder
@@ -115,8 +114,3 @@ def test_generator_from_folder(tmp_path: Path) -> None:
     assert [each.shape for each in redrawn.parameters()] == [each.shape for each in trained.parameters()]
     assert not torch.equal(redrawn.backbone.encoder.layer[0].intermediate.dense.weight, own)
     assert bool((redrawn.head.norm.weight == 1).all())
-
-
-def test_max_positions_exclude_positions_reserved_by_roberta() -> None:
-    configs = [create_masked_lm(family).config for family in ("roberta", "bert")]
-    assert [get_max_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding
