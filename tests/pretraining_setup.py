@@ -19,7 +19,7 @@ from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import Batch, PretrainingData, PretrainingExample, SlotBatch
+from drtk.pretraining.dataset import Batch, PretrainingData, PretrainingExample
 from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, compute_contrastive_losses
 from drtk.pretraining.parse import apply_changes, parse_composition
@@ -233,8 +233,6 @@ def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor
 
 
 WORD = 10  # the word piece of synthetic texts
-
-
 
 
 def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:
