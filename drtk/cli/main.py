@@ -110,7 +110,7 @@ STAGES = {
     "Pre-train": ("init-model", "pretrain"),
     "Train": ("mine-negatives", "score", "train-retriever", "train-reranker", "train-generator"),
     "Expand queries": ("expand-queries", "rerank-queries", "read"),
-    "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report"),
+    "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report", "serve"),
     "Inspect": ("presets", "doctor"),
 }
 COMMANDS = tuple(name for names in STAGES.values() for name in names)

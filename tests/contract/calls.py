@@ -188,6 +188,7 @@ CALLS = {
     "convert": Call("{input} -o {output} --as passages", "documents.jsonl", collection.make_documents, keeps=True),
     "validate": Call("{input} --as passages", "documents.jsonl", collection.make_documents, streams=False),
     "show": Call("{input}", "documents.jsonl", streams=False),
+    "serve": Call("{index}", streams=False),
     "presets": Call("", streams=False),
     "doctor": Call("", streams=False),
 }

@@ -49,11 +49,11 @@ def bytes_of(path: Path) -> bytes:
 
 
 def files_of(folder: Path, pattern: str) -> dict[str, bytes]:
-    """Return the content of the files in a folder, except manifests."""
+    """Return the content of the files in a folder, except manifests and model cards."""
     return {
         str(item.relative_to(folder)): item.read_bytes()
         for item in sorted(folder.rglob(pattern))
-        if item.is_file() and item.name != "meta.json"
+        if item.is_file() and item.name not in ("meta.json", "README.md")
     }
 
 

@@ -70,7 +70,7 @@ def test_the_fusion_method_works_and_prints_what_the_page_says(shell: Shell) -> 
     assert (outcome.returncode, outcome.stdout) == (0, block("text output")[1]), outcome.stderr
     outcome = shell(block("sh fails")[1])
     assert outcome.returncode == 2
-    assert re.search("unknown fusion method 'border'; choose from .*borda", outcome.stderr)
+    assert re.search("unknown fusion method 'border'; did you mean borda", outcome.stderr)
 
 
 def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended_copy: Path, shell: Shell) -> None:

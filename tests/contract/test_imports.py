@@ -25,6 +25,7 @@ LAYERS = (
     ("pretraining", "indexing"),
     ("retrieval",),
     ("mining", "expansion", "query_expansion", "evaluation"),
+    ("serving",),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
