@@ -24,7 +24,7 @@ from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
-from tests.reference.hlatr import logits, of_transformer
+from tests.reference.hlatr import logits
 from tests.run_commands import read_log
 from tests.tiny_models import make_collection
 
@@ -176,7 +176,7 @@ def test_lists_of_unequal_lengths(data, tmp_path):
     drtk(*call, "--preset", "hlatr", *more.split())
     plain = Plain(data / "crossencoder", length=192, title=": ")
     model = load_list_reranker(tmp_path / "m")
-    layers = of_transformer(model.layers.layers)
+    layers = model.layers.layers
     assert len(layers) == 4
     losses = []
     with torch.no_grad():
