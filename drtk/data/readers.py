@@ -198,12 +198,12 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
+    if os.path.isdir(source) and not is_table(source):
+        raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
     if _is_candidates(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
         yield from _iter_distinct(found, lambda passage: passage.text)
         return
-    if os.path.isdir(source) and not is_table(source):
-        raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
     parse_lines = partial(parse_passage_lines, name=get_source_name(source))
     rows: ParsedRecords[Passage] = _read_records_or_examples(
         source, tracker, parse_lines, parse_passage, _iter_example_passages

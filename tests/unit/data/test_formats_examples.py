@@ -184,13 +184,6 @@ def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     assert (example.positives, example.negatives) == (("wiki:2",), ("wiki:1",))
 
 
-def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
-    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
-    assert hits == [Hit("1", "d1", 1, 1.0), Hit("1", "d2", 4, 0.25)]
-
-
 IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
 
 

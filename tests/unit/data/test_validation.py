@@ -15,7 +15,6 @@ from drtk.data.config import ValidationSettings
 from drtk.data.findings import CHECKS, Findings
 from drtk.data.validation import validate_file
 from drtk.errors import DrtkError, UsageError
-from tests.shared_data import find_shared_data
 
 
 def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
@@ -283,27 +282,6 @@ def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_pat
     row = orjson.loads(result.stdout)
     assert (row["records"], row["errors"], row["warnings"]) == (4, 1, 0)
     assert row["checks"][0]["shown"] == [{"place": f"{bad}:4", "message": "id 'a' is already used in line 1"}]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "records", "counts"),  # numbers from the README of the data
-    [
-        ("squad/corpus.jsonl.gz", "passages", 20_958, {}),
-        ("cranfield/corpus.jsonl.gz", "passages", 1_400, {"empty-text": 2}),  # 471 and 995
-        ("cacm/corpus.jsonl.gz", "passages", 3_204, {"same-text": 8}),  # copies in title and text
-        ("msmarco/docs_sample.tsv", "passages", 100, {}),
-        ("triples/nq_hard_negatives_sample.jsonl", "examples", None, {"repeated-negative": 2}),
-        ("trec_eval/qrels.test.with-comments", "qrels", None, {}),
-        ("msmarco/topics.dl20.tsv", "queries", None, {}),
-    ],
-)
-def test_known_defects_of_public_collections_are_found(
-    name: str, kind: str, records: int | None, counts: dict[str, int]
-) -> None:
-    folder, _, rest = name.partition("/")
-    actual = findings(str(find_shared_data(folder) / rest), kind)
-    assert actual.counts == counts
-    assert actual.records == records or records is None
 
 
 def test_every_check_is_described_in_the_manual() -> None:

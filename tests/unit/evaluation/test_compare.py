@@ -95,16 +95,6 @@ def test_answers_and_judgments_give_the_same_tests(runs: Path, capfd: pytest.Cap
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
-def test_system_compared_with_itself_has_p_1(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(runs / "copy.run", make_run(RIGHT_AT["a"]))
-    result = compare_as_json(capfd, "a.run", "copy.run")
-    (contrast,) = result["contrast"]
-    assert (contrast["t"], contrast["t_p"], contrast["randomization_p"], contrast["equal"]) == (None, 1.0, 1.0, 5)
-    assert "move" not in result
-    table = run_command(capfd, "compare", "-q", "a.run", "copy.run", "--qrels", "qrels", "--measures", "RR@10")
-    assert "nan" not in table.lower()
-
-
 def test_runs_of_one_name_are_runs_of_one_system(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
     for name, rank in (("one", 1), ("two", 2), ("half", 2)):
