@@ -118,6 +118,11 @@ def make_torchrun_variables(*, rank: int, processes: int) -> dict[str, str]:
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of the log of a training."""
+    return [orjson.loads(line) for line in (folder / "log.jsonl").read_bytes().splitlines()]
+
+
 VARYING = ("started", "seconds", "command", "corpus", "manifest_digest")  # entries of manifests with times and paths
 
 

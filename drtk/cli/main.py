@@ -104,7 +104,7 @@ def _describe_rejected_value(error: Exception) -> str | None:
 
 # Commands by stage. Each is a function of that name in drtk/cli/, or a group of subcommands.
 STAGES = {
-    "Data": ("sample", "convert", "validate", "show", "chunk"),
+    "Data": ("sample", "import", "convert", "validate", "show", "chunk"),
     "Index and search": ("encode", "index", "search", "rerank", "fuse"),
     "Expand passages": ("doc2query", "keep-queries", "continue-text", "termweight"),
     "Pre-train": ("init-model", "pretrain"),

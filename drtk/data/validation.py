@@ -6,13 +6,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drtk.data import readers, sniff
-from drtk.data.config import ValidationSettings
+from drtk.data.collection import list_parts
+from drtk.data.config import FileKind, ValidationSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.ids import parse_document_id
@@ -53,6 +54,27 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     return findings
 
 
+def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
+    """Check the files of a collection, the judgments with its corpus and queries; yield the findings of each file.
+
+    Raises UsageError for settings that apply to single files only.
+    """
+    _check_no_file_settings(settings, f"{source} is a collection")
+    files = list(list_parts(source))
+    named = dict(files)
+    kinds: dict[str, FileKind] = {"corpus": "passages", "queries": "queries", "qrels": "qrels"}
+    for part, file in files:
+        if part == "qrels":
+            settings = replace(settings, corpus=named["corpus"], queries=named["queries"])
+        yield validate_file(file, replace(settings, kind=kinds[part]))
+
+
+def _check_no_file_settings(settings: ValidationSettings, reason: str) -> None:
+    for name in ("kind", "corpus", "queries", "qrels", "leak"):
+        if getattr(settings, name) is not None:
+            raise UsageError(f"`{'as' if name == 'kind' else name}` applies to files of records only; {reason}")
+
+
 def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     """Compare the files of a folder made by drtk with the sizes and digests in its meta.json; return the findings.
 
@@ -60,10 +82,7 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     drtk did not make.
     """
     manifest = read_manifest(folder)
-    for name in ("kind", "corpus", "queries", "qrels", "leak"):
-        if getattr(settings, name) is not None:
-            field = "as" if name == "kind" else name
-            raise UsageError(f"`{field}` applies to files of records only; {folder} is a folder made by drtk")
+    _check_no_file_settings(settings, f"{folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])

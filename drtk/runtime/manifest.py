@@ -62,6 +62,8 @@ _NON_PATH_SETTINGS = frozenset(
         "contrastive",
         "dev_measure",
         "device",
+        "exclude",
+        "field",
         "format",
         "heading",
         "kind",

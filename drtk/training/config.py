@@ -60,6 +60,7 @@ _NO_WARMUP = (NoEffect("requires a warm-up, but `warmup` is 0", {"warmup": (0,)}
 _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
+@redeclare("eval_steps", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""

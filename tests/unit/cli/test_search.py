@@ -162,26 +162,28 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         assert running.wait() == 0
 
 
-def test_an_unfinished_index_is_not_reported_as_missing(bm25, cwd, capfd):
-    bm25.rename(cwd / "bm25.part")
-    with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run its command again with `force`"):
-        run_command(capfd, "search", "bm25", "queries.jsonl")
+REJECTED = {
+    "search bm25 queries.jsonl --query tail": "omit query files",
+    "search bm25 --query tail -o x": "and -o",
+    "search bm25 --query tail --by source": "--by source",
+    "search bm25 queries.jsonl --set tag=a\x1bb": r"--set tag: 'a\\x1bb' must be one word",
+    "search bm25 --query tail --qrels x": "--tune and --qrels require query files; omit --query",
+    "search bm25 queries.jsonl --tune": "--tune requires --qrels",
+    "search bm25 queries.jsonl --corpus x": "--corpus has no effect without --query or --by source",
+    "search bm25 queries.jsonl --model x": "`model` has no effect on bm25, a sparse index",
+    "search bm25 queries.jsonl --nprobe 3": "--nprobe is only valid for indexes of type ivf",
+    "search bm25 queries.jsonl --set block=64": "--set block is only valid for indexes of type exact",
+    "index corpus.jsonl --type bm25s --hnsw-m 8 -o x": "--hnsw-m is only valid for indexes of type hnsw",
+    "index vectors --type exact --language de -o x": "--language is only valid for indexes of type bm25, bm25s, impact",
+}
 
 
 def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
-    for arguments, problem in (
-        (["--query", "tail", "queries.jsonl"], "omit query files"),
-        (["--query", "tail", "-o", "x"], "and -o"),
-        (["--query", "tail", "--by", "source"], "--by source"),
-        (["--query", "  "], "the query is empty"),
-        (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
-        (["--query", "tail", "--qrels", "x"], "--tune and --qrels require query files; omit --query"),
-        (["queries.jsonl", "--tune"], "--tune requires --qrels"),
-        (["queries.jsonl", "--corpus", "x"], "--corpus has no effect without --query or --by source"),
-        (["queries.jsonl", "--model", "x"], "`model` has no effect on bm25, a sparse index"),
-    ):
+    for call, problem in REJECTED.items():
         with pytest.raises(UsageError, match=problem):
-            run_command(capfd, "search", "bm25", *arguments)
+            run_command(capfd, *call.split())
+    with pytest.raises(UsageError, match="the query is empty"):
+        run_command(capfd, "search", "bm25", "--query", "  ")
 
 
 def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, cwd, capfd):
@@ -208,23 +210,6 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
     write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     with pytest.raises(UsageError, match="judgments are of source documents, not of passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("search bm25 queries.jsonl --nprobe 3", "--nprobe is only valid for indexes of type ivf"),
-        ("search bm25 queries.jsonl --set block=64", "--set block is only valid for indexes of type exact"),
-        ("index corpus.jsonl --type bm25s --hnsw-m 8 -o x", "--hnsw-m is only valid for indexes of type hnsw"),
-        (
-            "index vectors --type exact --language de -o x",
-            "--language is only valid for indexes of type bm25, bm25s, impact",
-        ),
-    ],
-)
-def test_options_of_other_types_of_index_are_rejected(bm25, cwd, call: str, message: str):
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        app([*call.split(), "-q"], standalone_mode=False)
 
 
 def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
