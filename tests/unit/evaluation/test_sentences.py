@@ -96,6 +96,11 @@ def test_f1_of_class_one() -> None:
     assert transfer.compute_f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
 
 
+def test_features_of_a_pair_are_difference_and_product() -> None:
+    result = transfer.make_pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
+    assert result.tolist() == [[2, 1, 3, 2]]
+
+
 def test_labels_have_the_same_numbers_in_all_splits() -> None:
     assert [part.tolist() for part in transfer.encode_labels([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
     with pytest.raises(DrtkError, match="two classes"):

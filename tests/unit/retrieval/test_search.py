@@ -139,6 +139,18 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
         search(open_group(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
+def test_non_finite_scores_of_passages_are_reported(tmp_path):
+    for kind in ("exact", "flat"):
+        folder = dense(tmp_path / kind, [[1e30, 0], [0, 1]], ["a", "b"], kind=kind)
+        with pytest.raises(DrtkError, match=rf"{kind}: the score of 'a' is NaN or infinite"):
+            open_group(folder).search(np.float32([[1e30, 1]]), 1)  # overflows
+    for bad in (np.nan, np.inf):
+        np.save(tmp_path / "exact" / "vectors.npy", np.float32([[1, 0], [0, bad]]))
+        rewrite_manifest(tmp_path / "exact")
+        with pytest.raises(DrtkError, match=r"exact: the score of 'b' is NaN or infinite"):
+            open_group(tmp_path / "exact").search(np.float32([[1, 1]]), 1)
+
+
 def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
     cosine = ENCODER | {"similarity": "cosine", "normalized": False}
     folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)
