@@ -67,7 +67,7 @@ def test_all_settings_of_a_command_are_listed():
     assert rows["matryoshka"] == ["list", "of", "int"]
     outcome = run_in_process("presets", "--fields", "train")
     assert outcome.status == 2
-    assert "no command 'train'; choose from sample, convert" in outcome.err
+    assert "no command 'train'; choose from sample, import" in outcome.err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -283,7 +283,7 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(f
     assert read_layout(tmp_path / "m").encoding.pooling == ("cls",)
     assert {read_layout(folder).encoding.title for folder in folders} == {"segment"}  # as the preset reads titles
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert suffixes <= {".json", ".jsonl", ".md", ".safetensors"}
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(str(folders[1]), device="cpu")
     torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)

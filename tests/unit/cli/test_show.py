@@ -67,7 +67,7 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
     # The first quarter of 8 losses are 8 and 7, the last 2 and 1.
     assert "training    loss fell from 7.5 to 1.5 in 8 steps.\n" in page
     assert "encoding    pooling=mean  normalize=yes\n" in page
-    assert "files       config.json  model.safetensors\n" in page  # the log came after
+    assert "files       README.md  config.json  model.safetensors\n" in page  # the log came after
     assert "settings    learning_rate=0.1\n" in page
     for raw in ("None", "null", "[", "{", "towers"):
         assert raw not in page

@@ -65,7 +65,7 @@ def test_the_folder_says_how_its_input_is_built(data, tmp_path, capfd):
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
     assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert suffixes <= {".json", ".jsonl", ".md", ".safetensors"}
 
     def generate(*more: str) -> str:
         call = [data / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]

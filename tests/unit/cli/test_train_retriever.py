@@ -52,7 +52,7 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(data, tmp_path):
     assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
     assert (encoding["similarity"], encoding["passage_prompt"], encoding["pooling"]) == ("dot", "castled ", ["mean"])
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert suffixes <= {".json", ".jsonl", ".md", ".safetensors"}
     assert [entry["step"] for entry in read_log(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
 
 

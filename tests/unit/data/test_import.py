@@ -280,8 +280,9 @@ def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) 
 
 def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
     documents, passages = tmp_path / "documents.jsonl", tmp_path / "passages.jsonl"
-    run_command(capfd, "import", ROOT / "docs", "--exclude", "tutorial/", "-o", documents)
-    rows = {row["_id"]: row for row in map(orjson.loads, documents.read_bytes().splitlines())}
+    run_command(capfd, "import", ROOT / "docs", "-o", documents)
+    imported = map(orjson.loads, documents.read_bytes().splitlines())
+    rows = {row["_id"]: row for row in imported if row["_id"].endswith(".md")}
     assert set(rows) == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert rows["install.md"]["title"] == "Installation"
     for row in rows.values():
@@ -290,6 +291,8 @@ def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
     for line in passages.read_bytes().splitlines():
         passage = orjson.loads(line)
         metadata = passage["metadata"]
+        if metadata["source_id"] not in rows:
+            continue
         assert len(passage["text"].split()) <= 100
         assert passage["title"] == " > ".join([rows[metadata["source_id"]]["title"], *metadata["headings"]])
 

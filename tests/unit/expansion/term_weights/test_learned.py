@@ -124,7 +124,12 @@ def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models):
     for method, folder in models.items():
         assert AutoModel.from_pretrained(folder).config.hidden_size == 32
         assert (folder / "heads" / f"{method}.safetensors").exists()
-        assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".jsonl", ".safetensors"}
+        assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {
+            ".json",
+            ".jsonl",
+            ".md",
+            ".safetensors",
+        }
 
 
 def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(data, models, capfd):
