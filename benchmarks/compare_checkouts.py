@@ -39,7 +39,11 @@ COMMANDS = {
     "search": ("search exact asked.{n} -k 100", 100, 10000),
     "search-bm25s": ("search bm25s questions.{n}.jsonl -k 100", 100, 20000),
     "eval": ("eval a=found.{n}.run b=found.{n}.run c=found.{n}.run --qrels qrels.tsv", 100, 10000),
-    "mine-negatives": ("mine-negatives found.{n}.run --qrels qrels.tsv --corpus passages.5000.jsonl", 100, 10000),
+    "mine-negatives": (
+        "mine-negatives found.{n}.run --policy msmarco --qrels qrels.tsv --corpus passages.5000.jsonl",
+        100,
+        10000,
+    ),
 }
 SIZES = {"passages": (100, 3000, 5000), "questions": (100, 10000, 20000)}
 
@@ -81,7 +85,9 @@ def make_inputs(old: Path, folder: Path, data: Path) -> None:
         run_drtk(old, folder, f"encode questions.{size}.jsonl --model model --role query -o asked.{size}")
         run_drtk(old, folder, f"search exact asked.{size} -k 100 -o found.{size}.run")
     run_drtk(
-        old, folder, "mine-negatives found.10000.run --qrels qrels.tsv --corpus passages.5000.jsonl -o train.jsonl"
+        old,
+        folder,
+        "mine-negatives found.10000.run --policy msmarco --qrels qrels.tsv --corpus passages.5000.jsonl -o train.jsonl",
     )
     (folder / "complete").touch()
 

@@ -1,6 +1,6 @@
 """Encoding speed of drtk and sentence-transformers, with the same weights on the same texts.
 
-    python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N] [--precision NAME ...] [--st-dtype NAME]
+    python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N] [--precision NAME ...] [--st-dtype NAME] [--padded]
 
 Both take turns, and the fastest repeat counts. Processor seconds are printed too: they vary less on a shared machine. Writes JSON to stdout.
 """
@@ -40,6 +40,7 @@ def main() -> None:
     options.add_argument("--threads", type=int)
     options.add_argument("--precision", nargs="*", help="of drtk; default: float32, and float16 on a GPU")
     options.add_argument("--st-dtype", default="float32", help="dtype of sentence-transformers")
+    options.add_argument("--padded", action="store_true", help="also measure drtk with padding, last")
     options.add_argument("--st-batch", type=int, nargs="*", default=[32], help="batch sizes for sentence-transformers")
     chosen = options.parse_args()
     if chosen.threads:
@@ -60,6 +61,10 @@ def main() -> None:
     for size in chosen.st_batch:
         systems[f"sentence-transformers, batch {size}"] = lambda size=size: peer.encode(texts, batch_size=size)
 
+    if chosen.padded:
+        settings = EncodeSettings(precision=precisions[-1], packed=False)
+        padded = Embedder(chosen.model, role="passage", settings=settings, device=device)
+        systems[f"drtk {precisions[-1]}, padded"] = lambda: padded(texts)
     for work in systems.values():
         work()  # warm up
     best: dict[str, tuple[float, float]] = {}

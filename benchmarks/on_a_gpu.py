@@ -103,7 +103,7 @@ def time_best_of(rounds: int, work: Callable[[], object]) -> float:
 
 def find_reason_to_skip(variant: str, options: Options) -> str:
     """Return why a variant (compile, liger) cannot run, or an empty string."""
-    if variant and options.device == "cpu":
+    if variant in ("compile", "liger") and options.device == "cpu":
         return "skipped: no CUDA device"
     missing = variant == "liger" and importlib.util.find_spec("liger_kernel") is None
     return "skipped: liger-kernel is not installed" * missing
@@ -291,7 +291,7 @@ def run_benchmark(
 
 
 def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
-    """Time pre-training steps with drtk's own loss, liger-kernel or compiled layers; a textbook loop beside SimLM."""
+    """Time pre-training steps with drtk's own loss, liger-kernel, compiled layers or padding; a textbook loop beside SimLM."""
     name, systems = f"pretrain {preset}{', ' * bool(variant)}{variant}, sequences/s", "drtk"
     if reason := find_reason_to_skip(variant, options):
         yield make_row(name, reason)
@@ -300,17 +300,25 @@ def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
     if name == "pretrain simlm, sequences/s":
         systems = "textbook drtk"
         rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
-    flags = {"": "--no-liger", "liger": "", "compile": "--no-liger --compile --warm 8 --max-steps 20"}[variant]
+    flags = {
+        "": "--no-liger",
+        "liger": "",
+        "compile": "--no-liger --compile --warm 8 --max-steps 20",
+        "padded": "--no-liger --padded",
+    }[variant]
     sizes = "--batch-size 256//4 --max-steps 14//4 --length 144//32 --rounds 1"
     inputs = "pretrain.py documents.jsonl --model bert-base --folder pretrain"
     yield from run_benchmark(f"{inputs} {sizes} --preset {preset} {flags} --systems {systems}", rows, options)
 
 
 def encode(name: str, model: str, options: Options) -> Iterator[Row]:
-    """Time encoding, beside sentence-transformers in float16 with batches of 512 sorted by length."""
+    """Time encoding without and with padding, beside sentence-transformers in float16 with batches of 512 sorted by length."""
     rows = {f"encode {name}, passages/s": "systems/0/texts_per_second"}
     rows[f"encode {name}, sentence-transformers, passages/s"] = "systems/1/texts_per_second"
-    sizes = "--texts 32768//64 --repeats 2 --st-batch 512 --precision float16//float32 --st-dtype float16//float32"
+    rows[f"encode {name}, padded, passages/s"] = "systems/2/texts_per_second"
+    sizes = (
+        "--padded --texts 32768//64 --repeats 2 --st-batch 512 --precision float16//float32 --st-dtype float16//float32"
+    )
     yield from run_benchmark(f"encode.py passages.jsonl --model {model} {sizes}", rows, options)
 
 
@@ -351,20 +359,23 @@ TRAIN = "train.py examples.jsonl --corpus passages.jsonl --queries queries.jsonl
 
 
 def train_retriever(options: Options) -> Iterator[Row]:
-    """Time retriever training, plain and with gradient caching, beside sentence-transformers."""
+    """Time retriever training, plain, with gradient caching and padded, beside sentence-transformers."""
     rows = {}
     for flag, form in (("", "plain"), (" --grad-cache", "cached")):
         for peer, system in (("", "drtk"), (", sentence-transformers", "sentence-transformers")):
             rows[f"train-retriever{flag}{peer}, passages/s"] = f"{form}/best/{system}/samples_per_second"
-    command = f"{TRAIN} --negatives 3 --batch-size 128//4 --max-steps 12//4 --chunk 64//2"
-    yield from run_benchmark(command, rows, options, factor=4)
+    command = f"{TRAIN} --negatives 3 --batch-size 128//4 --max-steps 12//4"
+    yield from run_benchmark(f"{command} --chunk 64//2", rows, options, factor=4)
+    rows = {"train-retriever, padded, passages/s": "plain/best/drtk/samples_per_second"}
+    yield from run_benchmark(f"{command} --chunk 0 --padded", rows, options, factor=4)
 
 
 def train_reranker(options: Options) -> Iterator[Row]:
-    """Time listwise re-ranker training."""
-    rows = {"train-reranker, pairs/s": "reranker/best/reranker/samples_per_second"}
+    """Time listwise re-ranker training without and with padding."""
     command = f"{TRAIN} --reranker --negatives 15 --batch-size 32//2 --max-steps 22//4"
-    yield from run_benchmark(command, rows, options, factor=16)
+    for variant, flag in (("", ""), (", padded", " --padded")):
+        rows = {f"train-reranker{variant}, pairs/s": "reranker/best/reranker/samples_per_second"}
+        yield from run_benchmark(command + flag, rows, options, factor=16)
 
 
 def weigh_terms(options: Options) -> Iterator[Row]:
@@ -397,16 +408,17 @@ STEPS: dict[str, tuple[Step, int]] = {  # with the time limit in seconds
     "cross-entropy": (compare_cross_entropies, 40),
     "simlm": (partial(pretrain, "simlm", ""), 120),
     "simlm-liger": (partial(pretrain, "simlm", "liger"), 60),
+    "simlm-padded": (partial(pretrain, "simlm", "padded"), 90),
     "simlm-compile": (partial(pretrain, "simlm", "compile"), 90),
     "master": (partial(pretrain, "master", ""), 90),
     "master-liger": (partial(pretrain, "master", "liger"), 60),
     "master-compile": (partial(pretrain, "master", "compile"), 90),
-    "encode": (partial(encode, "BERT-base", "bert-base"), 60),
+    "encode": (partial(encode, "BERT-base", "bert-base"), 75),
     "encode-minilm": (partial(encode, "MiniLM-L6", "minilm"), 60),
     "doc2query": (generate, 60),
     "search": (search, 90),
-    "train-retriever": (train_retriever, 90),
-    "train-reranker": (train_reranker, 45),
+    "train-retriever": (train_retriever, 110),
+    "train-reranker": (train_reranker, 75),
     "termweight": (weigh_terms, 60),
     "rerank": (rerank, 45),
 }

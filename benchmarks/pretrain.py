@@ -1,7 +1,7 @@
 """Pre-training: drtk compared with a textbook loop of SimLM, with the same models, passages, batch size and precision.
 
     python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N]
-    [--preset simlm|master] [--compile] [--no-liger] [--systems NAME ...] [--out FILE]
+    [--preset simlm|master] [--compile] [--padded] [--no-liger] [--systems NAME ...] [--out FILE]
 
 Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
@@ -224,6 +224,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
 
     from drtk.config import load_preset, merge_settings
     from drtk.losses import language
+    from drtk.models.device import AttentionBackend
     from drtk.pretraining import trainer as training
     from drtk.pretraining.assembly import build_network
     from drtk.pretraining.config import PretrainSettings
@@ -235,13 +236,14 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     from drtk.text.token_dataset import TokenCorpus
 
     set_verbosity(quiet=True, verbose=False)
-    device, _ = _get_device()
+    device, half = _get_device()
     preset = load_preset(options.preset)
     generator = {"generator": {"model": options.model}} if "generator" in preset.content else {}
     plan = parse_composition(preset.content | generator, options.preset)
     if options.no_liger:
         language._load_liger_loss = lambda: None  # type: ignore[assignment]
-    network, tokenizer = build_network(plan, Path(options.model), seed=1)
+    attention = AttentionBackend("auto", device, half, packed=not options.padded)
+    network, tokenizer = build_network(plan, Path(options.model), seed=1, attention=attention)
     chosen = {
         "batch_size": options.batch_size,
         "max_steps": options.max_steps,
@@ -331,6 +333,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--preset", choices=["simlm", "master"], default="simlm")
     parser.add_argument("--compile", action="store_true", help="compile the encoder's layers")
+    parser.add_argument("--padded", action="store_true", help="drtk with padding on a GPU too")
     parser.add_argument("--no-liger", action="store_true", help="drtk's own loss where liger-kernel is installed")
     parser.add_argument("--systems", nargs="+", choices=["textbook", "drtk"], default=["textbook", "drtk"])
     parser.add_argument("--out")

@@ -1,6 +1,6 @@
 """Retriever training: drtk compared with sentence-transformers, with the same model, examples, batches and precision.
 
-python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--reranker] [--out FILE]
+python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--reranker] [--padded] [--out FILE]
 
 InfoNCE with cosine similarity and temperature .05 over the positives and hard negatives of the batch, compared with sentence-transformers'
 MultipleNegativesRankingLoss; then --grad-cache compared with its cached version (--chunk 0 skips this). Both get the same texts in the
@@ -43,7 +43,10 @@ def main() -> None:
         forms = {"reranker": compare(options, 0, ["reranker"])}
     else:
         chunks = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
-        forms = {form: compare(options, chunk, [PEER, "drtk"]) for form, chunk in chunks.items()}
+        forms = {
+            form: compare(options, chunk, ["drtk"] if options.padded else [PEER, "drtk"])
+            for form, chunk in chunks.items()
+        }
     report = {
         "benchmark": "train",
         "command": " ".join(["python", "benchmarks/train.py", *map(_anonymize_path, sys.argv[1:])]),
@@ -110,6 +113,7 @@ def train_drtk_reranker(options: argparse.Namespace) -> dict[str, float]:
 
     set_verbosity(quiet=True, verbose=False)
     chosen = {"negatives": options.negatives, "batch_size": options.batch_size, "max_steps": options.max_steps}
+    chosen["packed"] = not options.padded
     config = merge_settings(RerankerConfig, {}, chosen | {"log_steps": 1000, "save_steps": 100_000})
     clock = Clock(options.max_steps, tensors=options.tensors)
     time_steps(DrtkTrainer, clock)
@@ -266,6 +270,7 @@ def _build_settings(options: argparse.Namespace) -> Any:
         "negatives": options.negatives,
         "batch_size": options.batch_size,
         "grad_cache": options.chunk or None,
+        "packed": not options.padded,
         "max_steps": options.max_steps,
         "warmup": 0.0,
         "query_length": LENGTH,  # sentence-transformers has one length for both
@@ -323,6 +328,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tensors", action="store_true", help="what tensors take in a step, too")
     parser.add_argument("--reranker", action="store_true", help="re-ranker training instead of retriever training")
+    parser.add_argument("--padded", action="store_true", help="drtk with padding on a GPU too, without the peer")
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["drtk", "reranker", PEER], help=argparse.SUPPRESS)
     options = parser.parse_args()

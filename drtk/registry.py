@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -32,8 +33,14 @@ class Registry(Mapping[str, str]):
     def check(self, name: str) -> str:
         """Return `name` unchanged. Raises UsageError if it is not registered."""
         if name not in self._entries:
-            raise UsageError(f"unknown {self.kind} '{name}'; choose from {', '.join(self._entries)}")
+            raise UsageError(self.describe_unknown(name))
         return name
+
+    def describe_unknown(self, name: str) -> str:
+        """Return the error message for a name that is not registered, with the most similar name and all names."""
+        near = get_close_matches(name.lower(), self._entries, n=1)
+        choose = f"did you mean {near[0]}? Choose from" if near else "choose from"
+        return f"unknown {self.kind} '{name}'; {choose} {', '.join(self._entries)}"
 
     def load(self, name: str) -> Any:
         """Import and return the object that is registered as `name`. Raises UsageError if there is none."""

@@ -19,7 +19,7 @@ from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import Batch, PretrainingData, PretrainingExample, SlotBatch
+from drtk.pretraining.dataset import Batch, PretrainingData, PretrainingExample
 from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, compute_contrastive_losses
 from drtk.pretraining.parse import apply_changes, parse_composition
@@ -99,6 +99,17 @@ class PretrainingFiles:
         corpus = TokenCorpus.open(str(self.corpus), str(self.model), fields=list_corpus_fields(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch_size": 6, "max_steps": 4} | settings)
         return PretrainingSetup(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
+
+
+def create_files_without_dropout(folder: Path) -> PretrainingFiles:
+    """Write files with a larger corpus and models without dropout, which depends on device, process and micro-batch."""
+    files = PretrainingFiles.create(folder)
+    for model in (files.model, files.generator):
+        config = json.loads((model / "config.json").read_text())
+        config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        (model / "config.json").write_text(json.dumps(config))
+    write_corpus_with_gaps(files.corpus, files.model, documents=30)
+    return files
 
 
 def _add_lm_head(folder: Path) -> None:
@@ -222,29 +233,6 @@ def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor
 
 
 WORD = 10  # the word piece of synthetic texts
-
-
-def make_slot(
-    *lengths: int,
-    masked: Sequence[Sequence[int]] = (),
-    changed: Sequence[Sequence[int]] = (),
-    padding: int = 0,
-    missing: Sequence[int] = (),
-) -> SlotBatch:
-    """Return texts [CLS] WORD … [SEP] of these lengths.
-
-    masked, changed: masked positions of each text, and positions with another word; missing: absent texts
-    """
-    size = max(lengths) + padding
-    rows = [[2, *[WORD] * (length - 2), 3, *[0] * (size - length)] for length in lengths]
-    original = torch.tensor(rows)
-    input_ids, is_masked = original.clone(), torch.zeros_like(original, dtype=torch.bool)
-    for row, positions in enumerate(masked):
-        is_masked[row, list(positions)] = True
-    for row, positions in enumerate(changed):
-        input_ids[row, list(positions)] = WORD + 1
-    present = torch.tensor([row not in missing for row in range(len(lengths))])
-    return SlotBatch(original, input_ids, (original != 0).long(), original == WORD, is_masked, present)
 
 
 def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:

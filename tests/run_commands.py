@@ -19,6 +19,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError
+from drtk.runtime.model_card import CARD
 from tests.contract.forkserver import KILL_AT, shared_forkserver
 
 Capture = pytest.CaptureFixture[str]
@@ -117,18 +118,25 @@ def make_torchrun_variables(*, rank: int, processes: int) -> dict[str, str]:
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of the log of a training."""
+    return [orjson.loads(line) for line in (folder / "log.jsonl").read_bytes().splitlines()]
+
+
 VARYING = ("started", "seconds", "command", "corpus", "manifest_digest")  # entries of manifests with times and paths
 
 
 def read_files(folder: Path) -> dict[str, Any]:
-    """Return the content of all files in a folder by name; of manifests, the entries that do not vary between runs."""
-    return {str(item.relative_to(folder)): _read_stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
+    """Return the content of all files in a folder by name, without model cards; of manifests, the entries that do not vary."""
+    items = [item for item in sorted(folder.rglob("*")) if item.is_file() and item.name != CARD]
+    return {str(item.relative_to(folder)): _read_stable(item) for item in items}
 
 
 def _read_stable(file: Path) -> Any:
     if not file.name.endswith("meta.json"):
         return file.read_bytes()
     entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
+    entries.get("files", {}).pop(CARD, None)
     for written in entries.get("files", {}).values():
         del written["mtime_ns"]
     return entries

@@ -72,8 +72,8 @@ search() {
 # mine NAME SOURCE DEPTH [OPTION…]: training examples from an index, a run or examples
 mine() {
   name=$1 source=$2 ranks=$3 && shift 3
-  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --by "$by" --depth "$ranks" \
-    -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
+  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --by "$by" --policy msmarco \
+    --depth "$ranks" -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
 }
 
 # choose_examples MINED BM25 UNION: set `examples` to the mined ones, with UNION=yes to BM25's and the mined ones

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from drtk.cli.collections import resolve_arguments
 from drtk.cli.options import (
     INTERRUPT_HINTS,
     WithFiles,
@@ -36,6 +37,12 @@ def _declare_common(
     ] = False,
     skip_bad: Annotated[int, make_option("--skip-bad N", "Skip up to N unreadable records.", panel=CONTROL, min=0)] = 0,
     with_files: WithFiles = None,
+    data: Annotated[
+        str | None,
+        make_option(
+            "--data DIR", "BEIR folder, irds:ID or hf:NAME; provides the files that are not given.", panel=INPUT
+        ),
+    ] = None,
     bare: Annotated[
         bool, make_option("--bare", "Write only ids and the fields this command adds.", panel=INPUT)
     ] = False,
@@ -53,7 +60,7 @@ def _declare_common(
 
 
 _COMMON_OPTIONS = get_parameters(_declare_common)
-TRAINING_MAY_DIFFER = ("learning_rate", "precision", "gradient_checkpointing", "log_steps", "save_steps")
+TRAINING_MAY_DIFFER = ("learning_rate", "precision", "packed", "gradient_checkpointing", "log_steps", "save_steps")
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("num_workers", "runner", "ray_workers", "ray_address", "gpus"),
@@ -70,6 +77,7 @@ def filter_command(
     *,
     passages: bool = False,
     bare: bool = False,
+    data: bool = False,
     sharded: bool = False,
     model_parameter: str | None = None,
     writes: tuple[str, ...] = (),
@@ -79,12 +87,13 @@ def filter_command(
     kind: the kind of the output in its manifest
     passages: add --with, as the command reads a corpus
     bare: add --bare, as the command adds fields
+    data: add --data, as the command reads corpus, queries and judgments
     sharded: add --shard, as the command processes records independently
     model_parameter: parameter that makes the command write a model folder if it is given; `job` is then a FolderJob
     writes: the parameters that name additional output files
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
-    flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * sharded + ["quiet", "verbose"]
+    flags += ["with_files"] * passages + ["bare"] * bare + ["data"] * data + ["shard"] * sharded + ["quiet", "verbose"]
 
     def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
         if model_parameter is not None and settings.get(model_parameter) is not None:
@@ -116,17 +125,25 @@ def folder_command(
     *,
     resume: bool = False,
     passages: bool = False,
+    data: bool = False,
     may_differ: tuple[str, ...] = (),
     extra_settings: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
     resume: add --resume; the command itself checks that its `source` is the same
+    data: add --data, as the command reads corpus and queries
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
     extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm
     A command with a parameter `dry_run` writes nothing if it is set, and needs no output.
     """
-    flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
+    flags = (
+        ["resume"] * resume
+        + ["force", "skip_done", "skip_bad"]
+        + ["with_files"] * passages
+        + ["data"] * data
+        + ["quiet", "verbose"]
+    )
     if resume and kind == "model":  # a training
         flags.append("gpus")
 
@@ -174,6 +191,7 @@ def _add_common_options(
         for option, value in given.items():
             check_integer("--" + option.replace("_", "-"), value)
         common = {flag: given.pop(flag) for flag in flags}
+        given = resolve_arguments(name, given, common.pop("data", None))
         if common.get("gpus", 1) > 1 and not given.get("dry_run"):
             start_torchrun(common["gpus"])
         if make_job is None:

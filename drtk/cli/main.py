@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -103,13 +104,13 @@ def _describe_rejected_value(error: Exception) -> str | None:
 
 # Commands by stage. Each is a function of that name in drtk/cli/, or a group of subcommands.
 STAGES = {
-    "Data": ("sample", "convert", "validate", "show", "chunk"),
+    "Data": ("sample", "import", "convert", "validate", "show", "chunk"),
     "Index and search": ("encode", "index", "search", "rerank", "fuse"),
     "Expand passages": ("doc2query", "keep-queries", "continue-text", "termweight"),
     "Pre-train": ("init-model", "pretrain"),
     "Train": ("mine-negatives", "score", "train-retriever", "train-reranker", "train-generator"),
     "Expand queries": ("expand-queries", "rerank-queries", "read"),
-    "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report"),
+    "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report", "serve"),
     "Inspect": ("presets", "doctor"),
 }
 COMMANDS = tuple(name for names in STAGES.values() for name in names)
@@ -213,6 +214,8 @@ def run() -> None:
     with _record_interrupts() as interrupts:
         try:
             _check_arguments()
+            if sys.argv[1:2] == ["help"]:
+                sys.argv[1:] = [*sys.argv[2:], "--help"]
             if not _is_distributed():
                 ignore_torchrun()
             result = app(prog_name="drtk", standalone_mode=False)
@@ -259,8 +262,21 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
         return None
     if verbose:
         traceback.print_exception(error)
-    _print_error(message)
+    _print_error(message + _suggest_path(message))
     return status
+
+
+def _suggest_path(message: str) -> str:
+    """Return "; did you mean PATH?" if a message is about a missing file or folder and one of a similar name exists."""
+    match = re.match("([^:]+): no such (?:file|folder)", message, re.IGNORECASE)
+    if match is None or os.path.exists(match[1]):
+        return ""
+    folder, name = os.path.split(match[1])
+    with contextlib.suppress(OSError):
+        for near in get_close_matches(name, os.listdir(folder or "."), cutoff=0.75):
+            if get_close_matches(name.split(".")[0], [near.split(".")[0]]):  # not only the extension is the same
+                return f"; did you mean {os.path.join(folder, near)}?"
+    return ""
 
 
 def _raise_file_limit() -> None:

@@ -11,7 +11,7 @@ from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(MineSettings)
-@filter_command("examples", writes=("audit", "report"))
+@filter_command("examples", data=True, writes=("audit", "report"))
 def mine_negatives(
     candidates: Annotated[
         list[str] | None, make_argument("[NAME=]SOURCE…", "TREC runs, index folders, or training examples; - is stdin.")
@@ -54,11 +54,13 @@ def mine_negatives(
     and sampled, as negatives. Examples contain ids only.
 
     Examples:
-    drtk mine-negatives bm25.run --qrels train.tsv --corpus corpus.jsonl -o examples.jsonl
+    drtk mine-negatives bm25.run --data squad -o examples.jsonl
     drtk mine-negatives dense --queries queries.jsonl --qrels train.tsv --policy tevatron --margin 0.05 -o examples.jsonl
     """
+    from drtk.data.checks import warn_if_swapped
     from drtk.mining.mine import mine_negatives
 
+    warn_if_swapped(corpus, queries)
     inputs = MiningInputs(
         tuple(candidates or ["-"]), qrels, corpus, queries, query_vectors, vectors, model, skip_corpus_check
     )

@@ -59,8 +59,8 @@ Seed = Annotated[int, make_option("--seed N", "Random seed.", panel=CONTROL, par
 SkipCorpusCheck = Annotated[
     bool, make_option("--skip-corpus-check", "Accept inputs made from another corpus with the same ids.", panel=CONTROL)
 ]
-Corpus = Annotated[str, make_option("--corpus FILE", "Corpus of passages, in any format that drtk reads.")]
-Queries = Annotated[str, make_option("--queries FILE", "Queries, in any format that drtk reads.")]
+Corpus = Annotated[str, make_option("--corpus FILE", "Corpus, in any supported format.")]
+Queries = Annotated[str, make_option("--queries FILE", "Queries, in any supported format.")]
 Qrels = Annotated[str, make_option("--qrels FILE", "Relevance judgments, BEIR TSV or TREC qrels.")]
 Answers = Annotated[
     str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")

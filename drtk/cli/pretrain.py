@@ -12,7 +12,7 @@ from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
-_VARYING = ("micro_batch_size", "attention", "compile", "report_to", "export_steps", "eval_steps")
+_VARYING = ("micro_batch_size", "attention", "packed", "compile", "report_to", "export_steps", "eval_steps")
 MAY_DIFFER = (*TRAINING_MAY_DIFFER, *_VARYING)
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 
@@ -25,7 +25,7 @@ def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
 @folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER, extra_settings=_record_title_types)
 def pretrain(
-    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any format that drtk reads.")],
+    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any supported format.")],
     model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],
     output: Annotated[
         str, make_option("--output -o DIR", "Output folder (not needed with --dry-run).", show_default=False)
@@ -128,7 +128,7 @@ def pretrain(
     check_reporting(settings.report_to)
     chosen = choose_training_device(device)
     half = resolve_precision(settings.precision, chosen) != "float32"
-    attention = AttentionBackend(settings.attention, chosen, half)
+    attention = AttentionBackend(settings.attention, chosen, half, settings.packed)
     attention.check()
     network, tokenizer = build_network(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)

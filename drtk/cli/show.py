@@ -133,6 +133,8 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     for name, description in about:
         yield from _wrap_text(name, description)
     for name, value in manifest.items():
+        if name == "encoding" and isinstance(value, dict) and not value.get("lowercase"):  # the tokenizer may lowercase
+            value = {key: item for key, item in value.items() if key != "lowercase"}
         if name not in _SHOWN_SEPARATELY:
             yield from _iter_value_lines(name, [*value] if name == "files" else value)
     yield from _iter_value_lines("counts", manifest.get("counts", {}))

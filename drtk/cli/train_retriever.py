@@ -19,6 +19,7 @@ from drtk.cli.options import (
     with_settings,
 )
 from drtk.config import EVALUATION
+from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 
 @with_settings(RetrieverConfig, preset=True)
-@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "grad_cache"))
+@folder_command("model", resume=True, data=True, may_differ=(*TRAINING_MAY_DIFFER, "grad_cache"))
 def train_retriever(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples; - is stdin.")],
-    corpus: Corpus,
-    queries: Queries,
     model: Annotated[str, make_option("--model MODEL", "Model to start from, a folder or Hub name[@revision].")],
     output: Folder,
+    corpus: Corpus | None = None,
+    queries: Queries | None = None,
     dev: Annotated[
         str | None,
         make_option(
@@ -56,7 +57,7 @@ def train_retriever(
     Writes a model folder for drtk encode, transformers and sentence-transformers. Its log.jsonl has the loss.
 
     Examples:
-    drtk train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o retriever
+    drtk train-retriever examples.jsonl --data squad --model bert-base-uncased -o retriever
     drtk train-retriever scored.jsonl --loss kl --corpus corpus.jsonl --queries queries.jsonl --model simlm --dev dev -o distilled
     """
     from drtk.losses import RETRIEVER_LOSSES
@@ -64,6 +65,8 @@ def train_retriever(
     for name in (settings.loss, settings.contrastive):
         RETRIEVER_LOSSES.check(name)
     settings.check()
+    if corpus is None or queries is None:
+        raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import locate

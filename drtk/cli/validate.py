@@ -14,7 +14,7 @@ from drtk.errors import DrtkError
 @plain_command
 def validate(
     source: Annotated[
-        str, make_argument("INPUT", "File of records, or folder made by drtk, to validate; - is stdin.")
+        str, make_argument("INPUT", "File of records, collection, or folder made by drtk, to validate; - is stdin.")
     ] = "-",
     *,
     settings: ValidationSettings,
@@ -25,22 +25,30 @@ def validate(
     there are errors.
 
     Examples:
-    drtk validate corpus.jsonl
+    drtk validate squad
     drtk validate test.run --as run --qrels qrels.tsv --corpus corpus.jsonl
     """
     from pathlib import Path
 
     import orjson
 
+    from drtk.data.collection import is_collection
     from drtk.data.findings import format_count
-    from drtk.data.validation import validate_file, validate_folder
+    from drtk.data.validation import validate_collection, validate_file, validate_folder
     from drtk.runtime.progress import escape_control_characters
     from drtk.runtime.streams import get_source_name
 
-    findings = validate_folder(source, settings) if Path(source).is_dir() else validate_file(source, settings)
-    if settings.json:
-        print(orjson.dumps(findings.to_row()).decode())
+    errors = 0
+    if is_collection(source):
+        reports = validate_collection(source, settings)
     else:
-        print(escape_control_characters("\n".join(findings.format_lines())))
-    if findings.errors:
-        raise DrtkError(f"{get_source_name(source)}: {format_count(findings.errors, 'error')}")
+        validate_source = validate_folder if Path(source).is_dir() else validate_file
+        reports = iter([validate_source(source, settings)])
+    for findings in reports:
+        if settings.json:
+            print(orjson.dumps(findings.to_row()).decode())
+        else:
+            print(escape_control_characters("\n".join(findings.format_lines())))
+        errors += findings.errors
+    if errors:
+        raise DrtkError(f"{get_source_name(source)}: {format_count(errors, 'error')}")

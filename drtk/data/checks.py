@@ -161,8 +161,10 @@ def check_run(source: str) -> None:
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
-def warn_if_swapped(corpus: str, queries: str) -> None:
+def warn_if_swapped(corpus: str | None, queries: str | None) -> None:
     """Log a warning if `queries` looks like passages and `corpus` like queries."""
+    if corpus is None or queries is None:
+        return
     if _sniff_file(queries) == sniff.PASSAGES and _sniff_file(corpus) in (sniff.QUERIES, sniff.EITHER):
         warn(f"{queries} looks like passages and {corpus} like queries; are `queries` and `corpus` swapped?")
 

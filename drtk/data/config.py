@@ -1,11 +1,11 @@
-"""Options of convert and validate."""
+"""Options of convert, import and validate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from drtk.config import INPUT, NoEffect, option
+from drtk.config import HARDWARE, INPUT, NoEffect, option
 
 Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 _NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
@@ -33,6 +33,22 @@ class ConversionSettings:
     queries_out: str | None = _declare_text_file("File for the queries of the examples, if the input contains texts.")
 
 
+@dataclass(frozen=True)
+class ImportSettings:
+    """Settings of `drtk import`."""
+
+    exclude: tuple[str, ...] = option(
+        (), "Files and folders to skip, in the syntax of .gitignore; repeatable.", metavar="PATTERN", panel=INPUT
+    )
+    field: tuple[str, ...] = option(
+        (),
+        "Column or JSON field that has the _id, title or text, such as text=body; repeatable.",
+        metavar="NAME=COLUMN",
+        panel=INPUT,
+    )
+    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
+
+
 FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
 
 
@@ -44,7 +60,10 @@ class ValidationSettings:
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(
-        None, "Judgments to compare with queries, a run or examples.", metavar="FILE", panel=INPUT
+        None,
+        "Relevance judgments; report queries that have none, and examples that contradict them.",
+        metavar="FILE",
+        panel=INPUT,
     )
     leak: str | None = option(
         None, "Test set; report input texts that also occur in this file (leakage).", metavar="FILE", panel=INPUT

@@ -12,7 +12,7 @@ from drtk.config import check_effects
 from drtk.data import readers
 from drtk.data.config import ConversionSettings
 from drtk.data.examples import ParsedExample
-from drtk.data.readers import iter_valid, read_passages, read_queries
+from drtk.data.readers import iter_valid, read_example_passages, read_example_queries, read_passages, read_queries
 from drtk.data.rows import dump
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
@@ -76,8 +76,6 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
     if kind == "queries":
         return read_queries(source, tracker=tracker)
     read = {"qrels": readers.iter_judgments, "run": readers.iter_hits, "examples": readers.iter_examples}[kind]
-    if kind == "examples" and readers.is_triples(source, tracker):
-        read = readers.iter_triples
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
 
 
@@ -87,8 +85,8 @@ def _create_text_jobs(
     """Return the jobs that write the texts of examples, each with the function that reads the texts from the source."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
-        (settings.corpus_out, "corpus", read_passages),
-        (settings.queries_out, "queries", read_queries),
+        (settings.corpus_out, "corpus", read_example_passages),
+        (settings.queries_out, "queries", read_example_queries),
     ):
         if output is None:
             continue

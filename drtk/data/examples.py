@@ -9,6 +9,7 @@ from typing import Any
 
 from drtk.data.rows import (
     EXAMPLE_FIELDS,
+    NEGATIVE,
     PASSAGE_IDS,
     Row,
     make_id,
@@ -49,7 +50,7 @@ def parse_example_row(row: Row) -> ParsedExample:
     for field, parse in _PARSERS:
         if field in row:
             return parse(row)
-    raise ValueError(f"not a training example: has none of {', '.join(EXAMPLE_FIELDS)}")
+    raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}")
 
 
 def parse_query_id(row: Row) -> str:
@@ -174,6 +175,24 @@ def _parse_sbert(row: Row) -> ParsedExample:
     return ParsedExample(example, systems=systems)
 
 
+def _parse_triplet(row: Row) -> ParsedExample:
+    """Parse a pair, triplet or n-tuple of texts: anchor, positive, negative, negative_1, …, score."""
+    if "anchor" in row:
+        row.setdefault("query", row.pop("anchor"))
+    query = _take_query(row)
+    names = sorted(filter(NEGATIVE.fullmatch, row), key=lambda name: int(name.partition("_")[2] or 0))
+    texts = [parse_text(row.pop("positive"), "positive")]
+    texts += [parse_text(text, name) for name in names if (text := row.pop(name)) is not None]
+    score, scores = row.get("score"), None
+    if isinstance(score, list) or (score is not None and len(texts) == 1):
+        values = _parse_numbers(
+            row.pop("score") if isinstance(score, list) else [row.pop("score")], "score", len(texts)
+        )
+        scores = {"positives": values[:1], "negatives": values[1:]}
+    passages = [(Passage(make_id("p", "", text), text), True) for text in texts]
+    return _make_example(query, passages[:1], passages[1:], row, scores=scores)
+
+
 def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
     """Return {id: score or None} of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
     scores: dict[str, float | None] = {}
@@ -252,4 +271,5 @@ _PARSERS: tuple[tuple[str, Callable[[Row], ParsedExample]], ...] = (
     ("positive_ctxs", _parse_dpr),
     ("ctxs", _parse_dpr_results),
     ("pos", _parse_flag_or_sbert),
+    ("positive", _parse_triplet),
 )

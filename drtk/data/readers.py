@@ -6,6 +6,7 @@ record), with a ValueError in place of an invalid record.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,8 +34,16 @@ from drtk.data.rows import (
 )
 from drtk.data.sniff import is_candidate
 from drtk.data.tables import is_table, iter_table_rows
-from drtk.data.trec import iter_query_hits, read_qrels
-from drtk.data.tsv import ParsedRow, parse_passage_lines, parse_query_lines
+from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
+from drtk.data.tsv import (
+    ParsedRow,
+    is_text_triple,
+    parse_candidate_lines,
+    parse_example_header,
+    parse_example_lines,
+    parse_passage_lines,
+    parse_query_lines,
+)
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Hit, Passage, Prediction, Qrel, Query
 from drtk.runtime.inputs import InputTracker
@@ -43,6 +52,7 @@ from drtk.runtime.streams import get_source_name
 
 Record = TypeVar("Record")
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
+_DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
 _get_id: Callable[[Any], str] = attrgetter("id")
 
@@ -188,12 +198,28 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
+    if os.path.isdir(source) and not is_table(source):
+        raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
+    if _is_candidates(source, tracker):
+        found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
+        yield from _iter_distinct(found, lambda passage: passage.text)
+        return
     parse_lines = partial(parse_passage_lines, name=get_source_name(source))
-    return _read_records_or_examples(source, tracker, parse_lines, parse_passage, _iter_example_passages)
+    rows: ParsedRecords[Passage] = _read_records_or_examples(
+        source, tracker, parse_lines, parse_passage, _iter_example_passages
+    )
+    for count, (number, passage) in enumerate(rows):
+        if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
+            passage = ValueError(f"{passage}; convert the file with drtk import")
+        yield number, passage
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
+    if _is_candidates(source, tracker):
+        queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
+        yield from _iter_distinct(queries, lambda query: query.text)
+        return
     rows: ParsedRecords[Query] = _read_records_or_examples(
         source, tracker, parse_query_lines, parse_query, _iter_example_queries
     )
@@ -208,11 +234,31 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 
 def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield training examples. An example without positives is an error."""
-    for number, parsed in parse_rows(iter_json_rows(source, tracker), parse_example_row):
+    for number, parsed in _iter_parsed_examples(source, tracker):
         if isinstance(parsed, ParsedExample) and not parsed.example.positives:
             yield number, ValueError("has no positives")
         else:
             yield number, parsed
+
+
+def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
+    if not _is_json(source, tracker):
+        if _is_triples(source, tracker):
+            return _iter_triples(source, tracker)
+        line = _peek_line(source, tracker)
+        if parse_example_header(line) or is_text_triple(line):
+            return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
+    return parse_rows(iter_json_rows(source, tracker), parse_example_row)
+
+
+def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Passage]:
+    """Yield the distinct passages of training data with texts."""
+    return iter_valid(_iter_example_passages(_iter_parsed_examples(source, tracker)), source, tracker)
+
+
+def read_example_queries(source: str, *, tracker: InputTracker) -> Iterator[Query]:
+    """Yield the distinct queries of training data with texts."""
+    return iter_valid(_iter_example_queries(_iter_parsed_examples(source, tracker)), source, tracker)
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
@@ -220,12 +266,22 @@ def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
     if not _is_json(source, tracker):
         yield from read_qrels(source, tracker=tracker)
         return
-    for number, parsed in iter_examples(source, tracker):
-        if isinstance(parsed, ValueError):
+    for number, parsed in parse_rows(iter_json_rows(source, tracker), _parse_judgments):
+        if isinstance(parsed, (ValueError, Qrel)):
             yield number, parsed
         else:
             for id in dict.fromkeys(parsed.example.positives):
                 yield number, Qrel(parsed.example.query_id, id, 1)
+
+
+def _parse_judgments(row: Row) -> Qrel | ParsedExample:
+    """Return the judgment of a row with BEIR's column names, or a training example. Raises ValueError for an invalid row."""
+    if "corpus-id" in row:
+        return parse_qrel_row(row)
+    parsed = parse_example_row(row)
+    if not parsed.example.positives:
+        raise ValueError("has no positives")
+    return parsed
 
 
 def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
@@ -234,7 +290,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
         yield from _iter_result_hits(source, tracker)
     elif len(_peek_line(source, tracker).split()) == 3:
         yield from _iter_ranked_pairs(source, tracker)
-    elif is_candidate(_peek_line(source, tracker)):
+    elif _is_candidates(source, tracker):
         yield from _iter_candidates(source, tracker)
     else:
         for block in iter_query_hits(source, tracker=tracker):
@@ -253,19 +309,17 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
     return _parse_jsonl(tracker.iter_lines(source))
 
 
-def is_triples(source: str, tracker: InputTracker) -> bool:
+def _is_triples(source: str, tracker: InputTracker) -> bool:
     """Return whether the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
 
     Judgments and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
     """
-    if _is_json(source, tracker):
-        return False
     rows = [line.split() for line in tracker.peek(source).splitlines() if line.strip()][:10]
     ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
     return 2 * len(ids) > len(rows)
 
 
-def iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
+def _iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield one example per group of consecutive triples of a query, with the number of its first line."""
     query, start = "", 0
     positives: dict[str, None] = {}
@@ -304,7 +358,7 @@ def _read_records_or_examples(
     tracker: InputTracker,
     tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
     parse: Callable[[Row], Record],
-    read_examples: Callable[[Iterator[ParsedRow]], ParsedRecords[Record]],
+    read_examples: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Record]],
 ) -> ParsedRecords[Record]:
     if _detect_layout(source, tracker) == "lines":
         rows = _parse_lines(tracker.iter_lines(source), tsv)
@@ -315,7 +369,9 @@ def _read_records_or_examples(
         skipped.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(skipped, rows)
-            yield from read_examples(rows) if is_example(row) else parse_rows(rows, parse)
+            yield from (
+                read_examples(parse_rows(rows, parse_example_row)) if is_example(row) else parse_rows(rows, parse)
+            )
             return
         if len(skipped) > 100:
             break
@@ -342,7 +398,9 @@ def _parse_lines(
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
-            return _parse_jsonl(lines) if _is_json_line(line) else tsv(lines)
+            if _is_json_line(line):
+                return _parse_jsonl(lines)
+            return parse_example_lines(lines) if parse_example_header(line) else tsv(lines)
     return iter(())
 
 
@@ -377,9 +435,9 @@ def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[ParsedRow]:
                 yield number, error
 
 
-def _iter_example_passages(rows: Iterator[ParsedRow]) -> ParsedRecords[Passage]:
+def _iter_example_passages(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Passage]:
     seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
-    for number, parsed in parse_rows(rows, parse_example_row):
+    for number, parsed in examples:
         if isinstance(parsed, ValueError):
             yield number, parsed
             continue
@@ -392,9 +450,9 @@ def _iter_example_passages(rows: Iterator[ParsedRow]) -> ParsedRecords[Passage]:
             yield from _drop_repeated(number, passage, passage.id, (passage.title, passage.text), seen)
 
 
-def _iter_example_queries(rows: Iterator[ParsedRow]) -> ParsedRecords[Query]:
+def _iter_example_queries(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Query]:
     seen: dict[int, tuple[int, int]] = {}
-    for number, parsed in parse_rows(rows, parse_example_row):
+    for number, parsed in examples:
         if isinstance(parsed, ValueError):
             yield number, parsed
         elif parsed.query is None:
@@ -417,6 +475,20 @@ def _drop_repeated(
         yield number, record
     elif known != digest:
         yield number, ValueError(f"id '{id}' is repeated with another text (first in line {line})")
+
+
+def _is_candidates(source: str, tracker: InputTracker) -> bool:
+    return _detect_layout(source, tracker) == "lines" and is_candidate(_peek_line(source, tracker))
+
+
+def _iter_distinct(records: ParsedRecords[Record], get_text: Callable[[Any], str]) -> ParsedRecords[Record]:
+    """Yield each record once. An id that is repeated with another text is an error."""
+    seen: dict[int, tuple[int, int]] = {}
+    for number, record in records:
+        if isinstance(record, ValueError):
+            yield number, record
+        else:
+            yield from _drop_repeated(number, record, _get_id(record), get_text(record), seen)
 
 
 def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:

@@ -23,6 +23,8 @@ _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
 )
 _SIDE_FIELDS = frozenset({"weights", "impacts", "queries", "continuations"})  # written without texts by `bare`
 EXAMPLE_FIELDS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
+ANCHORS = ("anchor", "query", "question")  # query of a pair or triplet of sentence-transformers
+NEGATIVE = re.compile(r"negative(_\d+)?")  # name of a negative there
 QUERY_IDS = ("_id", "id", "query_id", "qid")
 # (our name, TriviaQA's name): capitalized in the original files, lower case in the copy on the hub.
 _TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
@@ -43,6 +45,8 @@ def parse_row(line: bytes) -> Row:
 
 def is_example(row: Row) -> bool:
     """Return whether a row is a training example or one of DPR's retrieval results."""
+    if "positive" in row and any(name in row for name in ANCHORS):
+        return True
     return "_id" not in row and any(name in row for name in EXAMPLE_FIELDS)
 
 

@@ -111,6 +111,41 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
     yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
 
 
+def list_configurations(name: str) -> list[str]:
+    """Return the names of the configurations of a data set, `NAME[@REVISION]`; [] if it cannot be found."""
+    datasets = require_library("datasets", "reading a data set of the hub")
+    name, _, revision = name.partition("@")
+    try:
+        return datasets.get_dataset_config_names(name, revision=revision or None)
+    except Exception:  # noqa: BLE001 - many kinds; reading the data set reports the problem
+        return []
+
+
+def list_hub_splits(name: str, configuration: str) -> list[str]:
+    """Return the names of the splits of a data set, `NAME[@REVISION]`. Raises DrtkError if it cannot be loaded."""
+    _load_builder(name, configuration)
+    path, _, revision = name.partition("@")
+    return list(
+        require_library("datasets", "reading a data set of the hub").get_dataset_split_names(
+            path, configuration, revision=revision or None
+        )
+    )
+
+
+def get_version(name: str, configuration: str) -> str:
+    """Return the version of a data set: a digest of its revision, or of its files if it is local."""
+    return str(_load_builder(name, configuration).hash)
+
+
+def _load_builder(name: str, configuration: str) -> Any:
+    datasets = require_library("datasets", "reading a data set of the hub")
+    path, _, revision = name.partition("@")
+    try:
+        return datasets.load_dataset_builder(path, configuration, revision=revision or None)
+    except Exception as error:  # many kinds, also of the network
+        raise DrtkError(f"{HUB_PREFIX}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
     """Return a data set, or the only split of a dictionary of splits. Raises DrtkError if there are several splits."""
     if not isinstance(dataset, dict):

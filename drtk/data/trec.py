@@ -11,7 +11,9 @@ from math import isfinite
 from operator import gt
 from typing import Literal
 
+from drtk.data.rows import Row, parse_id, take_field
 from drtk.data.sniff import sniff_kind
+from drtk.data.tables import is_table, iter_table_rows
 from drtk.errors import RecordError
 from drtk.records import Qrel
 from drtk.runtime.inputs import InputTracker
@@ -283,6 +285,13 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
 def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgment) in file order. Repeated pairs are not detected."""
     tracker = tracker or InputTracker()
+    if is_table(source):
+        for number, row in iter_table_rows(source, tracker):
+            try:
+                yield number, parse_qrel_row(row)
+            except ValueError as error:
+                tracker.skip_or_raise(RecordError(f"{source}:{number}", str(error)))
+        return
     beir: bool | None = None
     for number, line in tracker.iter_lines(source):
         if not line.strip() or line.startswith(b"#"):
@@ -302,6 +311,18 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
             )
             continue
         yield number, qrel
+
+
+def parse_qrel_row(row: Row | ValueError) -> Qrel:
+    """Return the judgment of a row with BEIR's column names. Raises ValueError for an invalid row."""
+    if isinstance(row, ValueError):
+        raise row
+    row = row.copy()
+    query_id, doc_id = (parse_id(take_field(row, name), name) for name in ("query-id", "corpus-id"))
+    grade = take_field(row, "score")
+    if type(grade) not in (int, float) or grade != int(grade):
+        raise ValueError(f"'score' must be an integer, got {grade!r}")
+    return Qrel(query_id, doc_id, int(grade))
 
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:

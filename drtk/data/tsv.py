@@ -6,8 +6,9 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Literal
 
-from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, make_id
+from drtk.data.rows import ANCHORS, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, make_id
 from drtk.runtime.progress import warn
 
 Line = tuple[int, bytes]
@@ -52,6 +53,56 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
+
+
+def parse_example_header(line: bytes) -> ParseColumns | None:
+    """Return the parser of the lines below the header of training data (anchor, positive, …); None for another line."""
+    names = [column.strip() for column in line.decode(errors="replace").split("\t")]
+    others = {"positive", "score", *QUERY_IDS, *ANCHORS}
+    is_header = "positive" in names and any(name in names for name in ANCHORS)
+    if not is_header or not all(name in others or NEGATIVE.fullmatch(name) for name in names):
+        return None
+    return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
+
+
+def _parse_score(row: Row) -> Row:
+    if "score" in row:
+        try:
+            row["score"] = float(row["score"])
+        except ValueError as error:
+            raise ValueError(f"'score' must be a number, got {row['score']!r}") from error
+    return row
+
+
+def parse_example_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
+    """Yield the rows of training data with texts: below a header, or MS MARCO's triples (query, positive, negative)."""
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    if (parse_columns := parse_example_header(first[1])) is not None:
+        return _parse_lines(lines, parse_columns, "")
+    return _parse_lines(chain([first], lines), _parse_triple, "")
+
+
+def is_text_triple(line: bytes) -> bool:
+    """Return whether a line has the columns of MS MARCO's triples of texts: three, the first of several words."""
+    columns = line.split(b"\t")
+    return len(columns) == 3 and all(len(column.split()) > 1 for column in columns)
+
+
+def _parse_triple(columns: list[str]) -> Row:
+    query, positive, negative = _check_columns(columns, 3)
+    return {"query": query, "positive": positive, "negative": negative}
+
+
+def parse_candidate_lines(lines: Iterator[Line], kind: Literal["passages", "queries"]) -> Iterator[ParsedRow]:
+    """Yield the passage or the query of each line of MS MARCO's top-1000 candidates; both occur repeatedly."""
+
+    def parse_columns(columns: list[str]) -> Row:
+        query_id, id, query, text = _check_columns(columns, 4)
+        return {"_id": id, "text": text} if kind == "passages" else {"_id": query_id, "text": query}
+
+    return _parse_lines(lines, parse_columns, "")
 
 
 def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:

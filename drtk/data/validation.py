@@ -6,13 +6,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drtk.data import readers, sniff
-from drtk.data.config import ValidationSettings
+from drtk.data.collection import list_parts
+from drtk.data.config import FileKind, ValidationSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.ids import parse_document_id
@@ -53,6 +54,27 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     return findings
 
 
+def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
+    """Check the files of a collection, the judgments with its corpus and queries; yield the findings of each file.
+
+    Raises UsageError for settings that apply to single files only.
+    """
+    _check_no_file_settings(settings, f"{source} is a collection")
+    files = list(list_parts(source))
+    named = dict(files)
+    kinds: dict[str, FileKind] = {"corpus": "passages", "queries": "queries", "qrels": "qrels"}
+    for part, file in files:
+        if part == "qrels":
+            settings = replace(settings, corpus=named["corpus"], queries=named["queries"])
+        yield validate_file(file, replace(settings, kind=kinds[part]))
+
+
+def _check_no_file_settings(settings: ValidationSettings, reason: str) -> None:
+    for name in ("kind", "corpus", "queries", "qrels", "leak"):
+        if getattr(settings, name) is not None:
+            raise UsageError(f"`{'as' if name == 'kind' else name}` applies to files of records only; {reason}")
+
+
 def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     """Compare the files of a folder made by drtk with the sizes and digests in its meta.json; return the findings.
 
@@ -60,10 +82,7 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     drtk did not make.
     """
     manifest = read_manifest(folder)
-    for name in ("kind", "corpus", "queries", "qrels", "leak"):
-        if getattr(settings, name) is not None:
-            field = "as" if name == "kind" else name
-            raise UsageError(f"`{field}` applies to files of records only; {folder} is a folder made by drtk")
+    _check_no_file_settings(settings, f"{folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])
@@ -157,7 +176,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
     for line, passage in _count_valid(readers.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
-            texts.add(digest_text(f"{passage.title}\n{passage.text}"), str(line))
+            texts.add(digest_text(f"{passage.title}\n{passage.text}"), f"{line} {passage.id}")
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
     _add_repeated_records(ids, texts, findings)
@@ -168,7 +187,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
     for line, query in _count_valid(readers.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
-            texts.add(digest_text(query.text), str(line))
+            texts.add(digest_text(query.text), f"{line} {query.id}")
         else:
             findings.add("empty-text", line, f"'{query.id}' has no text")
         if query.answers is not None and not query.answers:
@@ -308,7 +327,8 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns, passages by a title in one of the first ten records.
+    Runs and judgments are detected by their columns, passages by a title in one of the first ten records, queries by a
+    question or answers in all of them.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
@@ -322,7 +342,10 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
         return None
     if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
         return kind
-    may_be_passages = {sniff_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
+    kinds = {sniff_row(row) for row in rows}
+    if kinds == {sniff.QUERIES} and not any(name in row for row in rows for name in ("title", "contents", "answer")):
+        return "queries"
+    may_be_passages = kinds <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
@@ -347,7 +370,8 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
                 lists.add(f"{query_id} {expansion.kind}", str(line))
             kinds.add(expansion.kind)
             ids.add(expansion.id, str(line))
-            texts.add(digest_text("\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))), str(line))
+            text = "\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))
+            texts.add(digest_text(text), f"{line} {expansion.id}")
             depth = depths.setdefault(expansion.kind, expansion.depth) if expansion.depth is not None else None
             if depth != expansion.depth:
                 problem = f"'{expansion.id}' has depth {expansion.depth}, but earlier candidates have depth {depth}"
@@ -403,7 +427,11 @@ def add_repeated(
 
 def _add_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
     add_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is already used in line {line}")
-    add_repeated(texts, "same-text", findings, lambda _, line: f"has the same text as line {line}")
+    for _, places in texts.iter_duplicates():
+        (first, first_id), *others = (place.split() for place in places)
+        for line, id in others:
+            if id != first_id:  # a repeated id is reported above
+                findings.add("same-text", int(line), f"has the same text as line {first}")
 
 
 def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:

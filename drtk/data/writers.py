@@ -90,6 +90,10 @@ FORMATS: dict[str, Registry] = {
             ),
             "dpr-json": ("drtk.data.writers:DPR_JSON", "one JSON array: question, answers, contexts with texts"),
             "sbert": ("drtk.data.writers:SBERT", "JSONL of ids: qid, pos, neg by system"),
+            "triplets": (
+                "drtk.data.writers:TRIPLETS",
+                "JSONL for sentence-transformers: anchor, positive, negative_1, …, score",
+            ),
             "flag": ("drtk.data.writers:FLAG", "JSONL: query, pos, neg (texts), pos_scores, neg_scores"),
             **_TABLES,
         },
@@ -283,11 +287,34 @@ def _format_flag(parsed: ParsedExample, losses: LossCounts) -> bytes:
     row = _build_query_fields(parsed)
     row.pop("answers", None)
     for name, passages in zip(("pos", "neg"), _get_passages(parsed), strict=True):
-        row[name] = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
+        row[name] = [_join_title(passage) for passage in passages]
     for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
         if _get_scores(parsed, side):
             row[name] = _get_scores(parsed, side)
     return dump(row | example.extra)
+
+
+def _format_triplets(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    if parsed.example.sources:
+        count_loss(losses, "sources left out")
+    assert parsed.query is not None
+    positives, negatives = ([_join_title(passage) for passage in side] for side in _get_passages(parsed))
+    others = {f"negative_{number}": text for number, text in enumerate(negatives, start=1)}
+    scores, negative_scores = _get_scores(parsed, "positives"), _get_scores(parsed, "negatives")
+    has_scores = scores and len(negative_scores) == len(negatives)
+    if not has_scores and (scores or negative_scores):
+        count_loss(losses, "scores left out")
+    rows = []
+    for position, text in enumerate(positives):
+        row: Row = {"anchor": parsed.query.text, "positive": text, **others}
+        if has_scores:
+            row["score"] = [scores[position], *negative_scores] if negatives else scores[position]
+        rows.append(dump(row))
+    return b"".join(rows)
+
+
+def _join_title(passage: Passage) -> str:
+    return f"{passage.title} {passage.text}" if passage.title else passage.text
 
 
 DRTK: Format[ParsedExample] = Format(lambda parsed, _: dump(parsed.example))
@@ -296,3 +323,4 @@ TEVATRON_EXAMPLES = Format(_format_tevatron_example, needs=ALL_TEXTS)
 DPR_JSON = Format(_format_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=ALL_TEXTS)
 SBERT = Format(_format_sbert)
 FLAG = Format(_format_flag, needs=ALL_TEXTS)
+TRIPLETS = Format(_format_triplets, needs=ALL_TEXTS)

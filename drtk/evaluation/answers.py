@@ -70,9 +70,10 @@ def evaluate_predictions(
     runs: Sequence[NamedRun], questions: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Evaluate files of predicted answers by exact match and F1; return the lines of a table with one row per file."""
-    names = list(dict.fromkeys(settings.measures.upper().replace(",", " ").split())) or list(PREDICTION_MEASURES)
+    given = " ".join(PREDICTION_MEASURES) if settings.measures is None else settings.measures
+    names = list(dict.fromkeys(given.upper().replace(",", " ").split())) or [""]
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
-        raise UsageError(f"`measures`: expected {' or '.join(PREDICTION_MEASURES)} for predictions, got {unknown[0]}")
+        raise UsageError(f"`measures`: expected {' or '.join(PREDICTION_MEASURES)} for predictions, got '{unknown[0]}'")
     answers = read_answers(questions, "tokens", tracker)
     only = settings.retrieved_only
     results = []
@@ -139,7 +140,7 @@ def evaluate_by_answers(
         only = settings.retrieved_only
         log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
         result = Evaluator(judge.judgments, judge.measures)(run.name, rankings.ids, retrieved_only=only)
-        result.deepest = rankings.deepest
+        result.deepest, result.is_complete = rankings.deepest, rankings.is_complete
         results.append(result)
     judge.check_texts()
     log_shallow_runs(results, judge.measures, judged_by="answers", size=judge.corpus_size)
@@ -203,7 +204,7 @@ class AnswerJudge:
     ) -> None:
         if settings.by == "source" or settings.rel != 1:
             raise UsageError("`by=source` and `rel` cannot be combined with `answers`; omit them")
-        self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
+        self.measures = parse_answer_measures(ANSWER_MEASURES if settings.measures is None else settings.measures)
         self.answers = read_answers(questions, settings.match, tracker)
         self.judgments: Judgments = {id: {} for id in self.answers}
         self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers

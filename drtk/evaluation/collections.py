@@ -76,7 +76,7 @@ def evaluate_collections(
         raise UsageError("`format=trec` requires a single collection; choose table, jsonl, csv, markdown or latex")
     if settings.per_query:
         raise UsageError("`per_query` requires a single collection; pass its judgments file as `qrels`")
-    measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
+    measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
     if unfit := [measure.name for measure in measures if measure.aggregate not in ("mean", "geometric")]:
         raise UsageError(f"`measures`: {unfit[0]} cannot be averaged over collections; omit it")
     collections = find_collections(Path(folder), settings.split)

@@ -98,8 +98,8 @@ class PairedTest:
     df: int
     t_p: float
     t_p_corrected: float
-    randomisation_p: float
-    randomisation_p_corrected: float
+    randomization_p: float
+    randomization_p_corrected: float
     better: int
     equal: int
     worse: int
@@ -193,8 +193,8 @@ class Comparison:
                 df=t_tests[at].df,
                 t_p=t_tests[at].p,
                 t_p_corrected=t_corrected[at],
-                randomisation_p=random_p[at],
-                randomisation_p_corrected=random_corrected[at],
+                randomization_p=random_p[at],
+                randomization_p_corrected=random_corrected[at],
                 better=int((values > ZERO).sum()),
                 equal=int((np.abs(values) <= ZERO).sum()),
                 worse=int((values < -ZERO).sum()),
@@ -232,7 +232,7 @@ def compare_runs(
         measures, judgments, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
         builder = RankingBuilder.from_settings(settings)
     elif qrels is not None:
-        measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
+        measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
         judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")

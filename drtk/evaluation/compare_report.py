@@ -142,7 +142,7 @@ def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
     rows: list[Row] = []
     for c in comparison.tests:
-        p = [c.t_p, c.t_p_corrected, c.randomisation_p, c.randomisation_p_corrected][:: 1 if corrected else 2]
+        p = [c.t_p, c.t_p_corrected, c.randomization_p, c.randomization_p_corrected][:: 1 if corrected else 2]
         named = [c.measure, c.system, c.baseline, c.difference, *(c.interval or (None, None)), c.effect, c.t]
         rows.append([Cell(value) for value in [*named, *p, c.better, c.equal, c.worse]])
     return header, rows
@@ -157,7 +157,7 @@ def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     rows: list[Row] = []
     for c in comparison.tests:
         interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
-        p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
+        p = (c.t_p_corrected, c.randomization_p_corrected) if corrected else (c.t_p, c.randomization_p)
         t = "-" if c.t is None else ("∞" if c.t > 0 else "\N{MINUS SIGN}∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]

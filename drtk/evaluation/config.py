@@ -19,7 +19,7 @@ DIGITS = "Number of decimals to print, 0 to 17."
 class ScoringSettings:
     """Settings of drtk eval and drtk compare: how runs are read and which passages are relevant."""
 
-    measures: str = option("", MEASURES)
+    measures: str | None = option(None, MEASURES)
     rel: int = option(1, REL)
     by: ScoringUnit = option("passage", BY)
     drop_same_id: bool | None = option(None, DROP)
@@ -33,8 +33,8 @@ class ScoringSettings:
 class EvalSettings(ScoringSettings):
     """Settings of drtk eval."""
 
-    measures: str = option(
-        "",
+    measures: str | None = option(
+        None,
         f"{MEASURES} [default: nDCG@10 RR@10 R@10 R@100 Success@10; nDCG@10 R@100 for several collections; "
         "Answer@1,5,20,100 with --answers; EM F1 with --exact-match]",
     )
@@ -72,7 +72,9 @@ class ReportSettings:
 class CompareSettings(ScoringSettings):
     """Settings of drtk compare."""
 
-    measures: str = option("", "Measures to compare. [default: nDCG@10 RR@10 R@100; Answer@1,5,20,100 with --answers]")
+    measures: str | None = option(
+        None, "Measures to compare. [default: nDCG@10 RR@10 R@100; Answer@1,5,20,100 with --answers]"
+    )
     baseline: str = option("", "Baseline of the tests. [default: the first system]", metavar="NAME")
     all_pairs: bool = option(False, "Test every pair of systems, not only pairs with the baseline.")
     drop_same_id: bool = option(False, DROP)

@@ -90,7 +90,7 @@ def log_shallow_runs(
     """
     by_depth: dict[int, list[str]] = defaultdict(list)
     for result in results:
-        if result.deepest and (size is None or result.deepest < size):
+        if result.deepest and not result.is_complete and (size is None or result.deepest < size):
             by_depth[result.deepest].append(result.name)
     for depth, names in by_depth.items():
         deeper = [measure.name for measure in measures if measure.cutoff is not None and measure.cutoff > depth]
@@ -111,12 +111,14 @@ class Evaluation:
     """Measures of one run: `per_query[query][measure]` and `overall[measure]`.
 
     deepest: length of the longest ranking of a judged query; 0 if unknown
+    is_complete: whether the search is known to have found no more documents
     """
 
     name: str
     per_query: dict[str, dict[str, Value]]
     overall: dict[str, Value] = field(default_factory=dict)
     deepest: int = 0
+    is_complete: bool = False
 
     @property
     def num_queries(self) -> int:

@@ -17,9 +17,11 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
+from drtk.indexing.config import RUN_DEPTH
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import load_output_manifest
 from drtk.runtime.progress import log, log_detail, warn
-from drtk.runtime.streams import STANDARD, get_source_name
+from drtk.runtime.streams import STANDARD, get_source_name, is_stream
 
 if TYPE_CHECKING:
     from drtk.data.run_blocks import JudgedDocuments
@@ -66,12 +68,14 @@ class JudgedRankings:
 
     ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
     deepest: length of the longest ranking, including documents that are not scored
+    is_complete: whether the search is known to have found no more documents
     """
 
     ids: dict[str, list[str]]
     top_passages: dict[str, str]
     tag: str
     deepest: int
+    is_complete: bool
 
 
 class _JudgedQueries:
@@ -110,6 +114,7 @@ def read_rankings(
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.report_problem()
+    is_complete = _is_complete(run.source, max((len(hits.doc_ids) for hits in hits_by_query.values()), default=0))
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
@@ -117,7 +122,15 @@ def read_rankings(
         deepest = max(deepest, builder.count_documents(hits))
         if ids[query]:
             top_passages[query] = builder.find_top_passage(hits)
-    return JudgedRankings(ids, top_passages, tag, deepest)
+    return JudgedRankings(ids, top_passages, tag, deepest, is_complete)
+
+
+def _is_complete(source: str, num_hits: int) -> bool:
+    """Return whether the search that wrote a run was deeper than `num_hits`, its largest number of hits of a query."""
+    manifest = None if is_stream(source) else load_output_manifest(source)
+    if manifest is None or manifest.get("program") != "search":
+        return False
+    return num_hits < (manifest["settings"].get("depth") or RUN_DEPTH)
 
 
 def evaluate_with_rankings(
@@ -132,7 +145,7 @@ def evaluate_with_rankings(
     """Evaluate a run; return its evaluation and rankings."""
     rankings = read_rankings(run, evaluator.judgments, builder, tracker, judged_by=judged_by)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
-    result.deepest = rankings.deepest
+    result.deepest, result.is_complete = rankings.deepest, rankings.is_complete
     return result, rankings
 
 
@@ -170,7 +183,7 @@ def evaluate_runs(
 ) -> Iterator[str]:
     """Evaluate runs with a file of judgments; return the lines of a table with one row per run."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
-    measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
+    measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
     judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, builder, tracker, retrieved_only=settings.retrieved_only) for run in runs]
@@ -193,7 +206,7 @@ def _evaluate_in_blocks(
     _log_unjudged(run.name, counts.unjudged)
     log_missing(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
-    result.deepest = deepest
+    result.deepest, result.is_complete = deepest, _is_complete(run.source, deepest)
     return result
 
 

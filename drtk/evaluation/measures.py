@@ -93,7 +93,7 @@ class Measure:
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
-    """Parse measure names separated by white space or commas; duplicates are dropped.
+    """Parse measure names separated by white space or commas; measures have standard names, and duplicates are dropped.
 
     rel: minimum relevance grade of measures whose name has no (rel=N)
     answers: allow Answer@k, because passages are judged by answer matching
@@ -134,8 +134,10 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
     if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
         raise UsageError(f"`measures`: '{name}' requires a cut-off of at least 1, such as {measure_name}@10")
     if not is_builtin:
-        return [_parse_ir(name, standard + parameters, rel)]
-    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
+        return [_parse_ir(name, standard, parameters, rel)]
+    params = {"cutoff": int(parameters[1:])} if parameters else {}
+    name = standard + "".join(f"@{cutoff}" for cutoff in params.values())
+    return [Measure(name, "builtin", standard, rel, params=params)]
 
 
 def _load_names() -> Mapping[str, str]:
@@ -158,14 +160,14 @@ def _suggest_measures(name: str, measure_name: str) -> str:
 
 
 def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
-    measure, text = name[: len(family)], name[len(family) + 1 :]
+    label, text = name if name in _WITHOUT_CUTOFF else family, name[len(family) + 1 :]
     kind, default = _PARAMETERS.get(family, ("none", ""))
     try:
         pairs = _parse_parameters(kind, text, default)
     except ValueError:
         hint = f"; did you mean {family}_cut_{text}?" if text.isdecimal() and f"{family}_cut" in _TREC_NAMES else ""
-        raise UsageError(f"`measures`: '{text}' is not a valid parameter of {measure}{hint}") from None
-    return [_make_trec_measure(measure + suffix, family, suffix, params, rel) for suffix, params in pairs]
+        raise UsageError(f"`measures`: '{text}' is not a valid parameter of {family}{hint}") from None
+    return [_make_trec_measure(label + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
 
 def _parse_parameters(kind: str, text: str, default: str) -> list[tuple[str, dict[str, Any]]]:
@@ -215,15 +217,17 @@ def _make_trec_measure(name: str, family: str, suffix: str, params: dict[str, An
     return Measure(name, "trec_eval", key, rel, params=params, aggregate=aggregate)
 
 
-def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
-    """Parse `standard_name` with ir_measures; return a measure called `name`."""
+def _parse_ir(name: str, standard: str, parameters: str, default_rel: int) -> Measure:
+    """Parse the measure `standard` with `parameters`, such as (rel=2)@10, by ir_measures. name: as the user wrote it"""
     import ir_measures
 
     try:
-        parsed = ir_measures.parse_measure(standard_name)
+        parsed = ir_measures.parse_measure(standard + parameters)
         parsed.validate_params()
+        label = f"{parsed.NAME}{parameters}"
         if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
-            parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
+            parsed = parsed(rel=default_rel)
+            label = str(parsed)
     except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:
         if "invalid param cutoff" in str(error):
             raise UsageError(f"`measures`: '{name}' requires a cut-off, such as {name}@10") from None
@@ -240,7 +244,7 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
     def make_measure(key: str, **params: Any) -> Measure:
         aggregate: Aggregate = "sum" if key.startswith("num_") else "mean"
         engine: Engine = "builtin" if key in METRICS else "trec_eval"
-        return Measure(name, engine, key, rel, judged_only, params, aggregate)
+        return Measure(label, engine, key, rel, judged_only, params, aggregate)
 
     if kind == "nDCG" and params:
         gains = {"exponential": params.get("dcg") == "exp-log2", "gains": params.get("gains")}
@@ -250,7 +254,7 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
     if kind == "NumRet":
         return make_measure("num_rel_ret" if has_rel else "num_ret")
     if kind == "NumQ":
-        return Measure(name, "run", "num_q", rel, judged_only, aggregate="none")
+        return Measure(label, "run", "num_q", rel, judged_only, aggregate="none")
     if kind == "SetF" and params:
         return make_measure(f"set_F_{params['beta']}")
     if kind == "SetP" and params.get("relative"):
@@ -264,4 +268,4 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
             f"`measures`: '{name}' requires a package that is not installed; run "
             "pip install 'ir-measures[cwl_eval]' or 'ir-measures[pyndeval]'"
         )
-    return Measure(name, "ir_measures", str(parsed), rel)
+    return Measure(label, "ir_measures", str(parsed), rel)

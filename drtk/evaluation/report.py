@@ -97,7 +97,7 @@ def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
     return (
         f"{test.system} {verb} {test.baseline} on {test.measure}: {values[0]:.4f} against {values[1]:.4f} "
         f"({test.difference:+z.4f}; p(t) {format_p_value(test.t_p_corrected)}, "
-        f"p(rand) {format_p_value(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
+        f"p(rand) {format_p_value(test.randomization_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
         f"worse on {test.worse:,}, equal on {test.equal:,}."
     )
 

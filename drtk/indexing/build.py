@@ -8,25 +8,38 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from drtk.data.embeddings import KIND as EMBEDDINGS
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
+from drtk.indexing.lucene.jvm import is_lucene_installed
 from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import Progress
+from drtk.runtime.manifest import describe_folder, read_manifest_if_any
+from drtk.runtime.progress import Progress, log
 from drtk.runtime.streams import count_lines, get_source_name
 
 
-def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
+def choose_type(sources: Sequence[str]) -> str:
+    """Return the default type of an index of these sources: exact for embeddings, else BM25 by Lucene if it is installed."""
+    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
+        return "exact"
+    if is_lucene_installed():
+        return "bm25"
+    log("index: type bm25s, because Lucene is not installed")
+    return "bm25s"
+
+
+def build_index(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
     """Build an index in the folder of `job`.
 
     sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index
-    kind: an entry of `INDEXES`, or a faiss factory string
+    kind: an entry of `INDEXES`, or a faiss factory string; by default that of `choose_type`
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
+    kind = kind or choose_type(sources)
     job.record(settings, kind=kind, sources=list(sources))
     engine = get_index_class(kind)
     for name in ("expand", "term_weights"):
@@ -42,6 +55,10 @@ def _index_passages(
     if len(sources) > 1:
         raise UsageError(
             f"an index of type {kind} requires one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
+        )
+    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
+        raise UsageError(
+            f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
         )
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))

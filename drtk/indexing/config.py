@@ -86,7 +86,7 @@ class DenseSearchSettings:
         no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     block: int = setting(
-        16_384,
+        4096,
         "Vectors scored per block (exact); limits memory.",
         at_least=1,
         no_effect=_require_types("exact", key="index_type"),

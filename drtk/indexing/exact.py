@@ -19,11 +19,17 @@ from drtk.models.device import choose_device
 from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.runners import read_ahead
 
-QUERIES_AT_A_TIME = 1024
+_GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
+_GPU_BLOCK = 262_144  # passages per matrix product
+_PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
+_KEYS_PER_PASS = 1 << 25  # 256 MB: as many queries are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
 MAX_CANDIDATES = 4  # per result; with more, the block is first reduced to its own top k
+# Bound on the error of a float16 inner product of unit vectors with float32 sums: the inputs are off by 2**-11 of
+# themselves each, the output by 2**-11; the rest is for float32 sums and the smallest float16 numbers.
+HALF_ERROR = 2**-9
 EMPTY_KEY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
 
 
@@ -77,8 +83,12 @@ class ExactIndex:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._on_gpu: Tensor | None = None
+        self._group_size, self._block, self._product_dtype = _GROUP_SIZE, settings.block, torch.float32
         if self._device.type == "cuda":
+            self._group_size, self._product_dtype = _GPU_GROUP_SIZE, torch.float16
+            self._block = max(settings.block, _GPU_BLOCK)
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # HALF_ERROR is for float32 sums
             free, _ = torch.cuda.mem_get_info(self._device)
             if self._vectors.nbytes < 0.6 * free:
                 self._on_gpu = torch.from_numpy(self._vectors).to(self._device)
@@ -95,35 +105,49 @@ class ExactIndex:
     @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); ties are sorted by descending id."""
+        vectors, k = vectors.astype(np.float32, copy=False), min(k, len(self))
+        depth = k if self._full is None else min(len(self), k * self._settings.rescore)
         rankings: list[Ranking] = []
-        for start in range(0, len(vectors), QUERIES_AT_A_TIME):
-            rankings += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
+        for part in _split(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
+            keys = torch.cat(self._find_top_keys(part, depth)).cpu()
+            rows = [self.ids.find_rows(ranks) for ranks in unpack_ranks(keys).numpy()]
+            if self._full is None:
+                hits = zip(rows, unpack_scores(keys).numpy(), strict=True)
+                rankings += [self.ids.make_ranking(*pair) for pair in hits]
+            else:
+                rankings += rescore(self.ids, self._full, rows, part, k, threads=self._settings.threads)
         return rankings
 
-    def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        depth = k if self._full is None else min(len(self), k * self._settings.rescore)
-        scaled = vectors if self._scale is None else vectors * self._scale
-        padded = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
-        queries = torch.from_numpy(np.pad(scaled, ((0, padded - len(scaled)), (0, 0)))).to(self._device)
-        keys = torch.full((len(scaled), depth), EMPTY_KEY, dtype=torch.int64, device=self._device)
-        scores: Tensor | None = None
+    def _find_top_keys(self, vectors: np.ndarray, depth: int) -> list[Tensor]:
+        """Return the sort keys of the top `depth` passages, (queries, depth), for each group of queries.
+
+        The passage vectors are read once, for all queries.
+        """
+        groups, keys = [], []
+        for part in _split(vectors if self._scale is None else vectors * self._scale, self._group_size):
+            padded = -(-len(part) // QUERY_TILE) * QUERY_TILE
+            groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(self._device))
+            keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=self._device))
+        buffer: Tensor | None = None
         for block, ranks in read_ahead(self._iter_blocks()):
-            if scores is None:  # allocated once: new memory for each block costs up to a quarter of the time
-                scores = torch.empty((padded, len(block)), device=self._device)
-            torch.mm(queries, block.T, out=scores)
-            # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
-            if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
-                raise self.ids.make_score_error(int(self.ids.find_rows(ranks[~finite].cpu().numpy())[0]))
-            keys = merge_top_k(keys, scores[: len(scaled), : len(ranks)], ranks)
-        keys = keys.cpu()
-        rows = [self.ids.find_rows(ranks) for ranks in unpack_ranks(keys).numpy()]
-        if self._full is None:
-            return [self.ids.make_ranking(*hits) for hits in zip(rows, unpack_scores(keys).numpy(), strict=True)]
-        return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
+            if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
+                buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=self._device)
+            coarse = _Coarse(block) if self._product_dtype == torch.float16 else None
+            for number, queries in enumerate(groups):
+                scores = buffer[: len(queries)]
+                if coarse is not None and (merged := coarse.merge(keys[number], queries, ranks, scores)) is not None:
+                    keys[number] = merged
+                    continue
+                scores = torch.mm(queries, block.T, out=scores if coarse is None else None)
+                # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
+                if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
+                    raise self.ids.make_score_error(int(self.ids.find_rows(ranks[~finite].cpu().numpy())[0]))
+                keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
+        return keys
 
     def _iter_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield vectors (block, dimension) float32, padded with zero rows, and the ranks of their ids (rows,) int64."""
-        rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
+        rows = -(-min(self._block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
         source = torch.from_numpy(self._vectors) if self._on_gpu is None else self._on_gpu
         for start in range(0, len(self), rows):
             block = source[start : start + rows].to(self._device).float()
@@ -131,6 +155,10 @@ class ExactIndex:
                 block = torch.nn.functional.pad(block, (0, 0, 0, rows - len(block)))
             ranks = self.ids.ranks[start : start + rows].astype(np.int64)
             yield block, torch.from_numpy(ranks).to(self._device)
+
+
+def _split(vectors: np.ndarray, size: int) -> list[np.ndarray]:
+    return [vectors[start : start + size] for start in range(0, len(vectors), size)]
 
 
 def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
@@ -146,22 +174,87 @@ def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     can_raise_floor = scores.shape[1] > depth
     if can_raise_floor and bool((floor == -torch.inf).any()):
         floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
-    rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
+    rows, columns = _find_at_least(scores, floor)
     if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(sort_keys):
         floor = torch.maximum(floor, _find_kth_scores(scores, depth))
-        rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
+        rows, columns = _find_at_least(scores, floor)
+    return _add_candidates(sort_keys, rows, pack_sort_keys(scores[rows, columns], ranks[columns]))
+
+
+def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> Tensor:
+    """Return the top `depth` of the sort keys of each query, (queries, depth), and its candidates, unsorted.
+
+    rows: query of each candidate, ascending, (candidates,)
+    candidate_keys: sort key of each candidate, (candidates,)
+    """
     if not len(rows):
         return sort_keys
     counts = rows.bincount(minlength=len(sort_keys))
     places = torch.arange(len(rows), device=sort_keys.device) - (counts.cumsum(0) - counts)[rows]
     candidates = torch.full((len(sort_keys), int(counts.max())), EMPTY_KEY, dtype=torch.int64, device=sort_keys.device)
-    candidates[rows, places] = pack_sort_keys(scores[rows, columns], ranks[columns])
-    return torch.cat([sort_keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
+    candidates[rows, places] = candidate_keys
+    return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
+
+
+class _Coarse:
+    """A block of passages in float16, whose inner products select candidates for exact scores.
+
+    block: passage vectors (block, dimension) float32
+    """
+
+    def __init__(self, block: Tensor) -> None:
+        self._exact = block
+        self._length = block.norm(dim=1).amax().clamp_min(torch.finfo(torch.float32).tiny)
+        self._half = (block / self._length).half()
+
+    def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
+        """Merge the block into the sort keys like `merge_top_k`; return None if float16 cannot tell the passages apart.
+
+        queries: (queries, dimension) float32
+        products: buffer for the inner products, (queries, block) float16
+        The float16 inner products are off by at most HALF_ERROR, so a passage whose product is further than that below
+        the lowest exact score, or than twice that below the `depth`-th product, is not among the top `depth`.
+        """
+        if not bool(self._length.isfinite()):
+            return None
+        depth = sort_keys.shape[1]
+        lengths = queries.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        torch.mm((queries / lengths).half(), self._half.T, out=products)
+        scores = products[: len(sort_keys), : len(ranks)]
+        floor = unpack_scores(sort_keys.amin(dim=1)) / (lengths[: len(sort_keys), 0] * self._length) - HALF_ERROR
+        if scores.shape[1] > depth and bool((floor == -torch.inf).any()):
+            floor = torch.maximum(floor, _find_kth_scores(scores, depth).float() - 2 * HALF_ERROR)
+        rows, columns = _find_at_least(scores, floor)
+        if len(rows) > 2 * MAX_CANDIDATES * depth * len(sort_keys):
+            return None
+        exact = [
+            (queries[rows[part]] * self._exact[columns[part]]).sum(dim=1)
+            for part in torch.arange(len(rows), device=rows.device).split(_PAIRS)
+        ]
+        return _add_candidates(sort_keys, rows, pack_sort_keys(torch.cat(exact), ranks[columns]))
+
+
+def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows and columns of the scores, (queries, block), that are not below the floor of their row, (queries,)."""
+    if scores.is_cuda:
+        at = (scores >= floor[:, None]).nonzero()
+        return at[:, 0], at[:, 1]
+    # On a CPU, comparing, finding and partitioning take numpy a quarter of torch's time (docs/benchmarks.md).
+    flat = torch.from_numpy(np.flatnonzero(scores.numpy() >= floor[:, None].numpy()))
+    return flat // scores.shape[1], flat % scores.shape[1]
+
+
+def _take_largest(values: Tensor, count: int) -> Tensor:
+    """Return the `count` largest values of each row, unsorted."""
+    if values.is_cuda:
+        return values.topk(count, dim=1, sorted=False).values
+    first = values.shape[1] - count
+    return torch.from_numpy(np.partition(values.numpy(), first, axis=1)[:, first:])
 
 
 def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
     """Return the `depth`-th largest score of each query, (queries,), from scores (queries, block)."""
-    return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
+    return _take_largest(scores, depth).amin(dim=1)
 
 
 def pack_sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:

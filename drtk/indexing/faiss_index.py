@@ -219,7 +219,7 @@ def make_factory_string(kind: str, settings: DenseIndexSettings, num_vectors: in
 
 
 def _make_type_error(kind: str) -> UsageError:
-    return UsageError(f"unknown index type '{kind}'; choose from {', '.join(INDEXES)}, or give a faiss factory string")
+    return UsageError(f"{INDEXES.describe_unknown(kind)}, or give a faiss factory string")
 
 
 def _make_index(factory: str, dimension: int) -> Any:

@@ -43,7 +43,7 @@ def select_hardest(logits: Tensor, keep: int) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy, averaged over query-passage pairs, a scalar (docs/methods/passage-reranking.md).
+    """Return the binary cross-entropy, averaged over query-passage pairs, a scalar (docs/methods/re-ranker.md).
 
     logits: (pairs,)    labels: (pairs,), 1 for relevant, 0 otherwise
     """

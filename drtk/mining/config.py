@@ -103,7 +103,9 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
     """All options of mine-negatives."""
 
     policy: str = option(
-        "msmarco", "Mining recipe: msmarco, tevatron, nq or sbert (see docs/methods/hard-negatives.md).", metavar="NAME"
+        "tevatron",
+        "Mining recipe: msmarco, tevatron, nq or sbert (see docs/methods/hard-negatives.md).",
+        metavar="NAME",
     )
     depth: int | None = option(
         None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
@@ -113,7 +115,7 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
     )
     min_negatives: int | None = setting(
         None,
-        "Fill up to this number of negatives per query with random passages. [default: by --policy, at most --negatives]",
+        "Add random passages up to this number of negatives. [default: 0; msmarco 210, at most --negatives]",
         at_least=0,
     )
     by: ScoringUnit = option(

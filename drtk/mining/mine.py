@@ -218,7 +218,7 @@ class Miner:
         if pool.skipped not in ("", WITHOUT_NEGATIVES):
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
-            self._add_count("below min_negatives")
+            self._add_count("with fewer than min_negatives")
         self.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():
             self._add_count(rejection.filter, group="dropped")

@@ -283,7 +283,8 @@ class QueryStream:
         # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
             self.counts["without judgments"] = num_unjudged
-        if num_missing := len((self.judgments or {}).keys() - seen):
+        num_missing = len((self.judgments or {}).keys() - seen)
+        if num_missing and self.indexes is None:  # of an index, they are not in the queries
             self.counts["not retrieved"] = num_missing
 
     def _has_judged_documents(self, query: MiningQuery) -> bool:
@@ -309,14 +310,16 @@ class QueryStream:
                 return replace(merged, query=self.texts.get(merged.query_id))
             return merged
 
+        read = set()
         for query in first:
+            read.add(query.query_id)
             yield merge([query, *(other.take(query.query_id) for other in others)])
         remaining = dict.fromkeys(id for other in others for id in other.read_remaining())
         if self.indexes is None:
             for id in remaining:
                 yield merge([other.take(id) for other in others])
-        elif remaining:
-            self.counts["not in queries"] = len(remaining)
+        elif missing := remaining.keys() | ((self.judgments or {}).keys() - read):
+            self.counts["not in queries"] = len(missing)
 
     def _iter_index_queries(self) -> Iterator[MiningQuery]:
         """Yield the queries to search indexes with, without hits."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
+from drtk.models.packing import PACKED, Packing, is_packed
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 
@@ -88,6 +89,8 @@ class BackboneAdapter:
         """
         if attention.dim() == 3:
             return self._build_row_mask(attention.bool())
+        if is_packed(self.backbone):
+            return Packing.from_mask(attention)
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
         like = torch.empty((*attention.shape, 0), dtype=self.backbone.dtype, device=attention.device)
@@ -100,13 +103,13 @@ class BackboneAdapter:
         }
 
     def _build_row_mask(self, visible: Tensor) -> Any:
-        """Convert a mask, (B, L, L) bool, to (B, 1, L, L): bool for sdpa, additive for eager attention."""
+        """Convert a mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool."""
         implementation = self.config._attn_implementation
-        if implementation not in ("sdpa", "eager"):
+        if implementation not in ("sdpa", "eager", PACKED):
             raise MismatchError(f"{implementation} attention does not support a mask per token; use `attention` sdpa")
 
         def convert(visible: Tensor) -> Tensor:
-            if implementation == "sdpa":
+            if implementation != "eager":
                 return visible
             lowest = torch.finfo(self.backbone.dtype).min
             return torch.zeros_like(visible, dtype=self.backbone.dtype).masked_fill(~visible, lowest)
@@ -123,19 +126,27 @@ class BackboneAdapter:
 
         layers: layers of this encoder's type    hidden: (B, L, H), the input    mask: the result of `build_attention_mask`
         """
+        if isinstance(mask, Packing):  # without padding
+            packed = self._run_layers(layers, mask.pack(hidden), None, mask.positions, packing=mask)
+            return [mask.pad(states) for states in packed]
+        return self._run_layers(layers, hidden, mask, torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0))
+
+    def _run_layers(
+        self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any, positions: Tensor, **options: Packing
+    ) -> list[Tensor]:
         states = []
         rotations: dict[str, tuple[Tensor, Tensor]] = {}
         for layer in layers:
             if self.family == "modernbert":
                 attention_type = str(getattr(layer, "attention_type", "full_attention"))
                 if attention_type not in rotations:
-                    positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
                     rotations[attention_type] = self.backbone.rotary_emb(hidden, positions, attention_type)
+                layer_mask = mask and mask[attention_type]
                 hidden = layer(
-                    hidden, attention_mask=mask[attention_type], position_embeddings=rotations[attention_type]
+                    hidden, attention_mask=layer_mask, position_embeddings=rotations[attention_type], **options
                 )
             else:
-                hidden = layer(hidden, mask)
+                hidden = layer(hidden, mask, **options)
             states.append(hidden)
         return states
 

@@ -15,6 +15,7 @@ from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
 from drtk.models.model_folder import locate, resolve_tower_folder, write_untied_layout
+from drtk.models.packing import is_packed
 from drtk.text.batching import group_by_length
 
 
@@ -23,7 +24,7 @@ class BiEncoder(nn.Module):
 
     prompt_lengths: numbers of prompt tokens that pooling excludes, (in queries, in passages)
     group_overhead: cost of one more group, in tokens, when texts are encoded in groups of similar length to save padding;
-        None: encode all texts together
+        None, or with packed encoders: encode all texts together
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class BiEncoder(nn.Module):
             vectors: Tensor = encoder(**rows, prompt_length=self.prompt_lengths[0 if is_query else 1])
             return vectors
 
-        if self.group_overhead is None:
+        if self.group_overhead is None or is_packed(encoder.backbone):
             return run(inputs)
         return run_by_length(run, inputs, partial(group_by_length, overhead=self.group_overhead))
 

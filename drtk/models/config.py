@@ -37,6 +37,7 @@ class EncodeSettings:
     )
     vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
+    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
 
@@ -74,7 +75,7 @@ class GenerationSettings:
         None, "Input and output tokens in memory. [default: 16384 on a CPU, half of a GPU's free memory]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
 
     def check(self) -> None:
@@ -104,6 +105,7 @@ class CrossEncoderSettings:
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
+    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
 
 
 _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)

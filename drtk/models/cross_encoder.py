@@ -38,6 +38,7 @@ from drtk.models.model_folder import (
     read_training_entry,
     resolve_tower_folder,
 )
+from drtk.models.packing import enable_packing, is_packed
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import read_ahead
@@ -188,6 +189,8 @@ class CrossEncoderScorer:
         self.dtype = choose_dtype(settings.precision, self.device, model_type=config.model_type)
         self._model = loaded.model
         move_model(self._model, self.device, self.dtype)
+        if settings.packed:
+            enable_packing(self._model.base_model, self.device)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizer = (
             PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
@@ -289,10 +292,11 @@ def identify_scorer(model: str) -> dict[str, Any]:
 class PairClassifier(nn.Module):
     """A sequence classifier with one label, for training.
 
-    group_tokens: maximum tokens per group of pairs of similar length (groups save padding); None: score all pairs together
+    group_tokens: maximum tokens per group of pairs of similar length (groups save padding); None, or with a packed classifier:
+        score all pairs together
     """
 
-    def __init__(self, classifier: nn.Module, *, group_tokens: int | None = None) -> None:
+    def __init__(self, classifier: Any, *, group_tokens: int | None = None) -> None:
         super().__init__()
         self.classifier, self.group_tokens = classifier, group_tokens
 
@@ -300,7 +304,7 @@ class PairClassifier(nn.Module):
         """Return the logits, (pairs,) float32. Each input: (pairs, tokens)"""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        if self.group_tokens is None:
+        if self.group_tokens is None or is_packed(self.classifier.base_model):
             return self._logits(inputs)
         return run_by_length(self._logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
+from drtk.models.packing import PACKED, enable_packing
 
 _FLOAT16_OVERFLOWS = ("t5", "mt5", "umt5")  # model types whose activations exceed the range of float16
 
@@ -78,11 +79,13 @@ class AttentionBackend:
 
     name: "auto", or transformers' name of an implementation
     half: whether the model runs in a 16-bit dtype
+    packed: whether "auto" may run the model without padding (drtk.models.packing)
     """
 
     name: str
     device: torch.device
     half: bool
+    packed: bool = False
 
     def check(self) -> None:
         """Raise DrtkError if the device, the dtype or the installed packages do not support the implementation."""
@@ -101,10 +104,12 @@ class AttentionBackend:
     def apply(self, backbone: Any) -> str:
         """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
 
-        "auto" selects flash attention, which skips padding, if device, dtype, packages and model support it. Otherwise it
-        keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
+        "auto" runs the model without padding if `packed` is set, and device, dtype and model support it. Otherwise it selects
+        flash attention, if installed and supported, or keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
         """
         name = self.name
+        if name == "auto" and self.packed and enable_packing(backbone, self.device):
+            return PACKED
         if name == "auto":
             can_flash = self.device.type == "cuda" and self.half and getattr(backbone, "_supports_flash_attn", False)
             name = next(

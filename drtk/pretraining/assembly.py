@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a new head, if the folder has none
         backbone, head, tokenizer = load_masked_lm(model, warn_untrained=False)
+    if attention is not None and any(each.reduction == "mean_all" for each in composition.token_objectives):
+        attention = replace(attention, packed=False)  # these losses include padding
     if attention is not None:  # before layers are copied, since copies have their own configuration
         attention.apply(backbone)
     for name, parameter in backbone.named_parameters():

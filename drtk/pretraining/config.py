@@ -47,6 +47,9 @@ class PretrainSettings:
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
         "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
     )
+    packed: bool = setting(
+        True, "Run without padding on a GPU in 16 bits, if the model type supports it and `attention` is auto."
+    )
     fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
     export_steps: int = option(0, "Export the encoder to DIR/step-N every N steps; 0: only at the end.", at_least=0)

@@ -137,10 +137,9 @@ class PretrainingCollator:
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
         """Return {"batches": PackedBatches of the micro-batches, longest first, "ids": the example ids of each}."""
-        if self.micro < len(examples):
-            examples = sorted(
-                examples, key=lambda example: sum(len(slot.input_ids) for slot in example.slots.values()), reverse=True
-            )
+        examples = sorted(
+            examples, key=lambda example: sum(len(slot.input_ids) for slot in example.slots.values()), reverse=True
+        )
         groups = [examples[start : start + self.micro] for start in range(0, len(examples), self.micro)]
         return {
             "batches": PackedBatches.pack([self.collate(group) for group in groups]),

@@ -50,7 +50,9 @@ class ExpansionSettings(GenerationSettings):
         None, "Maximum output length in tokens. [default: as trained, or 64, or 100 if --prompt is given]", at_least=1
     )
     prompt: str | None = option(
-        None, "Prompt for a model without fine-tuning; the character … is replaced by the question.", no_effect=_TRAINED
+        None,
+        "Instruction for a language model, such as 'Answer: …'; the question replaces … or precedes it.",
+        no_effect=_TRAINED,
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
@@ -229,5 +231,5 @@ class ReadSettings:
     max_new_tokens: int = option(50, "Maximum answer length in tokens.", at_least=1)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 32768 on a CPU, 131072 on a GPU]", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )

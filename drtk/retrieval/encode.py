@@ -24,6 +24,7 @@ from drtk.models.device import choose_device, choose_dtype, move_model, report_o
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
+from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
@@ -96,6 +97,8 @@ class Embedder:
         self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         move_model(encoder.backbone, self.device, self.dtype)
         encoder.to(self.device)
+        if self.settings.packed:
+            enable_packing(encoder.backbone, self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
     def __reduce__(self) -> tuple[Any, ...]:

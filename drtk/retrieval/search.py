@@ -368,15 +368,25 @@ def write_run(
             raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
         queries = chain([first], queries)
 
+    num_hits = num_own = 0  # queries with hits, and those that retrieved a passage with their own id
+
     def search_batch(batch: list[Any]) -> Iterator[bytes]:
-        num_empty = searcher.num_empty
+        nonlocal num_hits, num_own
+        blank, without = -searcher.num_empty, 0
         for query_id, ranking in searcher(batch, options):
             yield from format_run_lines(query_id, ranking, settings.tag)
-        if searcher.num_empty > num_empty:
-            job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.num_empty - num_empty
+            without += not ranking
+            num_own += any(id == query_id for id, _ in ranking)
+        num_hits += len(batch) - without
+        blank += searcher.num_empty
+        for name, count in (("without a word", blank), ("without hits", without - blank)):
+            if count:
+                job.counts[name] = job.counts.get(name, 0) + count
 
     job.batch_size = settings.batch_size
     job.run(queries, search_batch, unit="queries")
+    if num_own == num_hits > 1:
+        warn(f"{source}: each query retrieved the passage with its own id; expected queries, not the indexed passages")
 
 
 class PassageSearcher:

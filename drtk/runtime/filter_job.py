@@ -132,6 +132,7 @@ class FilterJob:
     no_input: a warning to log if the input has no records, for example because a previous command in a pipe failed
     find_problem: called at the end with the number of output lines; returns an error message if the output is useless
     side_outputs: further outputs, which are flushed to disk before the journal is written
+    total: number of input records for the progress bar, if it cannot be counted from the lines of the source
     """
 
     command: str
@@ -152,6 +153,7 @@ class FilterJob:
     tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
     side_outputs: list[Output] = field(default_factory=list)
+    total: int | None = None
 
     def __post_init__(self) -> None:
         self._clock = Clock()
@@ -284,7 +286,7 @@ class FilterJob:
             self._keep_journal(output),
             Progress(
                 self.command,
-                total=self._count_records(unit),
+                total=self._count_records(unit) if self.total is None else self.total,
                 get_share=self._compute_fraction_read,
                 unit=unit,
                 initial=journal.records,

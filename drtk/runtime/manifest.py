@@ -33,6 +33,7 @@ from drtk.runtime.integrity import (
     read_object,
     record_files,
 )
+from drtk.runtime.model_card import write_model_card
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
 
@@ -61,6 +62,8 @@ _NON_PATH_SETTINGS = frozenset(
         "contrastive",
         "dev_measure",
         "device",
+        "exclude",
+        "field",
         "format",
         "heading",
         "kind",
@@ -182,6 +185,8 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the meta.json of a folder, with size, time and digest of every file. This marks the folder as finished."""
+    if manifest["kind"] == "model":
+        write_model_card(folder, manifest)
     files = record_files(folder, list_output_files(folder), times=True)
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 

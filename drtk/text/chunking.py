@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, groupby, islice, starmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, count_cores, run_filter
 from drtk.text.config import ChunkSettings
 from drtk.text.rng import sample_integer, sample_uniform
+from drtk.text.sections import SEPARATOR, Section, find_pages, get_headings, split_sections
 from drtk.text.sentences import (
     PunktModel,
     SentenceSplitter,
@@ -40,6 +41,7 @@ _DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the who
 
 SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]
+Metadata = dict[str, Any]
 GroupCap = Callable[[int], int]  # group index -> its cap
 Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest end) -> end of the cut, in (begin, latest]
 
@@ -153,12 +155,18 @@ class Chunker:
         self._counter = WordCounter() if tokenizer is None else WordPieceCounter(tokenizer)
 
     def __call__(self, documents: Sequence[Passage]) -> list[list[Passage]]:
-        """Return the passages of each document, in order; none for a document without words."""
+        """Return the passages of each document, in order; none for a document without words.
+
+        A document with headings is split into sections first (see `split_sections`).
+        """
         settings = self._settings
+        parts = [(document, section) for document in documents for section in self._split_sections(document)]
         texts, spans = [], []
-        for document in documents:
+        for document, section in parts:
             text, areas = normalize_whitespace(
-                document.text, paragraphs=settings.paragraphs, keep_whitespace=settings.keep_whitespace
+                document.text if section is None else document.text[section.begin : section.end],
+                paragraphs=section is not None if settings.paragraphs is None else settings.paragraphs,
+                keep_whitespace=settings.keep_whitespace,
             )
             texts.append(text)
             spans.append([span for area in areas for span in self._find_sentences(text, area)])
@@ -170,13 +178,24 @@ class Chunker:
             ]
             lengths = iter(self._counter.count_units(sentence_texts))
             passages = [
-                self._group_sentences(document.id, text, sentences, list(islice(lengths, len(sentences))))
-                for document, text, sentences in zip(documents, texts, spans, strict=True)
+                self._group_sentences(
+                    document.id if section is None else f"{document.id} {section.begin}",
+                    text,
+                    sentences,
+                    list(islice(lengths, len(sentences))),
+                )
+                for (document, section), text, sentences in zip(parts, texts, spans, strict=True)
             ]
-        return [
-            list(self._make_passages(document, text, spans_of_document))
-            for document, text, spans_of_document in zip(documents, texts, passages, strict=True)
-        ]
+        made = zip(parts, texts, passages, strict=True)
+        by_document = groupby(made, key=lambda part: id(part[0][0]))
+        chunks = {key: list(chain.from_iterable(starmap(self._make_chunks, group))) for key, group in by_document}
+        return [list(self._make_passages(document, chunks.get(id(document), []))) for document in documents]
+
+    def _split_sections(self, document: Passage) -> list[Section] | list[None]:
+        headings = get_headings(document)
+        if headings is None:
+            return [None]
+        return split_sections(document, headings, self._counter.count_units, self._cap)
 
     def _find_sentences(self, text: str, span: Span) -> list[Span]:
         if self._splitter is None:
@@ -237,18 +256,37 @@ class Chunker:
         group_spans = [[span for span in map(find_span, group) if span[0] < span[1]] for group in groups]
         return [PassageSpan(spans[0][0], spans[-1][1], spans) for spans in group_spans if spans]
 
-    def _make_passages(self, document: Passage, text: str, spans: list[PassageSpan]) -> Iterator[Passage]:
+    def _make_chunks(
+        self, part: tuple[Passage, Section | None], text: str, spans: list[PassageSpan]
+    ) -> Iterator[tuple[str, str, Metadata]]:
+        """Yield the title, text and own metadata of each passage of a section."""
+        document, section = part
+        title = document.title
+        own: Metadata = {}
+        pages = None
+        if section is not None:
+            title = SEPARATOR.join(filter(None, (title, *section.headings)))
+            own["headings"] = list(section.headings)
+            pages = find_pages(document, section, text, [span.begin for span in spans])
+        for index, span in enumerate(spans):
+            metadata = own | ({} if pages is None else {"page": pages[index]})
+            if self._settings.sentences:
+                metadata["sentences"] = [[begin - span.begin, end - span.begin] for begin, end in span.sentences]
+            yield title, text[span.begin : span.end], metadata
+
+    def _make_passages(self, document: Passage, chunks: list[tuple[str, str, Metadata]]) -> Iterator[Passage]:
         extra = {name: value for name, value in document.extra.items() if name not in _DOCUMENT_FIELDS}
-        for position, span in enumerate(spans):
-            metadata = (document.metadata or {}) | {
+        shared = document.metadata or {}
+        if chunks and "headings" in chunks[0][2]:
+            shared = {name: value for name, value in shared.items() if name not in ("headings", "pages")}
+        for position, (title, text, own) in enumerate(chunks):
+            metadata = shared | {
                 "source_id": document.id,
                 "position": position,
                 "prev": f"{document.id}#{position - 1}" if position else None,
-                "next": f"{document.id}#{position + 1}" if position + 1 < len(spans) else None,
+                "next": f"{document.id}#{position + 1}" if position + 1 < len(chunks) else None,
             }
-            if self._settings.sentences:
-                metadata["sentences"] = [[begin - span.begin, end - span.begin] for begin, end in span.sentences]
-            yield Passage(f"{document.id}#{position}", text[span.begin : span.end], document.title, metadata, extra)
+            yield Passage(f"{document.id}#{position}", text, title, metadata | own, extra)
 
 
 class ChunkFunction(BatchFunction):

@@ -45,7 +45,11 @@ class ChunkSettings:
     short_min: int | None = setting(
         None, "Smallest random maximum length (short_prob). [default: 2 with policy cotmae, else 1]", at_least=1
     )
-    paragraphs: bool = option(False, "Also end sentences at blank lines, for lists and code.", no_effect=_WORDS)
+    paragraphs: bool | None = option(
+        None,
+        "Also end sentences at blank lines, for lists and code. [default: only if the document has headings]",
+        no_effect=_WORDS,
+    )
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
     language: str = option("english", "Language of NLTK's sentence splitter.", metavar="NAME")

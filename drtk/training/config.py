@@ -60,6 +60,7 @@ _NO_WARMUP = (NoEffect("requires a warm-up, but `warmup` is 0", {"warmup": (0,)}
 _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
+@redeclare("eval_steps", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
@@ -102,6 +103,7 @@ class RetrieverConfig(TrainingConfig):
     grad_cache: int | None = option(
         None, "GradCache: texts per forward pass, for batches that do not fit into memory.", at_least=1, panel=HARDWARE
     )
+    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     train_fraction: float = setting(
         1.0, "Fraction of the queries to train on; smaller samples are subsets of larger ones.", at_least=0, at_most=1
     )
@@ -240,6 +242,9 @@ class RerankerConfig(TrainingConfig):
         at_least=1,
         no_effect=_PAIRS,
         panel=HARDWARE,
+    )
+    packed: bool = setting(
+        True, "Run without padding on a GPU in 16 bits, if the model type supports it.", no_effect=_PAIRS
     )
     depth: int = setting(100, "Number of top candidates per query (hlatr).", at_least=2, no_effect=_LISTS)
     layers: int = setting(4, "Number of layers (hlatr).", at_least=1, no_effect=_LISTS)

@@ -84,7 +84,7 @@ class RetrieverTrainer(DrtkTrainer):
         roles = () if auxiliary is None else ROLES
         counts = {role: auxiliary.count_labels(role, auxiliary.build_slot(inputs, role)) for role in roles}
         for number, chunk in enumerate(chunks):
-            self._seed(number)
+            self._set_chunk_seed(number)
             with self.accelerator.autocast():
                 vectors = encode_chunk(pair, inputs, chunk)
                 gradient = leaves[chunk.role].grad
@@ -108,14 +108,15 @@ class RetrieverTrainer(DrtkTrainer):
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
             for index, chunk in enumerate(chunks):
-                self._seed(index)
+                self._set_chunk_seed(index)
                 with self.accelerator.autocast():
                     vectors = encode_chunk(pair, inputs, chunk).float()
                 rows = len(inputs[f"{chunk.role}_input_ids"])
                 by_role.setdefault(chunk.role, vectors.new_empty(rows, vectors.shape[1]))[chunk.rows] = vectors
         return by_role
 
-    def _seed(self, chunk: int) -> None:
+    def _set_chunk_seed(self, chunk: int) -> None:
+        """Seed torch by step and chunk, so that the second pass of a chunk has the same dropout as the first."""
         torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + chunk, get_rank()))
 
 

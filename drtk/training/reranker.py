@@ -1,4 +1,4 @@
-"""Train a cross-encoder reranker (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
+"""Train a cross-encoder reranker (docs/methods/re-ranker.md)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.losses.ranking import binary_cross_entropy, listwise_cross_entropy, r_drop_losses, select_hardest
 from drtk.models.cross_encoder import CrossEncoder, PairClassifier, save_cross_encoder
 from drtk.models.generator_input import format_passage
+from drtk.models.packing import enable_packing
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
@@ -178,6 +179,8 @@ def train_reranker(
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
     data.examples.warn_of_few_negatives(config.negatives_in_a_step)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
+    if config.packed:
+        enable_packing(start.model.base_model, arguments.device)
     if config.gradient_checkpointing:
         enable_gradient_checkpointing(start.model)
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])

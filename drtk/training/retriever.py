@@ -17,6 +17,7 @@ from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
 from drtk.models.model_folder import EncodingConfig, locate
+from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
 from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
@@ -136,6 +137,8 @@ def train_retriever(
                 targets=config.lora_target,
                 seed=seed + number,
             )
+        if config.packed:
+            enable_packing(tower.encoder.backbone, arguments.device)
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(tower.encoder.backbone)
     dataset = SampledExamples(

@@ -22,15 +22,13 @@ from tests.embedding_folders import write_embeddings
 
 
 @pytest.mark.parametrize("name", ["exact", "bm25s", "embeddings", "encoder"])
-def test_a_damaged_folder_gives_the_same_results_or_a_one_line_error(
-    name: str, collection: Collection, tmp_path: Path
-) -> None:
+def test_a_damaged_folder_gives_the_same_results_or_a_one_line_error(name, collection, tmp_path):
     (tmp_path / "made").mkdir()
     subject = Subjects(tmp_path / "made", collection)[name]
     assert check_damages(subject, 12, tmp_path, seed=f"quick {name}") > 4
 
 
-def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> None:
+def test_damaged_caches_are_rebuilt(collection, tmp_path):
     tokenizer = WordPieceTokenizer(str(collection["model"]))
     corpus = tmp_path / "corpus.jsonl.gz"
     corpus.write_bytes(gzip.compress(collection["queried.jsonl"].read_bytes()))
@@ -47,7 +45,7 @@ def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> N
         check_cache_damages(kind, use, 8, tmp_path / kind, seed=f"quick {kind}")
 
 
-def test_a_large_file_of_a_cache_is_compared_when_its_time_changed(tmp_path: Path) -> None:
+def test_a_large_file_of_a_cache_is_compared_when_its_time_changed(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     text = "x" * 2000
     corpus.write_text("".join(f'{{"_id": "d{number}", "title": "t", "text": "{text}"}}\n' for number in range(700)))
@@ -65,7 +63,7 @@ def index(collection: Collection, tmp_path: Path) -> Path:
     return Path(shutil.copytree(collection["exact"], tmp_path / "index"))
 
 
-def test_validate_lists_changed_files(index: Path) -> None:
+def test_validate_lists_changed_files(index):
     assert b"no problems found" in run_successfully("validate", str(index)).out
     (index / "ranks.npy").unlink()
     (index / "ids.txt").write_bytes(b"x")
@@ -76,14 +74,14 @@ def test_validate_lists_changed_files(index: Path) -> None:
     assert run_in_process("validate", str(index), "--as", "run").status == 2
 
 
-def test_a_folder_with_former_names_of_settings_is_not_damaged(index: Path) -> None:
+def test_a_folder_with_former_names_of_settings_is_not_damaged(index):
     manifest = orjson.loads((index / "meta.json").read_bytes())
     manifest["settings"]["dtype"] = manifest["settings"].pop("vector_dtype")
     (index / "meta.json").write_bytes(orjson.dumps(add_digest(manifest)))
     assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
-def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) -> None:
+def test_validate_compares_large_files_which_opening_does_not(tmp_path):
     vectors = Path(write_embeddings(tmp_path / "v", np.ones((4, 100_000))))
     array = bytearray((vectors / "00000.npy").read_bytes())
     array[len(array) // 2] ^= 1
@@ -94,7 +92,7 @@ def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) ->
     assert b"00000.npy: its content changed after it was written" in outcome.out
 
 
-def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None:
+def test_a_folder_without_digests_is_opened_without_a_check(index):
     remove_records(index)
     outcome = run_successfully("validate", str(index))
     assert b"warning  not-compared" in outcome.out
@@ -103,7 +101,7 @@ def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None
 
 
 @pytest.mark.parametrize(("id", "value", "problem"), [("", 1, "the id is blank"), ("d2", np.nan, "NaN or infinity")])
-def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: float, problem: str) -> None:
+def test_validate_reads_vectors_without_digests(tmp_path, id, value, problem):
     vectors = Path(write_embeddings(tmp_path / "v", np.full((4, 3), 1.0)))
     ids = (vectors / "00000.ids").read_text().splitlines()
     (vectors / "00000.ids").write_text("\n".join([*ids[:2], id or " ", *ids[3:]]) + "\n")
@@ -116,14 +114,14 @@ def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: 
     assert problem.encode() in outcome.out
 
 
-def test_skip_done_rebuilds_a_damaged_folder(collection: Collection, index: Path) -> None:
+def test_skip_done_rebuilds_a_damaged_folder(collection, index):
     call = ["index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "--skip-done", "--force", "-q"]
     (index / "ids.txt").write_bytes(b"d0\n")
     run_successfully(*call)
     assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
-def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collection: Collection, tmp_path: Path) -> None:
+def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collection, tmp_path):
     index = tmp_path / "i"
     run_successfully("index", str(collection["vectors"]), "--type", "SQ8", "-o", str(index), "-q")
     call = ["search", str(index), str(collection["queries.jsonl"]), "--quiet"]
@@ -140,21 +138,11 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collecti
     assert "faiss.json: expected 'factory' to be a string, but it is missing" in outcome.err
 
 
-def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collection, tmp_path: Path) -> None:
-    index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
-    (index / "vocab.index.json").write_text("{}")
-    outcome = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
-    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
-    assert "vocab.index.json: has 2 bytes" in outcome.err
-
-
 @pytest.mark.parametrize(
     ("name", "file", "keys", "value"),
     [("vectors", "meta.json", ("encoder", "recipe"), "x"), ("bm25s", "params.index.json", ("dtype",), {})],
 )
-def test_a_wrong_type_in_a_manifest_without_digests_is_a_one_line_error(
-    name: str, file: str, keys: tuple[str, ...], value: object, collection: Collection, tmp_path: Path
-) -> None:
+def test_a_wrong_type_in_a_manifest_without_digests_is_a_one_line_error(name, file, keys, value, collection, tmp_path):
     index = tmp_path / "i"
     if name == "vectors":
         run_successfully("index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "-q")
@@ -171,7 +159,7 @@ def test_a_wrong_type_in_a_manifest_without_digests_is_a_one_line_error(
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
 
 
-def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Path) -> None:
+def test_a_models_other_files_may_be_edited(collection, tmp_path):
     model = Path(shutil.copytree(collection["model"], tmp_path / "m"))
     (model / "README.md").write_text("A model.\n")
     settings = orjson.loads((model / "sentence_bert_config.json").read_bytes())

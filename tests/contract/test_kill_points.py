@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, make_documents
+from tests.contract.collection import make_documents
 from tests.contract.forkserver import DIE_AT, Forkserver
 from tests.run_commands import read_files
 
@@ -99,9 +99,7 @@ class Runs:
 @pytest.mark.slow
 @pytest.mark.parametrize("over", [False, True], ids=["new", "replacing"])
 @pytest.mark.parametrize("name", KILLED)
-def test_killed_at_every_call(
-    name: str, over: bool, collection: Collection, forkserver: Forkserver, tmp_path: Path
-) -> None:
+def test_killed_at_every_call(name, over, collection, forkserver, tmp_path):
     call, place = KILLED[name], tmp_path
     begin = place / "begin"
     begin.mkdir()

@@ -18,7 +18,6 @@ import pytest
 
 from tests.contract.calls import mark_slow_commands
 from tests.contract.collection import (
-    Collection,
     make_documents,
     make_documents_with_queries,
     make_examples,
@@ -26,7 +25,7 @@ from tests.contract.collection import (
     make_queries,
     make_run,
 )
-from tests.contract.forkserver import Forkserver, Running
+from tests.contract.forkserver import Running
 from tests.contract.test_commands import files_of
 
 SEED = 20  # of the points at which runs are killed
@@ -101,9 +100,7 @@ def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("chunk", "encode")))
-def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(
-    name: str, collection: Collection, forkserver: Forkserver, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(name, collection, forkserver, tmp_path):
     call = KILLED[name]
     (tmp_path / "in").write_bytes(call.input(call.documents))
     log = tmp_path / "log"

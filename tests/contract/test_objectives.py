@@ -51,7 +51,7 @@ def select_rows(batch: Batch, rows: list[int]) -> Batch:
 
 
 @pytest.mark.parametrize(("by", "name"), CASES)
-def test_terms_are_finite_and_depend_on_present_examples_only(by: str, name: str, files: PretrainingFiles) -> None:
+def test_terms_are_finite_and_depend_on_present_examples_only(by, name, files):
     setup, objective = prepare(files, by, name)
     batch = setup.batch()
     loss = setup.terms(batch)[objective.name]
@@ -75,7 +75,7 @@ def test_terms_are_finite_and_depend_on_present_examples_only(by: str, name: str
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_objectives_name_their_implementation(name: str) -> None:
+def test_objectives_name_their_implementation(name):
     kind = OBJECTIVES.load(name)
     assert issubclass(kind, Objective)
     assert callable(load_attribute(kind.implementation))

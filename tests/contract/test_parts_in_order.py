@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli import doc2query
 from drtk.expansion.term_weights import weigh
-from tests.contract.collection import Collection, make_documents
+from tests.contract.collection import make_documents
 from tests.contract.run_drtk import run_successfully
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "machines.md").read_text(encoding="utf-8")
@@ -28,9 +28,7 @@ def join_parts() -> list[dict]:
 
 
 @pytest.mark.parametrize("count", [25, 86])  # 2 and 5 batches: of three parts, the last has none, or one
-def test_the_function_on_the_page_restores_the_order_of_shards(
-    count: int, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_function_on_the_page_restores_the_order_of_shards(count, collection, tmp_path, monkeypatch):
     assert f"in_order {doc2query.BATCH_SIZE} queries" in PAGE
     monkeypatch.setattr(doc2query, "BATCH_SIZE", BATCH_SIZE)
     monkeypatch.chdir(tmp_path)
@@ -45,9 +43,7 @@ def test_the_function_on_the_page_restores_the_order_of_shards(
 
 
 @pytest.mark.parametrize("method", ["tfidf --tokenizer", "bprop --model"])
-def test_weighing_in_shards_equals_one_run(
-    method: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weighing_in_shards_equals_one_run(method, collection, tmp_path, monkeypatch):
     assert f"in_order {weigh._PLAIN_BATCH} weighted" in PAGE
     for name in ("_COUNT_BATCH", "_MODEL_BATCH", "_PLAIN_BATCH"):
         monkeypatch.setattr(weigh, name, BATCH_SIZE)

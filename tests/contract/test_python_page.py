@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.embeddings import ShardWriter
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import UsageError
 from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import encode_corpus
 from drtk.runtime.folder_job import FolderJob
@@ -25,7 +25,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ten_calls_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("faiss")
     skip_without_lucene()
     monkeypatch.chdir(tmp_path)
@@ -51,33 +51,12 @@ def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert Path("table").read_text() == table
 
 
-def test_calls_from_python_record_their_settings_and_resume_with_the_same_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_from_python_are_validated_and_record_their_settings(tmp_path):
     corpus, model, out = str(tmp_path / "c.jsonl"), str(save_tiny_encoder(tmp_path / "m")), str(tmp_path / "v")
     write_rows(Path(corpus), make_collection(60)[0])
-
-    def encode(resume: bool = True, **changes: int) -> None:
-        job = FolderJob("encode", "embeddings", out, resume=resume)
-        try:
-            encode_corpus(corpus, model, EncodeSettings(**{"shard_size": 20} | changes), job, device="cpu")
-        finally:
-            job.release()
-
-    with pytest.raises(UsageError, match="must be at least"):
-        encode(shard_size=-1)
-    write, calls = ShardWriter.write, iter(range(9))
-
-    def stop_after_one(self: ShardWriter, *given: object, **named: object) -> None:
-        if next(calls):
-            raise KeyboardInterrupt
-        write(self, *given, **named)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "write", stop_after_one)
-        with pytest.raises(KeyboardInterrupt):
-            encode(resume=False)
-    with pytest.raises(MismatchError, match=r"started with other settings or files \(max_length\)"):
-        encode(max_length=8)
-    encode()
+    for shard_size in (-1, 20):
+        job = FolderJob("encode", "embeddings", out)
+        with pytest.raises(UsageError, match="must be at least") if shard_size < 1 else nullcontext():
+            encode_corpus(corpus, model, EncodeSettings(shard_size=shard_size), job, device="cpu")
+        job.release()
     assert read_json(Path(out, "meta.json"))["settings"]["shard_size"] == 20

@@ -29,7 +29,7 @@ REGISTRIES = find_registries()
 ENTRIES = [(place, name) for place, registry in REGISTRIES.items() for name in registry]
 
 
-def test_the_registries_are_found() -> None:
+def test_the_registries_are_found():
     kinds = {registry.kind for registry in REGISTRIES.values()}
     assert {"index type", "retriever loss"} <= kinds, kinds
     sources = sum(path_of(name).read_text(encoding="utf-8").count("Registry(") for name in modules())
@@ -37,8 +37,12 @@ def test_the_registries_are_found() -> None:
 
 
 @pytest.mark.parametrize("place", REGISTRIES)
-def test_every_entry_loads_and_has_a_description(place: str) -> None:
+def test_every_entry_loads_and_has_a_description_and_an_unknown_name_is_rejected_with_all_choices(place):
     registry = REGISTRIES[place]
+    with pytest.raises(UsageError) as caught:
+        registry.load("no-such-thing")
+    assert registry.kind in str(caught.value)
+    assert all(name in str(caught.value) for name in registry)
     for name in registry:
         assert registry.load(name) is not None, name
         description = registry[name]
@@ -46,12 +50,3 @@ def test_every_entry_loads_and_has_a_description(place: str) -> None:
         assert description == description.strip(), name
         assert "\n" not in description, name
         assert not description.endswith("."), name  # it is part of lists
-
-
-@pytest.mark.parametrize("place", REGISTRIES)
-def test_an_unknown_name_is_rejected_with_all_choices(place: str) -> None:
-    registry = REGISTRIES[place]
-    with pytest.raises(UsageError) as caught:
-        registry.load("no-such-thing")
-    assert registry.kind in str(caught.value)
-    assert all(name in str(caught.value) for name in registry)

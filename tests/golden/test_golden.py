@@ -52,7 +52,7 @@ def compare(name: str, output: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_output_is_unchanged(name: str) -> None:
+def test_output_is_unchanged(name):
     outcome = run_in_process(*CALLS[name].split(), "--quiet")
     assert outcome.status == 0, outcome.err
     assert outcome.err == ""

@@ -118,7 +118,7 @@ def check_outputs(out: Path, *kinds: str) -> None:
             assert all(ranks[id, kind, best[id]] <= ranks[id, kind, chosen[id]] for id in expanded)
 
 
-def test_the_script_runs(folder: Path) -> None:
+def test_the_script_runs(folder):
     done = run_script(folder)
     assert done.returncode == 0, done.stderr[-3000:]
     out = folder / "runs" / "ear"
@@ -137,7 +137,7 @@ def test_the_script_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_with_generators_skips_everything(folder: Path) -> None:
+def test_a_second_run_with_generators_skips_everything(folder):
     save_tiny_generator(folder / "writer", "t5")
     options = {"GENERATOR": "writer", "ENGINE": "bm25", "PER_KIND": "yes", "KINDS": "sentence title"}
     modified: list[dict[Path, int]] = []

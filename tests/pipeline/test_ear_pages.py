@@ -103,7 +103,7 @@ def write_downloads(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_on_natural_questions_runs(folder: Path) -> None:
+def test_the_page_on_natural_questions_runs(folder):
     write_downloads(folder)
     script = "\n".join(read_shell_blocks("cookbook/ear-nq.md")).replace("--n 50", "--n 3")
     assert script.count("--n 3") == 3
@@ -126,7 +126,7 @@ def test_the_page_on_natural_questions_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(folder: Path) -> None:
+def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(folder):
     write_collection(folder, 12)
     labels = [row for row in read_rows(label_expansions(folder)) if row["kind"] == "answer"]
     questions = read_rows(folder / "queries.jsonl")

@@ -34,12 +34,10 @@ def cocondenser(
     *,
     skip: int = 0,
     temperature: float = 1.0,
-    detach_cls: bool = False,
 ) -> dict[str, Tensor]:
     """Return the terms `mlm`, `head` (not for coROM) and `contrast`, and their sum.
 
     pairs: two spans of one document, or a passage and a generated query of it; both are masked and encoded
-    detach_cls: stop the gradient of `head` at the CLS vector; `contrast` keeps its gradient
     """
     late, early, vectors = [], [], []
     for pair in pairs:
@@ -48,7 +46,7 @@ def cocondenser(
             late.append(masked_losses(model, text, hidden[-1]))
             vectors.append(hidden[-1][0])
             if head is not None:
-                rows = head_rows(head, hidden, skip=skip, detach_cls=detach_cls)
+                rows = head_rows(head, hidden, skip=skip)
                 early.append(token_losses(model, rows, text, text.hidden))
     terms = {"mlm": token_mean(late)}
     if head is not None:

@@ -18,15 +18,13 @@ from tests.reference.mlm import masked_losses
 from tests.reference.text import Text
 
 
-def cotmae(
-    model: BertForMaskedLM, decoder: list[nn.Module], pairs: list[tuple[Text, Text]], *, detach_cls: bool = False
-) -> dict[str, Tensor]:
+def cotmae(model: BertForMaskedLM, decoder: list[nn.Module], pairs: list[tuple[Text, Text]]) -> dict[str, Tensor]:
     """Return the terms `mlm` (first text, encoder) and `context` (second text, bidirectional decoder)."""
     own, context = [], []
     for text, other in pairs:
         last = hidden_states(model.bert, text.inputs, text.types)[-1]
         own.append(masked_losses(model, text, last))
-        cls = last[0].detach() if detach_cls else last[0]
+        cls = last[0]
         rows = apply_layers(decoder, build_decoder_input(cls, model.bert.embeddings, other))
         context.append(token_losses(model, rows, other, other.hidden))
     return with_total({"mlm": token_mean(own), "context": token_mean(context)})
@@ -55,7 +53,6 @@ def cotmae_causal(
     *,
     width: int = 3,
     norm: nn.LayerNorm | None = None,
-    detach_cls: bool = False,
 ) -> dict[str, Tensor]:
     """Return the terms `mlm`, and `context` of a causal decoder over the whole second text, including the final [SEP].
 
@@ -66,7 +63,7 @@ def cotmae_causal(
     for text, other in pairs:
         last = hidden_states(model.bert, text.inputs, text.types)[-1]
         own.append(masked_losses(model, text, last))
-        cls = last[0].detach() if detach_cls else last[0]
+        cls = last[0]
         logits = causal_logits(model, decoder, cls, other, width=width, norm=norm)
         context.append([token_loss(row, token) for row, token in zip(logits, other.original[1:], strict=True)])
     return with_total({"mlm": token_mean(own), "context": token_mean(context)})

@@ -134,7 +134,6 @@ def diffcse(
     augmented: list[list[int]] | None = None,
     augmented_as: Literal["positive", "negative"] = "positive",
     running: bool = False,
-    detach_cls: bool = False,
 ) -> dict[str, Tensor]:
     """Return the terms `contrast` and `difference`, and the total, contrast + weight * difference.
 
@@ -158,7 +157,7 @@ def diffcse(
     longest = length or max(len(text.inputs) for text in edited)
     for text in edited:
         told = vectors[text.view][text.sentence]
-        told = told.detach() if detach_cls else told
+        told = told
         if task == "rtd":
             found, beyond = rtd_losses(discriminator, head, told, text, length=longest, pad=pad)
             real.append(found)

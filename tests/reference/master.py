@@ -28,9 +28,7 @@ class Tasks:
     targets: dict[str, Text]
 
 
-def master(
-    model: BertForMaskedLM, decoders: dict[str, list[nn.Module]], examples: list[Tasks], *, detach_cls: bool = False
-) -> dict[str, Tensor]:
+def master(model: BertForMaskedLM, decoders: dict[str, list[nn.Module]], examples: list[Tasks]) -> dict[str, Tensor]:
     """Return a term per encoder pass and decoder, the mean loss over its masked positions, and their sum.
 
     decoders: layers of "mkp", "cmp", "npr", "dor", "gor"; fewer for ablations; shared decoders have the same layers
@@ -42,7 +40,7 @@ def master(
         for name, text in example.passes.items():
             last = hidden_states(model.bert, text.inputs, text.types)[-1]
             losses[name].append(masked_losses(model, text, last))
-            vectors[name] = last[0].detach() if detach_cls else last[0]
+            vectors[name] = last[0]
         for name, layers in decoders.items():
             if name not in example.targets:
                 continue

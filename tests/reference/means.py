@@ -26,3 +26,12 @@ def token_mean(sequences: list[list[Tensor]]) -> Tensor:
 def with_total(terms: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the terms with their sum as "total"."""
     return terms | {"total": torch.stack(list(terms.values())).sum()}
+
+
+def in_batch_losses(
+    queries: list[Tensor], passages: list[Tensor], *, temperature: float, dot: bool = False
+) -> list[Tensor]:
+    """Return the InfoNCE loss of each query: passage i is the positive of query i, the others are negatives."""
+    if not dot:
+        queries, passages = ([row / torch.sqrt((row * row).sum()) for row in rows] for rows in (queries, passages))
+    return [token_loss(torch.stack(passages) @ row / temperature, number) for number, row in enumerate(queries)]

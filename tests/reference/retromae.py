@@ -13,12 +13,7 @@ from tests.reference.text import Text
 
 
 def retromae(
-    model: BertForMaskedLM,
-    layer: BertLayer,
-    texts: list[Text],
-    visible: list[list[list[int]]],
-    *,
-    detach_cls: bool = False,
+    model: BertForMaskedLM, layer: BertLayer, texts: list[Text], visible: list[list[list[int]]]
 ) -> dict[str, Tensor]:
     """Return the terms `mlm` of the encoder and `decoder` (all positions except special tokens), and their sum.
 
@@ -29,7 +24,7 @@ def retromae(
     for text, seen in zip(texts, visible, strict=True):
         last = hidden_states(model.bert, text.inputs, text.types)[-1]
         own.append(masked_losses(model, text, last))
-        cls = last[0].detach() if detach_cls else last[0]
+        cls = last[0]
         content = text.content()
         for row in content:
             if 0 not in seen[row] or row in seen[row]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 
-from tests.reference.bert import apply_layers, build_decoder_input, hidden_states, token_losses, vocabulary_logits
+from tests.reference.bert import apply_layers, build_decoder_input, hidden_states, token_losses
 from tests.reference.means import binary_loss, token_mean, with_total
 from tests.reference.mlm import mlm
 from tests.reference.text import Text
@@ -23,45 +22,36 @@ def compute_terms(
     *,
     encoder_losses: Losses,
     decoder_losses: Losses,
-    detach_cls: bool,
 ) -> dict[str, Tensor]:
     """Return the terms `encoder` and `decoder`; an example is the input of the encoder and that of the decoder."""
     above, below = [], []
     for seen, rebuilt in examples:
         last = hidden_states(model.bert, seen.inputs, seen.types)[-1]
         above.append(encoder_losses(last, seen))
-        cls = last[0].detach() if detach_cls else last[0]
+        cls = last[0]
         below.append(
             decoder_losses(apply_layers(decoder, build_decoder_input(cls, model.bert.embeddings, rebuilt)), rebuilt)
         )
     return {"encoder": token_mean(above), "decoder": token_mean(below)}
 
 
-def simlm(
-    model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]], *, detach_cls: bool = False
-) -> dict[str, Tensor]:
+def simlm(model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]]) -> dict[str, Tensor]:
     """Replaced language modeling: all tokens except special tokens are predicted."""
 
     def everywhere(rows: list[Tensor], text: Text) -> list[Tensor]:
         return token_losses(model, rows, text, text.content())
 
-    terms = compute_terms(
-        model, decoder, examples, encoder_losses=everywhere, decoder_losses=everywhere, detach_cls=detach_cls
-    )
+    terms = compute_terms(model, decoder, examples, encoder_losses=everywhere, decoder_losses=everywhere)
     return with_total(terms)
 
 
-def simlm_mlm(
-    model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]], *, detach_cls: bool = False
-) -> dict[str, Tensor]:
+def simlm_mlm(model: BertForMaskedLM, decoder: list[nn.Module], examples: list[tuple[Text, Text]]) -> dict[str, Tensor]:
     """Variant Enc-Dec MLM: masked inputs; only masked positions are predicted."""
 
     def hidden_only(rows: list[Tensor], text: Text) -> list[Tensor]:
         return token_losses(model, rows, text, text.hidden)
 
-    terms = compute_terms(
-        model, decoder, examples, encoder_losses=hidden_only, decoder_losses=hidden_only, detach_cls=detach_cls
-    )
+    terms = compute_terms(model, decoder, examples, encoder_losses=hidden_only, decoder_losses=hidden_only)
     return with_total(terms)
 
 
@@ -81,7 +71,6 @@ def simlm_rtd(
     *,
     encoder_head: nn.Module,
     decoder_head: nn.Module,
-    detach_cls: bool = False,
 ) -> dict[str, Tensor]:
     """Variant Enc-Dec RTD; the heads map (width,) to the logit of "replaced", (1,)."""
     terms = compute_terms(
@@ -90,18 +79,12 @@ def simlm_rtd(
         examples,
         encoder_losses=lambda rows, text: detection_losses(encoder_head, rows, text),
         decoder_losses=lambda rows, text: detection_losses(decoder_head, rows, text),
-        detach_cls=detach_cls,
     )
     return with_total(terms)
 
 
 def simlm_ae(
-    model: BertForMaskedLM,
-    decoder: list[nn.Module],
-    originals: list[Text],
-    *,
-    mask: int,
-    detach_cls: bool = False,
+    model: BertForMaskedLM, decoder: list[nn.Module], originals: list[Text], *, mask: int
 ) -> dict[str, Tensor]:
     """Variant AutoEncoder: the encoder reads the original text and has no loss; all tokens of the decoder are [MASK].
 
@@ -110,7 +93,7 @@ def simlm_ae(
     losses = []
     for text in originals:
         last = hidden_states(model.bert, text.original, text.types)[-1]
-        cls = last[0].detach() if detach_cls else last[0]
+        cls = last[0]
         content = text.content()
         blank = [mask if position in content else token for position, token in enumerate(text.original)]
         covered = Text(text.original, blank, content, text.special, text.types)
@@ -138,14 +121,3 @@ def simlm_joint(
     terms = simlm(model, decoder, examples)
     own = mlm(generator, masked)["mlm"]
     return terms | {"generator": own, "total": terms["total"] + weight * own}
-
-
-@torch.no_grad()
-def replace_tokens(generator: BertForMaskedLM, masked: Text, *, draw: torch.Generator) -> Text:
-    """Replace the masked positions of a text by samples of the generator."""
-    last = hidden_states(generator.bert, masked.inputs, masked.types)[-1]
-    inputs = list(masked.original)
-    for position in masked.hidden:
-        shares = torch.softmax(vocabulary_logits(generator, last[position]), dim=0)
-        inputs[position] = int(torch.multinomial(shares, 1, generator=draw))
-    return Text(masked.original, inputs, masked.hidden, masked.special, masked.types)

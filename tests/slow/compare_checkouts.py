@@ -103,7 +103,12 @@ def iter_differences(old: Path, new: Path, ignored: set[str], roots: Sequence[st
             data = data.replace(root.encode(), b"WORK")
         return data
 
-    names = {str(path.relative_to(root)) for root in (old, new) for path in root.rglob("*") if path.is_file()}
+    names = {
+        str(path.relative_to(root))
+        for root in (old, new)
+        for path in root.rglob("*")
+        if path.is_file() and path.name != "README.md"
+    }
     for name in sorted(names):
         one, other = old / name, new / name
         if not one.exists() or not other.exists():

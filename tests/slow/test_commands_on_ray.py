@@ -112,22 +112,6 @@ def test_generated_queries_on_ray_equal_local_ones(
     assert run_command(capfd, *call, *RAY) == run_command(capfd, *call, "-q")
 
 
-READ = ("read", "{run}", "--corpus", "{corpus.jsonl}", "--queries", "{queries.jsonl}", "--model", "{t5}")
-WRITTEN = ("expand-queries", "{queries.jsonl}", "--model", "{t5}", "--kind", "answer", "--n", "4")
-TAKEN = ("expand-queries", "{queries.jsonl}", "--from-run", "{run}", "--corpus", "{corpus.jsonl}")
-CHOSEN = (
-    "rerank-queries",
-    "apply",
-    "{expansions.jsonl}",
-    "--queries",
-    "{queries.jsonl}",
-    "--model",
-    "{rd}",
-    "--n-best",
-    "4",
-)
-
-
 def test_rerank_and_score_on_ray_equal_local_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ray: object
 ) -> None:

@@ -21,18 +21,7 @@ from tests.squad_passages import PIECES, RealCorpus, read_rows, write_real_passa
 pytestmark = pytest.mark.slow
 PRESETS = [name for name in list_preset_names() if load_preset(name).command == "pretrain"]
 LENGTH = PIECES + 2
-SCHEDULE = [
-    "--max-steps",
-    "100",
-    "--batch-size",
-    "16",
-    "--max-length",
-    str(LENGTH),
-    "--set",
-    "warmup=0.1",
-    "--set",
-    "log_steps=1",
-]
+SCHEDULE = f"--max-steps 100 --batch-size 16 --max-length {LENGTH} --set warmup=0.1 --set log_steps=1".split()
 SCHEDULE += ["--set", "held_out=96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
 ENDS = 10  # log entries to average at the start and end
@@ -67,18 +56,7 @@ def pretrain(*given: str | Path) -> None:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     folder = tmp_path_factory.mktemp("real")
     real = write_real_passages(folder, paragraphs=300)
-    warm = [
-        "--preset",
-        "mlm",
-        "--max-steps",
-        "150",
-        "--batch-size",
-        "32",
-        "--max-length",
-        LENGTH,
-        "--learning-rate",
-        "1e-4",
-    ]
+    warm = f"--preset mlm --max-steps 150 --batch-size 32 --max-length {LENGTH} --learning-rate 1e-4".split()
     pretrain(real.corpus, "--model", real.model, *warm, "-o", folder / "warm")
     return Start(real, folder / "warm")
 
@@ -90,11 +68,9 @@ def test_all_losses_decrease_and_the_bottleneck_is_used(
     content = load_preset(preset).content
     weights = {"master": start.real.inv_freq, "master-printed": start.real.tfidf}.get(preset, start.real.bprop)
     given: list[str | Path] = ["--model", start.model, "--preset", preset, "--with", weights, *SCHEDULE]
-    given += [
-        "--learning-rate",
-        RATES.get(preset, LR),
-        *(["--generator", start.model] if "generator" in content else []),
-    ]
+    given += ["--learning-rate", RATES.get(preset, LR)] + (
+        ["--generator", start.model] if "generator" in content else []
+    )
     pretrain(start.real.corpus, *given, "-o", tmp_path / "out")
     entries = [*read_rows(tmp_path / "out" / "log.jsonl")]
     steps, (before, after) = [row for row in entries if "loss" in row], [row for row in entries if "loss" not in row]

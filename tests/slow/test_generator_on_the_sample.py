@@ -16,32 +16,8 @@ from tests.bm25_data import skip_without_lucene
 
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
-TRAINING = [
-    *(
-        "--batch-size",
-        "32",
-        "--max-steps",
-        "1500",
-        "--learning-rate",
-        "4e-3",
-        "--set",
-        "warmup=100",
-        "--set",
-        "schedule=linear",
-    ),
-    *(
-        "--max-length",
-        "48",
-        "--target-length",
-        "16",
-        "--dev-share",
-        "0.05",
-        "--set",
-        "dev_limit=200",
-        "--eval-steps",
-        "500",
-    ),
-]
+TRAINING = "--batch-size 32 --max-steps 1500 --learning-rate 4e-3 --set warmup=100 --set schedule=linear".split()
+TRAINING += "--max-length 48 --target-length 16 --dev-share 0.05 --set dev_limit=200 --eval-steps 500".split()
 DECODING = ["--max-new-tokens", "16"]
 
 
@@ -94,9 +70,8 @@ def test_generated_queries_match_their_passage_better_than_another(sample: Path,
     generated = {row["_id"]: row["queries"][0] for row in read_rows(sample / "written.jsonl")}
     ids = sorted(gold)
     order = np.random.default_rng(1).permutation(len(ids))
-    other = {
-        ids[order[at]]: ids[order[at - 1]] for at in range(len(ids))
-    }  # a cyclic shift of a random order: no passage keeps its query
+    # a cyclic shift of a random order: no passage keeps its query
+    other = {ids[order[at]]: ids[order[at - 1]] for at in range(len(ids))}
     own = np.array([compute_word_f1(generated[id], gold[id]) for id in ids])
     permuted = np.array([compute_word_f1(generated[other[id]], gold[id]) for id in ids])
     t, p = run_t_test(own - permuted), run_randomization_test(own - permuted, permutations=10_000, seed=1)

@@ -16,23 +16,18 @@ from drtk.losses import language
 from drtk.losses.language import linear_cross_entropy
 from drtk.models.device import AttentionBackend
 from tests.backbone_families import create_masked_lm, create_padded_batch
-from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
+from tests.pretraining_setup import PretrainingFiles, create_files_without_dropout
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
 SCHEDULE = "--max-steps 6 --batch-size 8 --max-length 24 --learning-rate 1e-3 --set warmup=0 --set log_steps=1".split()
 SCHEDULE += ["--set", "held_out=8", "--eval-steps", "6", "--device", "cuda", "-q"]
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # implementations can be compared
+EXACT = ["--precision", "float32", "--set", "trainer=tf32=false"]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
-    files = PretrainingFiles.create(tmp_path_factory.mktemp("world"))
-    for folder in (files.model, files.generator):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | NO_DROPOUT))
-    write_corpus_with_gaps(files.corpus, files.model, documents=30)
-    return files
+    return create_files_without_dropout(tmp_path_factory.mktemp("world"))
 
 
 def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str) -> list[dict]:
@@ -40,6 +35,10 @@ def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str) -> 
     named = ["--preset", preset, "--model", str(files.model), "-o", str(output), *SCHEDULE, *more]
     app(["pretrain", str(files.corpus), *named], standalone_mode=False)
     return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+def list_generator(files: PretrainingFiles, preset: str) -> list[str]:
+    return ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
 
 
 def get_losses(log: list[dict]) -> list[float]:
@@ -61,8 +60,7 @@ PRESETS = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "siml
 
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
 def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
-    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    exact = ["--precision", "float32", "--set", "trainer=tf32=false", *generator]
+    exact = [*EXACT, *list_generator(files, preset)]
     on_gpu = get_losses(pretrain(files, tmp_path / "gpu", preset, *exact))
     on_cpu = get_losses(pretrain(files, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
@@ -74,7 +72,7 @@ def test_bfloat16_is_the_default_with_float32_losses_and_weights(
 ) -> None:
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16 on this device")
-    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
+    generator = list_generator(files, preset)
     half_precision = get_losses(pretrain(files, tmp_path / "auto", preset, *generator))
     exact = get_losses(pretrain(files, tmp_path / "exact", preset, *generator, "--precision", "float32"))
     assert half_precision != exact  # some operations use 16 bits
@@ -86,11 +84,10 @@ def test_bfloat16_is_the_default_with_float32_losses_and_weights(
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
 def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
     compiled = get_losses(
-        pretrain(files, tmp_path / "compiled", preset, *exact, "--set", "compile=true", "--micro-batch-size", "4")
+        pretrain(files, tmp_path / "compiled", preset, *EXACT, "--set", "compile=true", "--micro-batch-size", "4")
     )
-    eager = get_losses(pretrain(files, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
+    eager = get_losses(pretrain(files, tmp_path / "eager", preset, *EXACT, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
     pretrain(files, tmp_path / "both", preset, "--set", "compile=true")  # with bfloat16 too
     from transformers import AutoModel
@@ -99,16 +96,14 @@ def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFil
 
 
 def test_fused_adamw_equals_plain_adamw(files: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
-    pretrain(files, tmp_path / "fused", "simlm-mlm", *exact)
-    pretrain(files, tmp_path / "plain", "simlm-mlm", *exact, "--set", "fused=false")
+    pretrain(files, tmp_path / "fused", "simlm-mlm", *EXACT)
+    pretrain(files, tmp_path / "plain", "simlm-mlm", *EXACT, "--set", "fused=false")
     assert compute_max_difference(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
 
 
 def test_gradient_checkpointing_gives_the_same_losses(files: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
-    one = get_losses(pretrain(files, tmp_path / "again", "cotmae", *exact, "--set", "gradient_checkpointing=true"))
-    assert one == pytest.approx(get_losses(pretrain(files, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
+    one = get_losses(pretrain(files, tmp_path / "again", "cotmae", *EXACT, "--set", "gradient_checkpointing=true"))
+    assert one == pytest.approx(get_losses(pretrain(files, tmp_path / "kept", "cotmae", *EXACT)), rel=1e-4)
 
 
 def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +160,7 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
 @pytest.mark.parametrize("preset", PRESETS)
 def test_flash_attention_gives_the_losses_of_sdpa(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
     pytest.importorskip("flash_attn")
-    generator = ["--generator", str(files.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
+    generator = list_generator(files, preset)
     flash = get_losses(pretrain(files, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
     usual = get_losses(pretrain(files, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
     auto = get_losses(pretrain(files, tmp_path / "auto", preset, *generator))

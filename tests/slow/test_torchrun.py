@@ -11,40 +11,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
+from tests.pretraining_setup import PretrainingFiles, create_files_without_dropout
 
 pytestmark = pytest.mark.slow
-# Dropout depends on process and micro-batch, so the models below have none.
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-STEPS = 5
-SCHEDULE = [
-    "--max-steps",
-    str(STEPS),
-    "--batch-size",
-    "8",
-    "--max-length",
-    "24",
-    "--learning-rate",
-    "1e-3",
-    "--set",
-    "warmup=0",
-    "--set",
-    "log_steps=1",
-]
+SCHEDULE = "--max-steps 5 --batch-size 8 --max-length 24 --learning-rate 1e-3 --set warmup=0 --set log_steps=1".split()
 # By default Adam takes full-size steps even for gradients that are only rounding errors; a larger epsilon prevents that.
-SCHEDULE += ["--set", "trainer=adam_epsilon=1e-4"]
-SCHEDULE += [
-    "--set",
-    "held_out=8",
-    "--eval-steps",
-    "5",
-    "--set",
-    "save_steps=2",
-    "--export-steps",
-    "3",
-    "--device",
-    "cpu",
-]
+SCHEDULE += (
+    "--set trainer=adam_epsilon=1e-4 --set held_out=8 --eval-steps 5 --set save_steps=2 --export-steps 3".split()
+)
+SCHEDULE += ["--device", "cpu"]
 # Token means; contrastive loss with gradient caching; five decoders; contrastive loss with batch norm and a generator; a trained generator.
 RUNS = {
     "mlm": ["--micro-batch-size", "3"],
@@ -60,12 +35,7 @@ START_ON_TWO = [sys.executable, "-c", PROGRAM]
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
-    files = PretrainingFiles.create(tmp_path_factory.mktemp("world"))
-    for folder in (files.model, files.generator):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | NO_DROPOUT))
-    write_corpus_with_gaps(files.corpus, files.model, documents=30)
-    return files
+    return create_files_without_dropout(tmp_path_factory.mktemp("world"))
 
 
 def run(inputs: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:

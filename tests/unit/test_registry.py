@@ -28,3 +28,5 @@ def test_a_registry_maps_names_to_descriptions_and_imports_what_is_loaded(
     for act in (tools.check, tools.load):
         with pytest.raises(UsageError, match=r"unknown tool 'hammer'; choose from join, value"):
             act("hammer")
+        with pytest.raises(UsageError, match=r"unknown tool 'Jion'; did you mean join\? Choose from join, value"):
+            act("Jion")

@@ -99,7 +99,7 @@ StatisticsKind = Literal["counts", "attention"]
 _SIZES = {"counts": 2, "attention": 1}  # numbers per word
 
 
-class Statistics:
+class CollectionStatistics:
     """Collection statistics per word.
 
     kind: "counts" (document frequency and collection frequency) or "attention" (summed saturated attention)
@@ -141,14 +141,14 @@ class Statistics:
 
 def read_statistics(
     sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, tracker: InputTracker
-) -> Statistics:
+) -> CollectionStatistics:
     """Read files of collection statistics, and merge all lines.
 
     made_by: required settings of the statistics; None requires equal settings in all lines
     Raises RecordError for a line without statistics, MismatchError for statistics of another kind or with other settings,
     DrtkError for files without statistics.
     """
-    total: Statistics | None = None
+    total: CollectionStatistics | None = None
     source = ""
     for source in sources:
         for number, line in tracker.iter_lines(source):
@@ -164,7 +164,7 @@ def read_statistics(
                 made_by = row["made_by"]
             if differences := _describe_differences(row["made_by"], made_by):
                 raise MismatchError(f"{place}: collected with {differences}; collect again with equal settings")
-            total = total or Statistics(kind, made_by)
+            total = total or CollectionStatistics(kind, made_by)
             total.add(row["words"], length=row["length"], documents=row["documents"])
     if total is None or not total.documents:
         raise DrtkError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.model_folder import locate
@@ -233,7 +233,7 @@ class Bprop(TermWeights):
     with_model: ClassVar[bool] = True
 
     def __init__(
-        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
         self._settings = settings
         self._attention = WordAttention(settings, model or "", device)

@@ -8,7 +8,7 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import SplitPassage, Statistics, StatisticsKind, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeights
 from drtk.text.word_pieces import WordSplit
 
 
@@ -28,7 +28,7 @@ class CountBasedWeights(TermWeights):
     needs: ClassVar[StatisticsKind | None] = "counts"
 
     def __init__(
-        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
         assert statistics is not None
         self._settings, self._statistics = settings, statistics

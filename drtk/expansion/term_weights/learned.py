@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import SplitPassage, Statistics, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeights
 from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
 from drtk.records import Passage
@@ -37,7 +37,7 @@ class DeepCT(TermWeights):
     with_model: ClassVar[bool] = True
 
     def __init__(
-        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
         _, self._weigh = _load_model(model or "", "deepct", settings, device)
 
@@ -93,7 +93,7 @@ class DeepImpact(TermWeights):
     with_model: ClassVar[bool] = True
 
     def __init__(
-        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
         weigher, self._weigh = _load_model(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))

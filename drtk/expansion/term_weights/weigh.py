@@ -21,9 +21,9 @@ from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
+    CollectionStatistics,
     PassageSplitter,
     SplitPassage,
-    Statistics,
     StatisticsKind,
     TermWeights,
     read_statistics,
@@ -148,7 +148,7 @@ class StatisticsCollector(_SplittingFunction):
 
     def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
         batch = list(split_passages)
-        sums = Statistics(self._kind, self._made_by)
+        sums = CollectionStatistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
         if self._attention is not None:
             values = ({word: [value] for word, value in words.items()} for words in self._attention(batch))
@@ -164,7 +164,7 @@ class PassageWeigher(_SplittingFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages."""
 
     def __init__(
-        self, plan: WeightingPlan, count: int, statistics: Statistics | None, bare: bool, report: bool
+        self, plan: WeightingPlan, count: int, statistics: CollectionStatistics | None, bare: bool, report: bool
     ) -> None:
         super().__init__(plan, count)
         self._plan, self._bare, self._report = plan, bare, report
@@ -172,7 +172,7 @@ class PassageWeigher(_SplittingFunction):
         self._method: TermWeights = TERM_WEIGHTS.load(plan.method)(plan.settings, statistics, plan.model, plan.device)
 
     def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
-        """Return the passages with weights, in order, as JSON lines.
+        """Weigh the words of each passage, spread the weights to word pieces, and return a JSON line per passage.
 
         split_passages: the result of `prepare`
         """
@@ -339,7 +339,7 @@ def weigh_corpus(
                 statistics = (
                     read_statistics([path], kind, made_by, tracker=InputTracker())
                     if has_passages
-                    else Statistics(kind, {})
+                    else CollectionStatistics(kind, {})
                 )
         passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         if plan.method == "deepimpact":

@@ -137,6 +137,15 @@ def find_jvm_problem() -> str | None:
     return ": ".join(lines) or f"exit status {child.returncode}"
 
 
+def is_lucene_installed() -> bool:
+    """Return whether the jar, a Java runtime and pyjnius are installed."""
+    try:
+        find_jar(), find_java()
+    except MissingDependency:
+        return False
+    return find_spec("jnius") is not None
+
+
 def start_jvm() -> None:
     """Start the JVM unless it is running, redirect Java's stdout to stderr, and silence its loggers.
 

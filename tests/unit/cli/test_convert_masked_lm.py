@@ -26,9 +26,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "encoder"
 
 
-def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
-    encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(encoder, tmp_path, capfd):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     from drtk.models.lm_head import load_masked_lm
@@ -49,9 +47,7 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
     run_command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm", "--force")
 
 
-def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(tmp_path, capfd):
     with pytest.raises(MismatchError, match="has no trained masked-LM head; train one with `drtk pretrain`"):
         run_command(capfd, "convert", "--masked-lm", save_tiny_encoder(tmp_path / "model"), "-o", tmp_path / "lm")
     assert not (tmp_path / "lm").exists()
@@ -66,9 +62,7 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
         ([], "--output must name a folder"),
     ],
 )
-def test_what_does_not_go_with_a_model_is_told(
-    more: list[str], told: str, encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch
-) -> None:
+def test_what_does_not_go_with_a_model_is_told(more, told, encoder, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=told):
         run_command(capfd, "convert", "--masked-lm", encoder, *more)

@@ -33,11 +33,7 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     base = diagnosis._check_package("bm25s", needed=True)
     extra = diagnosis._check_package("matplotlib", needed=False, use="plots")
     assert (base.state, base.fix) == ("missing", f"{sys.executable} -m pip install bm25s")
-    assert (extra.state, extra.found, extra.fix) == (
-        "absent",
-        "plots",
-        f"{sys.executable} -m pip install matplotlib",
-    )
+    assert (extra.state, extra.found, extra.fix) == ("absent", "plots", f"{sys.executable} -m pip install matplotlib")
     assert not is_healthy([base, extra])
     assert is_healthy([extra])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -45,7 +44,7 @@ def vectors(folder: Path) -> dict[str, np.ndarray]:
     return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
 
 
-def test_a_killed_run_resumes_to_the_uninterrupted_result(data: Path, tmp_path: Path):
+def test_a_killed_run_resumes_to_the_uninterrupted_result(data, tmp_path):
     output, size = tmp_path / "killed", ["--set", "shard_size=30", "--set", "batch_tokens=256"]
     call = ["encode", str(data / "corpus.jsonl"), "--model", str(data / "model")]
     part = Path(f"{output}.part")
@@ -66,9 +65,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(data: Path, tmp_path: 
             assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_run_is_not_resumed_after_files_of_the_model_changed(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_resumed_after_files_of_the_model_changed(data, tmp_path, monkeypatch):
     other = save_tiny_encoder(tmp_path / "other", seed=2)
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         model = shutil.copytree(data / "model", tmp_path / f"model-{name}")
@@ -96,7 +93,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
     WRITE(writer, *given, **options)
 
 
-def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path):
+def test_the_manifest_tells_how_the_vectors_were_made(data, tmp_path):
     encode(data, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
@@ -108,28 +105,11 @@ def test_the_manifest_tells_how_the_vectors_were_made(data: Path, tmp_path: Path
     assert [shard.vectors.dtype for shard in read_shards(tmp_path / "v")] == [np.float16] * 3
 
 
-def test_queries_compressed_input_and_parts(data: Path, tmp_path: Path):
-    (data / "queries.jsonl.gz").write_bytes(gzip.compress((data / "queries.jsonl").read_bytes()))
-    encode(data, tmp_path / "plain", "--role", "query", "--set", "shard_size=100", source="queries.jsonl")
-    merged: dict[str, np.ndarray] = {}
-    for part in (1, 2):
-        more = ("--role", "query", "--set", "shard_size=100", "--shard", f"{part}/2")
-        encode(data, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
-        merged |= vectors(tmp_path / f"{part}")
-    plain = vectors(tmp_path / "plain")
-    assert sorted(merged) == sorted(plain)
-    assert len(plain) == 300
-    for id, row in plain.items():
-        np.testing.assert_array_equal(merged[id], row)
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [(["--prompt", "B: "], "passage prompt"), (["--set", "title=none", "--max-length", "8"], "passage length, title")],
 )
-def test_parts_encoded_with_other_options_are_not_indexed_together(
-    data: Path, tmp_path: Path, options: list[str], names: str
-) -> None:
+def test_parts_encoded_with_other_options_are_not_indexed_together(data, tmp_path, options, names):
     model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
@@ -138,7 +118,7 @@ def test_parts_encoded_with_other_options_are_not_indexed_together(
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
-def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(data: Path, tmp_path: Path) -> None:
+def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(data, tmp_path):
     model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
@@ -147,9 +127,7 @@ def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(da
     run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
-def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(
-    data: Path, tmp_path: Path
-) -> None:
+def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(data, tmp_path):
     model = shutil.copytree(data / "model", tmp_path / "m")
     run("encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
     run("index", tmp_path / "v", "--type", "flat", "-o", tmp_path / "i")
@@ -167,7 +145,7 @@ def recommend(model: Path, **prompts: str) -> None:
     path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
 
 
-def test_what_cannot_be_meant_is_refused_before_work(data: Path, tmp_path: Path):
+def test_what_cannot_be_meant_is_refused_before_work(data, tmp_path):
     with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(data, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
@@ -184,7 +162,7 @@ def test_what_cannot_be_meant_is_refused_before_work(data: Path, tmp_path: Path)
     assert read_shards(tmp_path / "w") == []
 
 
-def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data: Path, tmp_path: Path) -> None:
+def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data, tmp_path):
     for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
         encode(data, tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))

@@ -29,20 +29,18 @@ def parser_of(step: str) -> Any:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_help_has_panels_two_examples_and_the_page(step: str) -> None:
+def test_help_has_panels_few_options_two_valid_examples_and_the_page(step):
     text = run_in_process(*step.split(), "--help").out.decode()
     titles = [line[:-1] for line in text.splitlines() if line.endswith(":") and line[:1].isupper()]
     panels = [title for title in titles if title != "Examples"]
     assert panels == [panel for panel in PANELS if panel in panels]
     assert titles[-1] == "Examples"
-    page = text.rstrip().rpartition("Documentation: ")[2]
-    assert (ROOT / page).exists()
+    assert (ROOT / text.rstrip().rpartition("Documentation: ")[2]).exists()
     assert "<" not in text.partition("Examples:")[0]  # metavars such as <int>
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_the_examples_of_the_help_are_valid_command_lines(step: str) -> None:
     command = parser_of(step)
+    options = [item for item in command.params if item.param_type_name == "option"]
+    assert len(options) <= 28
+    assert all(len((item.help or "").partition("[default")[0]) <= 100 for item in options)
     examples = get_examples(command)
     assert len(examples) == 2
     for example in examples:
@@ -53,14 +51,7 @@ def test_the_examples_of_the_help_are_valid_command_lines(step: str) -> None:
         assert not rest, example
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_no_command_shows_more_options_than_a_reader_takes_in(step: str) -> None:
-    options = [item for item in parser_of(step).params if item.param_type_name == "option"]
-    assert len(options) <= 28
-    assert all(len((item.help or "").partition("[default")[0]) <= 100 for item in options)
-
-
-def test_commands_are_listed_by_stage_with_whole_summaries() -> None:
+def test_commands_are_listed_by_stage_with_whole_summaries():
     text = run_in_process("--help").out.decode()
     assert [line[:-1] for line in text.splitlines() if line[:-1] in STAGES] == list(STAGES)
     for name in COMMANDS:
@@ -68,7 +59,7 @@ def test_commands_are_listed_by_stage_with_whole_summaries() -> None:
     assert "..." not in text.partition("Options:")[2]
 
 
-def test_all_settings_of_a_command_are_listed() -> None:
+def test_all_settings_of_a_command_are_listed():
     lines = run_in_process("presets", "--fields", "train-retriever").out.decode().splitlines()
     rows = {line.split()[0]: line.split()[1:4] for line in lines}
     assert rows["batch_size"] == ["int", "64", "--batch-size"]
@@ -76,7 +67,7 @@ def test_all_settings_of_a_command_are_listed() -> None:
     assert rows["matryoshka"] == ["list", "of", "int"]
     outcome = run_in_process("presets", "--fields", "train")
     assert outcome.status == 2
-    assert "no command 'train'; choose from sample, convert" in outcome.err
+    assert "no command 'train'; choose from sample, import" in outcome.err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -90,7 +81,7 @@ def test_all_settings_of_a_command_are_listed() -> None:
         ("drtk rerank-queries a", "apply"),
     ],
 )
-def test_bash_completes_commands_options_and_values(tmp_path: Path, words: str, completions: str) -> None:
+def test_bash_completes_commands_options_and_values(tmp_path, words, completions):
     program = tmp_path / "drtk"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m drtk "$@"\n')
     program.chmod(0o755)

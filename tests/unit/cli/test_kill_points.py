@@ -146,7 +146,7 @@ COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, in
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_kill_at_any_call_is_recovered_from(name: str, tmp_path: Path) -> None:
+def test_a_kill_at_any_call_is_recovered_from(name, tmp_path):
     # In a process of its own: forks of this one, which may have imported torch, are slow.
     command = [sys.executable, "-m", __spec__.name, name]
     actual = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)

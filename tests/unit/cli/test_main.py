@@ -86,20 +86,58 @@ def interrupt_an_import() -> None:
         (fail(typer.Exit(3)), 3, ""),
     ],
 )
-def test_each_error_has_its_status_and_its_line(
-    trip: Callable[..., Any], act: Callable[[], Any], status: int, message: str
-) -> None:
+def test_each_error_has_its_status_and_its_line(trip, act, status, message):
     actual = trip(act)
     assert (actual.status, actual.err) == (status, message)
 
 
+@pytest.mark.parametrize(
+    ("message", "meant"),
+    [
+        ("queris.jsonl: No such file or directory", "; did you mean queries.jsonl?"),
+        ("./tinny: no such folder", "; did you mean ./tiny?"),
+        ("corpus.tsv: No such file or directory", ""),
+        ("use.jsonl: No such file or directory", ""),  # only the extension is the same
+        ("queries.jsonl:3: no such folder", ""),
+    ],
+)
+def test_a_missing_file_is_answered_with_one_of_a_similar_name(trip, message, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("queries.jsonl", "tiny"):
+        Path(name).touch()
+    assert trip(fail(errors.DrtkError(message))).err == f"drtk: {message}{meant}\n"
+
+
+def test_help_as_a_command(capfd):
+    for words in ([], ["eval"], ["rerank-queries", "label"]):
+        assert run_in_process("help", *words).out == run_in_process(*words, "--help").out != ""
+    assert "no such command 'evl'" in run_in_process("help", "evl").err
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError(), EOFError(), OSError("no number")])
-def test_a_bug_is_raised(trip: Callable[..., Any], error: Exception) -> None:
+def test_a_bug_is_raised(trip, error):
     with pytest.raises((ZeroDivisionError, RuntimeError, OSError)):
         trip(fail(error))
 
 
-def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
+STARTUP = """
+import signal, sys
+class Interrupt:  # Ctrl-C while the commands are being loaded
+    def find_spec(self, name, *_):
+        if name == "drtk.cli.main":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:  # as extension modules do
+                raise ImportError("numpy._core.multiarray failed to import") from None
+sys.meta_path.insert(0, Interrupt())
+from drtk.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_at_startup_or_within_a_callback_that_ignores_exceptions_is_not_lost():
+    done = subprocess.run([sys.executable, "-c", STARTUP], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "drtk: interrupted\n")
     actual = run_doctor(
         """
         import signal, time, weakref
@@ -113,7 +151,7 @@ def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
     assert (actual.returncode, actual.stderr) == (130, "drtk: interrupted\n")
 
 
-def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
+def test_a_plain_print_to_a_reader_that_went_away_is_141():
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
@@ -123,7 +161,7 @@ def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
 
 
 @pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>&- <&-", 1)])
-def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, status: int) -> None:
+def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed, status):
     line = f'echo \'{{"_id": "a", "text": "b"}}\' | "{sys.executable}" -m drtk chunk --policy words --no-sentences {closed}'
     actual = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert actual.returncode == status
@@ -132,7 +170,7 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
         assert f"drtk: standard {'input' if '<' in closed else 'output'} is closed; " in actual.stderr
 
 
-def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:
+def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path):
     (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
     call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
     actual = subprocess.run(
@@ -150,11 +188,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
     [
         ("evl", "", "no such command 'evl'; did you mean 'eval'? See"),
         ("no-such-command", "", "no such command 'no-such-command'; see"),
-        (
-            "--no-such-option",
-            "",
-            "no such option --no-such-option; see",
-        ),
+        ("--no-such-option", "", "no such option --no-such-option; see"),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
@@ -173,7 +207,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
         ("eval a.run", "eval", "--qrels or --answers is required; see"),
     ],
 )
-def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, message: str) -> None:
+def test_a_usage_error_is_one_line_with_status_2(arguments, command, message):
     actual = run_in_process(*arguments.split())
     line = f"drtk: {command}: {message} drtk {command} --help\n" if command else f"drtk: {message} drtk --help\n"
     assert (actual.status, actual.out, actual.err) == (2, b"", line)
@@ -184,7 +218,7 @@ def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, m
     [("max_steps = 'many'", "--max-steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
-def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:
+def test_a_fault_within_a_preset_begins_with_its_place(tmp_path, call, setting, told):
     preset = tmp_path / "mine.toml"
     preset.write_text(f'command = "train-reranker"\n[settings]\n{setting}\n', encoding="utf-8")
     actual = run_in_process(*call.replace("PRESET", str(preset)).split())
@@ -195,7 +229,7 @@ def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str
 
 @pytest.mark.parametrize(("command", "option"), [("chunk", "--max-words"), ("mine-negatives", "--seed")])
 @pytest.mark.parametrize("value", ["1,000", "1.000", "1 000", "1e3", "1__000", "many", ""])
-def test_counts_with_other_separators_are_rejected(command: str, option: str, value: str) -> None:
+def test_counts_with_other_separators_are_rejected(command, option, value):
     actual = run_in_process(command, option, value)
     told = f"invalid value for '{option}': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
     assert actual.status == 2
@@ -203,7 +237,7 @@ def test_counts_with_other_separators_are_rejected(command: str, option: str, va
     assert actual.err.count("\n") == 1
 
 
-def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:
+def test_commands_other_than_trainings_are_not_distributed(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
     words = [sys.executable, "-m", "drtk", "index", "c.jsonl", "--type", "bm25s", "-o", "out"]
     distributed = {**make_environment(), **make_torchrun_variables(rank=1, processes=2)}
@@ -223,6 +257,6 @@ def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> No
         (["encode", "c.jsonl"], False),
     ],
 )
-def test_trainings_stay_distributed(monkeypatch: pytest.MonkeyPatch, words: list[str], distributed: bool) -> None:
+def test_trainings_stay_distributed(monkeypatch, words, distributed):
     monkeypatch.setattr(sys, "argv", ["drtk", *words])
     assert main._is_distributed() == distributed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -48,20 +47,20 @@ def walk(source: Source = "-", *, settings: Knobs) -> Any:
     return source, settings
 
 
-def test_options_of_every_type_reach_the_settings() -> None:
+def test_options_of_every_type_reach_the_settings():
     arguments = "in.jsonl --mode fast --depth 9 --rate 2 --loud --no-calm --sizes 4 --sizes 5 --memo x".split()
     expected = Knobs(mode="fast", depth=9, rate=2.0, loud=True, calm=False, sizes=(4, 5), note="x")
     assert call(walk, *arguments) == ("in.jsonl", expected)
 
 
-def test_a_preset_stands_between_default_and_option(tmp_path: Path) -> None:
+def test_a_preset_stands_between_default_and_option(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('command = "walk"\n[settings]\ndepth = 7\nrate = 0.9\nsizes = [8]\n')
     _, settings = call(walk, "--preset", str(file), "--rate", "0.1")
     assert settings == Knobs(depth=7, rate=0.1, sizes=(8,))
 
 
-def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_defaults_and_the_common_options_last(capsys):
     app_of(walk)(["--help"], standalone_mode=False)
     shown = " ".join(capsys.readouterr().out.split())
     for expected in ("How deep. [default: 3]", "[default: slow]", "[default: on]", "[default: 1 2]", "--memo"):
@@ -86,7 +85,7 @@ def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob
     return job
 
 
-def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path: Path) -> None:
+def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path):
     output = tmp_path / "out"
     job = call(copy, "-o", str(output), "--skip-bad", "3", "--with", "a", "--with", "b", "--bare", "-q")
     assert (job.command, job.kind, job.output) == ("copy", "corpus", str(output))
@@ -96,7 +95,7 @@ def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path: Path) -> None
     assert not {"output", "resume", "force", "skip_done", "quiet", "verbose"} & set(job.settings)
 
 
-def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path: Path) -> None:
+def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path):
     output = tmp_path / "out"
     call(copy, "-o", str(output), "-q")
     with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
@@ -107,7 +106,7 @@ def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path: Path) 
     assert call(copy, "-o", str(output), "-q", "--skip-done", "--force", "--depth", "4") is not None
 
 
-def test_what_needs_a_named_output_says_so() -> None:
+def test_what_needs_a_named_output_says_so():
     for flag in ("--skip-done", "--resume"):
         with pytest.raises(UsageError, match=r"requires .*(--|`)output"):
             call(copy, flag)
@@ -115,7 +114,7 @@ def test_what_needs_a_named_output_says_so() -> None:
         call(gather, "-o", "-")
 
 
-def test_a_folder_is_free_again_once_its_command_has_ended(tmp_path: Path) -> None:
+def test_a_folder_is_free_again_once_its_command_has_ended(tmp_path):
     for arguments in ([], ["--force"]):
         call(gather, "-o", str(tmp_path / "out"), "-q", *arguments)
     assert (tmp_path / "out" / "meta.json").exists()

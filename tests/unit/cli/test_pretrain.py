@@ -25,7 +25,7 @@ from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
 from tests.expansion_collection import read_rows, write_rows
 from tests.pretraining_setup import PretrainingFiles
-from tests.run_commands import run_command, write_text
+from tests.run_commands import read_log, run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -44,10 +44,6 @@ def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str | Pa
     app([*arguments(files, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
 
 
-def entries(folder: Path) -> list[dict]:
-    return read_rows(folder / "log.jsonl")
-
-
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """Return all tensors in the files of a folder, by file and name."""
     return {
@@ -61,7 +57,7 @@ def assert_equal_models(one: Path, other: Path) -> None:
     mine, theirs = weights_of(one), weights_of(other)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert entries(one) == entries(other)
+    assert read_log(one) == read_log(other)
 
 
 # failures and resuming
@@ -117,9 +113,7 @@ def checkpoints(folder: Path) -> list[str]:
         ("simlm", ["--generator", "GENERATOR", *JOINT, "--set", "trainer=lr_scheduler_type=cosine"]),
     ],
 )
-def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
-    preset: str, more: list[str], files: PretrainingFiles, tmp_path: Path
-):
+def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(preset, more, files, tmp_path):
     more = [str(files.generator) if word == "GENERATOR" else word for word in more]
     output = tmp_path / "failed"
     fail(files, output, 6, cut_off, *more, preset=preset)
@@ -133,16 +127,14 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     pretrain(files, tmp_path / "whole", preset, *SCHEDULE, *more)
     assert_equal_models(output, tmp_path / "whole")
     assert any("readers" in name for name in weights_of(output))
-    assert [entry["step"] for entry in entries(output) if "loss" in entry] == list(range(1, 9))
+    assert [entry["step"] for entry in read_log(output) if "loss" in entry] == list(range(1, 9))
     if preset == "mixture-example":
-        assert [entry["step"] for entry in entries(output) if "held_out_mlm" in entry] == [0, 4, 8]
+        assert [entry["step"] for entry in read_log(output) if "held_out_mlm" in entry] == [0, 4, 8]
         assert any(name.startswith("step-6/") for name in weights_of(output))
     assert not (output / "checkpoints").exists()
 
 
-def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
-    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_out_of_memory_names_what_to_lower_and_resume_takes_it(files, tmp_path, capsys):
     assert fail(files, tmp_path / "m", 6, full) == (
         "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
@@ -163,13 +155,11 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
         "learning_rate": [1e-3, 1e-4],
     }
     # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 6 on
-    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    rates = [entry["learning_rate"] for entry in read_log(tmp_path / "m")]
     assert rates == pytest.approx([(1e-3 if step < 5 else 1e-4) * (8 - step) / 8 for step in range(8)])
 
 
-def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
-    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(files, tmp_path, monkeypatch):
     pretrain(files, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
     forward, limit = PretrainingNetwork.forward, 3
 
@@ -188,17 +178,7 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     assert read_json(tmp_path / "m" / "meta.json")["micro_batch"] == 3
 
 
-def test_out_of_memory_before_the_first_step_is_reported(
-    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
-    with pytest.raises(
-        DrtkError, match="cpu: out of memory; `gradient_checkpointing` or a smaller `max_length` may help"
-    ):
-        pretrain(files, tmp_path / "m", "mlm", *SCHEDULE)
-
-
-def test_a_checkpoint_whose_next_step_fails_is_removed(files: PretrainingFiles, tmp_path: Path):
+def test_a_checkpoint_whose_next_step_fails_is_removed(files, tmp_path):
     message = fail(files, tmp_path / "m", 7, ruin)
     assert re.match(
         r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message
@@ -206,12 +186,10 @@ def test_a_checkpoint_whose_next_step_fails_is_removed(files: PretrainingFiles, 
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
     pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == list(range(1, 9))
 
 
-def test_weights_that_are_not_finite_or_exploded_are_not_kept(
-    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_weights_that_are_not_finite_or_exploded_are_not_kept(files, tmp_path, capsys):
     def burst(trainer: Pretrainer) -> None:
         """Make the update infinite, but not the loss."""
         weight = trainer.model.backbone.encoder.layer[0].output.LayerNorm.bias
@@ -241,7 +219,7 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
 
 
-def test_checkpoints_made_without_token_types_are_rejected(files: PretrainingFiles, tmp_path: Path):
+def test_checkpoints_made_without_token_types_are_rejected(files, tmp_path):
     titles = ["--set", "title=segment"]
     fail(files, tmp_path / "m", 6, cut_off, *titles)
     begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
@@ -260,9 +238,7 @@ def test_checkpoints_made_without_token_types_are_rejected(files: PretrainingFil
 # settings and outputs
 
 
-def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
-    files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
-):
+def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(files, capfd):
     rows = len(files.corpus.read_text().splitlines())
     lines = dry_run(files, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
@@ -270,9 +246,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
         dry_run(files, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 
-def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
-    files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
-):
+def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(files, capfd):
     rows = len(files.corpus.read_text().splitlines())
     for more, share in (([], 0.1), (["--set", "held_out=4000"], 0.5)):
         out = int(share * rows)
@@ -280,7 +254,7 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
         assert f"{rows - out} passages to train on, {out} held out" in lines
 
 
-def test_an_encoder_keeps_how_it_read_titles(files: PretrainingFiles, tmp_path: Path):
+def test_an_encoder_keeps_how_it_read_titles(files, tmp_path):
     for title, expected in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
         pretrain(files, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
@@ -291,7 +265,7 @@ def test_an_encoder_keeps_how_it_read_titles(files: PretrainingFiles, tmp_path: 
         assert read_layout(tmp_path / f"{title}-trained").encoding.title == expected
 
 
-def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(files: PretrainingFiles, tmp_path: Path):
+def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(files, tmp_path):
     pretrain(files, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
     from transformers import AutoModel, AutoTokenizer
 
@@ -309,13 +283,13 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(f
     assert read_layout(tmp_path / "m").encoding.pooling == ("cls",)
     assert {read_layout(folder).encoding.title for folder in folders} == {"segment"}  # as the preset reads titles
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert suffixes <= {".json", ".jsonl", ".md", ".safetensors"}
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(str(folders[1]), device="cpu")
     torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)
 
 
-def test_cocondenser_starts_from_a_condenser_with_its_head(files: PretrainingFiles, tmp_path: Path):
+def test_cocondenser_starts_from_a_condenser_with_its_head(files, tmp_path):
     pretrain(files, tmp_path / "one", "condenser", "--max-steps", "1")
     start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(files, tmp_path / "two", "cocondenser", *start)
@@ -335,11 +309,11 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
-def test_encoders_of_every_family_are_trained(family: str, families: Path, files: PretrainingFiles, tmp_path: Path):
+def test_encoders_of_every_family_are_trained(family, families, files, tmp_path):
     pretrain(
         files, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
     )
-    assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
+    assert read_log(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
 
     before = {
@@ -351,7 +325,7 @@ def test_encoders_of_every_family_are_trained(family: str, families: Path, files
     assert sum(name in before and not torch.equal(state[name], before[name]) for name in state) > 20
 
 
-def test_a_joint_generator_starts_from_its_model_and_is_saved(files: PretrainingFiles, tmp_path: Path):
+def test_a_joint_generator_starts_from_its_model_and_is_saved(files, tmp_path):
     joint = ["--generator", files.generator, *JOINT, "--max-steps", "1"]
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     saved = {}
@@ -363,12 +337,10 @@ def test_a_joint_generator_starts_from_its_model_and_is_saved(files: Pretraining
     assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
     assert all(torch.equal(value, before[name]) for name, value in actual.items())
     assert not torch.equal(saved["trained"][layer], saved["still"][layer])
-    assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
+    assert next(entry["generator"] for entry in read_log(tmp_path / "trained") if "loss" in entry) > 1
 
 
-def test_contrasts_of_equal_texts_without_dropout_are_reported(
-    families: Path, files: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_contrasts_of_equal_texts_without_dropout_are_reported(families, files, tmp_path, caplog):
     cases = (("modernbert", "simcse", []), ("modernbert", "crop", []), ("bert", "simcse", []))
     warned = []
     for family, preset, more in (*cases, ("modernbert", "simcse", ["--set", "slots.two.view=crop"])):
@@ -425,15 +397,11 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("preset", "change", "message"), LACKING, ids=[each[2] for each in LACKING])
-def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(
-    preset: str, change: Callable[[dict[str, Any]], Any], message: str, files: PretrainingFiles, tmp_path: Path
-):
+def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(preset, change, message, files, tmp_path):
     assert message in get_rejection(files, tmp_path, preset, corpus=change_corpus(files, tmp_path / "c.jsonl", change))
 
 
-def test_short_passages_are_left_out_and_long_ones_cropped(
-    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_short_passages_are_left_out_and_long_ones_cropped(files, tmp_path, capsys):
     def change(row: dict[str, Any]) -> None:
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
@@ -448,9 +416,7 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
     assert (counts["passages"], counts["short"]) == (len(corpus.read_text().splitlines()) - short, short)
 
 
-def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
-    files: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(files, tmp_path, capsys):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = get_rejection(files, tmp_path, "simlm", "--generator", other, "--model", other)
     assert "no trained masked-LM head; as generator, use a masked language model" in message
@@ -459,13 +425,6 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
     assert capsys.readouterr().err.count("training starts with a randomly initialized one") == 1
     message = get_rejection(files, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* differs from the encoder's \(", message)
-
-
-def test_a_probe_with_test_queries_only_is_rejected(files: PretrainingFiles, tmp_path: Path):
-    (tmp_path / "probe" / "qrels").mkdir(parents=True)
-    write_text(tmp_path / "probe" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    message = get_rejection(files, tmp_path, "mlm", "--dev", tmp_path / "probe")
-    assert "has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test" in message
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
@@ -484,13 +443,11 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
 
 
 @pytest.mark.parametrize(("preset", "more", "message"), REJECTED, ids=[each[2] for each in REJECTED])
-def test_what_cannot_be_trained_is_rejected(
-    preset: str, more: Sequence[str], message: str, files: PretrainingFiles, tmp_path: Path
-):
+def test_what_cannot_be_trained_is_rejected(preset, more, message, files, tmp_path):
     assert message in get_rejection(files, tmp_path, preset, *more)
 
 
-def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, files: PretrainingFiles, tmp_path: Path):
+def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families, files, tmp_path):
     message = get_rejection(files, tmp_path, "retromae", "--model", families / "modernbert")
     assert "decoder 'two-stream' requires position embeddings, which modernbert lacks" in message
 
@@ -503,7 +460,7 @@ def dry_run(files: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: 
     return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch-size", "6", "--max-length", "32", *more)
 
 
-def test_a_dry_run_prints_terms_slots_parameters_and_tokens(files: PretrainingFiles, capfd: pytest.CaptureFixture[str]):
+def test_a_dry_run_prints_terms_slots_parameters_and_tokens(files, capfd):
     rows = len(files.corpus.read_text().splitlines())
     lines = [
         re.sub(r" +", " ", line.strip())
@@ -532,15 +489,11 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(files: PretrainingFi
         ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),
     ],
 )
-def test_a_dry_run_describes_every_kind_of_term(
-    preset: str, more: list[str], words: str, files: PretrainingFiles, capfd: pytest.CaptureFixture[str]
-):
+def test_a_dry_run_describes_every_kind_of_term(preset, more, words, files, capfd):
     assert words in dry_run(files, capfd, preset, *more)
 
 
-def test_a_dry_run_needs_no_output_and_touches_none(
-    files: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_a_dry_run_needs_no_output_and_touches_none(files, tmp_path, capfd):
     there = tmp_path / "there"
     there.mkdir()
     for output in ([], ["-o", str(there)], ["-o", str(tmp_path / "absent")], ["-o", str(there), "--skip-done"]):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.contract.run_drtk import make_environment
 from tests.run_commands import write_text
@@ -199,7 +198,7 @@ def command_of(name: str) -> str:
     return name if name == "rerank-queries train" else name.split()[0]
 
 
-def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path: Path) -> None:
+def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path):
     write_text(tmp_path / "corpus.jsonl", '{"_id": "d1", "title": "", "text": "one"}\n')
     write_text(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
     write_text(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')

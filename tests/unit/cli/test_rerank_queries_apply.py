@@ -14,7 +14,7 @@ from drtk.query_expansion import rerank
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path
 from tests.expansion_collection import KINDS, label_expansions, make_collection, read_rows, write_collection, write_rows
-from tests.run_commands import Capture, fail_at_call, run_command
+from tests.run_commands import fail_at_call, run_command
 from tests.tiny_models import save_tiny_encoder
 
 
@@ -50,10 +50,11 @@ def ranks(folder: Path) -> list[int]:
     return [row["ranks"][0] for row in read_rows(folder / "choices.jsonl")]
 
 
-def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(data, tmp_path, capfd):
     accuracy: dict[str, str] = {}
+    for row in read_rows(call(data, tmp_path / "all", f"--model {data}/planted --n-best 4") / "choices.jsonl"):
+        assert row["estimates"] == sorted(row["estimates"])
+        assert row["ranks"] == [1, 2, 101, 101]
     for select, more in (("scorer", f"--model {data}/planted --device cpu"), ("oracle", ""), ("first", "")):
         folder = call(data, tmp_path / select, f"--select {select} {more}")
         for kind in KINDS:
@@ -68,14 +69,7 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
     assert accuracy["scorer"] == accuracy["oracle"] != accuracy["first"]
 
 
-def test_candidates_are_ordered_by_rising_estimates(data: Path, tmp_path: Path) -> None:
-    folder = call(data, tmp_path / "all", f"--model {data}/planted --n-best 4")
-    for row in read_rows(folder / "choices.jsonl"):
-        assert row["estimates"] == sorted(row["estimates"])
-        assert row["ranks"] == [1, 2, 101, 101]
-
-
-def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(data: Path, tmp_path: Path) -> None:
+def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(data, tmp_path):
     folder = call(data, tmp_path / "out", "--select oracle")
     rows = read_rows(folder / "answer.jsonl")
     assert [row["_id"] for row in rows] == [f"q{n}" for n in range(24)]
@@ -92,7 +86,7 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(data: P
     assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"unexpanded": 0}
 
 
-def test_several_queries_of_a_question_are_written_by_rank(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_several_queries_of_a_question_are_written_by_rank(data, tmp_path, capfd):
     rows = [row for row in read_rows(data / "labeled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
     folder = call(data, tmp_path / "out", "--select oracle --n-best 3", rows)
@@ -104,7 +98,7 @@ def test_several_queries_of_a_question_are_written_by_rank(data: Path, tmp_path:
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
 
 
-def test_repeated_candidates_are_one_and_ties_go_to_the_first(data: Path, tmp_path: Path) -> None:
+def test_repeated_candidates_are_one_and_ties_go_to_the_first(data, tmp_path):
     rows = [row | {"rank": 9 - n} for n, row in enumerate(make_rows("a b", "a  b ", "c", "d"))]
     folder = call(data, tmp_path / "out", "--select oracle --set max_candidates=2", rows)
     assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
@@ -115,9 +109,7 @@ def test_repeated_candidates_are_one_and_ties_go_to_the_first(data: Path, tmp_pa
     assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
 
 
-def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(data, tmp_path, capfd):
     rows = make_rows("t0", "t1", "t2", "t3")
     rows[3]["query_id"] = "q1"
     with pytest.raises(DrtkError, match=r"/in: no candidate has \"decode\": \"greedy\""):
@@ -131,15 +123,7 @@ def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(
     assert message in capfd.readouterr().err
 
 
-def test_a_reserved_kind_is_rejected(data: Path, tmp_path: Path) -> None:
-    rows = [row | {"kind": "choices"} for row in make_rows("t")]
-    with pytest.raises(RecordError, match=r"in:1: 'kind' 'choices' is reserved: rerank-queries apply"):
-        call(data, tmp_path / "out", "--select first", rows)
-
-
-def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(data, tmp_path, capfd):
     texts = [" ".join(f"w{n}x{word}" for word in range(300)) for n in range(4)]
     folder = call(data, tmp_path / "out", "--select concat", make_rows(*texts))
     row, *_ = read_rows(folder / "answer.jsonl")
@@ -154,9 +138,7 @@ def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
     assert read_json(folder / "meta.json")["counts"]["cut"] == 1
 
 
-def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(data, tmp_path, capfd):
     rows = [
         row
         for row in make_collection()[2]
@@ -184,14 +166,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert list(files[1]) == ["q1"]
 
 
-def test_a_file_without_candidates_is_rejected(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("\n")
-    with pytest.raises(DrtkError, match="in: contains no candidates; run `drtk expand-queries` first"):
-        call(data, tmp_path / "out", "--select first", tmp_path / "in")
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_model_library_is_loaded_without_a_model(data: Path, tmp_path: Path) -> None:
+def test_no_model_library_is_loaded_without_a_model(data, tmp_path):
     script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
     files = [data / "labeled.jsonl", "--queries", data / "queries.jsonl", "-q", "-o", tmp_path / "out"]
     named = [sys.executable, "-c", script, "rerank-queries", "apply", *files, "--select", "oracle"]
@@ -200,9 +175,7 @@ def test_no_model_library_is_loaded_without_a_model(data: Path, tmp_path: Path) 
     assert (tmp_path / "out" / "answer.jsonl").exists()
 
 
-def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
-    data: Path, tmp_path: Path, capfd: Capture
-) -> None:
+def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(data, tmp_path, capfd):
     train = f"rerank-queries train {data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/encoder -q"
     more = f"--device cpu --set variant=rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app(f"{train} {more}".split(), standalone_mode=False)
@@ -235,9 +208,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
 
 
 @pytest.mark.parametrize("stage", ["selecting", "writing", "finishing"])
-def test_an_interrupted_run_resumes_with_the_same_files(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_an_interrupted_run_resumes_with_the_same_files(data, tmp_path, monkeypatch, stage):
     monkeypatch.setattr(rerank, "LISTS_PER_BATCH", 7)
     more = f"--model {data}/planted --device cpu"
     whole, output = call(data, tmp_path / "whole", more), tmp_path / "out"
@@ -274,35 +245,31 @@ def test_an_interrupted_run_resumes_with_the_same_files(
         ("--model {encoder}", MismatchError, "encoder: is not a query reranker; train one with `drtk rerank-queries"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    data: Path, tmp_path: Path, more: str, error: type[DrtkError], message: str
-) -> None:
+def test_contradictory_options_are_rejected(data, tmp_path, more, error, message):
     with pytest.raises(error, match=message):
         call(data, tmp_path / "out", more.format(encoder=data / "encoder"))
     assert not (tmp_path / "out").exists()
 
 
-def test_candidates_without_a_question_or_a_label_are_named(data: Path, tmp_path: Path) -> None:
-    for row, message in (
-        ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
-        ({"query_id": "q1"}, "in:1: 'e0' has no rank; run `drtk rerank-queries label` first"),
-    ):
-        with pytest.raises(RecordError, match=message):
-            call(data, tmp_path / "out", "--select oracle", [make_rows("a")[0] | row])
-        assert not (tmp_path / "out").exists()
-
-
-def test_candidates_of_a_question_must_be_adjacent(data: Path, tmp_path: Path) -> None:
+def test_bad_candidates_are_named(data, tmp_path):
     rows = [row | {"query_id": id} for row, id in zip(make_rows(*"abcde"), ["q0", "q0", "q1", "q0", "q3"], strict=True)]
     # The error names the line where the kind is repeated, not the line where other kinds of the question begin.
     between = [*rows[:3], rows[3] | {"_id": "t0", "kind": "title"}, *rows[3:]]
-    for source, line in ((rows, 4), (between, 5)):
-        message = f"in:{line}: candidates of query 'q0', kind 'answer', are not adjacent; sort the file by query"
-        with pytest.raises(RecordError, match=message):
-            call(data, tmp_path / "out", "--select first", source)
+    apart = "candidates of query 'q0', kind 'answer', are not adjacent; sort the file by query"
+    for source, select, message in (
+        (rows, "first", f"in:4: {apart}"),
+        (between, "first", f"in:5: {apart}"),
+        ([rows[0] | {"query_id": "q99", "rank": 1}], "oracle", "in:1: the queries have no 'q99'"),
+        ([rows[0]], "oracle", "in:1: 'e0' has no rank; run `drtk rerank-queries label` first"),
+        ([rows[0] | {"kind": "choices"}], "first", "in:1: 'kind' 'choices' is reserved: rerank-queries apply"),
+        ([], "first", "in: contains no candidates; run `drtk expand-queries` first"),
+    ):
+        with pytest.raises(DrtkError, match=message):
+            call(data, tmp_path / "out", f"--select {select}", source)
+        assert not (tmp_path / "out").exists()
 
 
-def test_kinds_one_after_the_other_as_cat_joins_them(data: Path, tmp_path: Path) -> None:
+def test_kinds_one_after_the_other_as_cat_joins_them(data, tmp_path):
     rows = [row | {"query_id": f"q{n % 2}"} for n, row in enumerate(make_rows("a", "a", "a"))]
     rows[2]["kind"] = "title"
     folder = call(data, tmp_path / "out", "--select first", rows)

@@ -16,7 +16,7 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
-from tests.run_commands import Capture
+from tests.run_commands import read_log
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
@@ -41,18 +41,12 @@ def weights(folder: Path) -> dict:
     return load_file(folder / "model.safetensors")
 
 
-def entries(folder: Path) -> list[dict]:
-    return read_rows(folder / "log.jsonl")
-
-
 def distance(mine: dict, theirs: dict) -> float:
     assert mine.keys() == theirs.keys()
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, monkeypatch):
     more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
         more += f" --dev {kind}={data}/labeled.jsonl"
@@ -76,11 +70,11 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     for kind in ("title", "answer"):
         assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
     assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
-    assert entries(output) == entries(tmp_path / "whole")
+    assert read_log(output) == read_log(tmp_path / "whole")
     assert not (output / "checkpoints").exists()
 
 
-def test_the_folder_records_its_input_and_that_lower_is_better(data: Path, tmp_path: Path) -> None:
+def test_the_folder_records_its_input_and_that_lower_is_better(data, tmp_path):
     run(data, tmp_path / "rd", "--max-steps 1 --set variant=rd --set style=thesis")
     manifests = [read_json(folder / "meta.json") for folder in (data / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
@@ -94,7 +88,7 @@ def test_the_folder_records_its_input_and_that_lower_is_better(data: Path, tmp_p
     assert manifests[0]["depth"] == 100
 
 
-def test_the_folder_gives_the_same_scores_in_sentence_transformers(data: Path) -> None:
+def test_the_folder_gives_the_same_scores_in_sentence_transformers(data):
     library = pytest.importorskip("sentence_transformers")
     rows = read_rows(data / "labeled.jsonl")[:20]
     question = {row["_id"]: row["text"] for row in read_rows(data / "queries.jsonl")}
@@ -104,7 +98,7 @@ def test_the_folder_gives_the_same_scores_in_sentence_transformers(data: Path) -
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_commands_that_expect_higher_scores_reject_the_folder(data: Path, tmp_path: Path) -> None:
+def test_commands_that_expect_higher_scores_reject_the_folder(data, tmp_path):
     (tmp_path / "run").write_text("q1 Q0 d1 1 1.0 t\n")
     write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
     files = f"--corpus {data}/corpus.jsonl --queries {data}/queries.jsonl --model {data}/ri -o {tmp_path}/out -q"
@@ -113,11 +107,11 @@ def test_commands_that_expect_higher_scores_reject_the_folder(data: Path, tmp_pa
             app(f"{call.format(tmp_path)} {files}".split(), standalone_mode=False)
 
 
-def test_the_weights_with_the_lowest_mean_rank_are_kept(data: Path, tmp_path: Path) -> None:
+def test_the_weights_with_the_lowest_mean_rank_are_kept(data, tmp_path):
     run(data, tmp_path / "m", f"--max-steps 20 --set eval_steps=5 --dev {data}/labeled.jsonl --set dev_kind=answer")
     measured = [
         {name: entry[name] for name in ("step", "mean rank")}
-        for entry in entries(tmp_path / "m")
+        for entry in read_log(tmp_path / "m")
         if "mean rank" in entry
     ]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
@@ -130,9 +124,7 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(data: Path, tmp_path: Pa
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
 
 
-def test_one_training_keeps_the_best_weights_for_each_kind(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_training_keeps_the_best_weights_for_each_kind(data, tmp_path, monkeypatch):
     # ranks by kind and step; planted, so that each kind is at its best at a step of its own
     planted = {"mean rank (answer)": [4.0, 2.0, 3.0], "mean rank (title)": [1.5, 7.0, 7.0]}
     asked: dict[str, list[dict]] = {name: [] for name in planted}
@@ -162,7 +154,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 
 
-def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data, tmp_path, capfd):
     rows, questions = read_rows(data / "labeled.jsonl"), read_rows(data / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
@@ -176,41 +168,32 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data: Path, 
     assert capfd.readouterr().err.count(message) == 1
 
 
-def test_evaluating_by_kind_is_evaluating_each_kind_alone(data: Path, tmp_path: Path) -> None:
+def test_evaluating_by_kind_is_evaluating_each_kind_alone(data, tmp_path):
     labels, more = data / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
     run(data, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
     run(data, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
-    alone = [entry["mean rank"] for entry in entries(tmp_path / "one") if "mean rank" in entry]
-    both = [entry["mean rank (answer)"] for entry in entries(tmp_path / "both") if "mean rank (answer)" in entry]
+    alone = [entry["mean rank"] for entry in read_log(tmp_path / "one") if "mean rank" in entry]
+    both = [entry["mean rank (answer)"] for entry in read_log(tmp_path / "both") if "mean rank (answer)" in entry]
     assert alone == both
 
 
-def test_a_model_of_one_kind_is_evaluated_with_that_kind(data: Path, tmp_path: Path) -> None:
+def test_a_model_of_one_kind_is_evaluated_with_that_kind(data, tmp_path):
     rows = read_rows(data / "labeled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev = write_rows(tmp_path / "dev.jsonl", turned)
     means = {}
     for name, which in (("default", ""), ("title", "--set dev_kind=title"), ("answer", "--set dev_kind=answer")):
         run(data, tmp_path / name, f"--max-steps 1 --set eval_steps=1 --kind title --dev {dev} {which}")
-        means[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
+        means[name] = [entry["mean rank"] for entry in read_log(tmp_path / name) if "mean rank" in entry]
     assert means["default"] == means["title"] != means["answer"]
 
 
-def test_the_learning_rate_follows_the_inverse_square_root(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path / "m", "--max-steps 8 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
-    rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
-    assert sorted(rates) == [*range(1, 9)]
-    for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
-        assert rate == pytest.approx(2e-3 * min(step**-0.5, step / 8), rel=1e-6)
-    assert max(rates.values()) == pytest.approx(1e-3)
-
-
-def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_a_preset_of_the_thesis_peaks_at_2e_5(data, tmp_path, capfd):
     files = f"{data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/model -o {tmp_path}/m"
     more = "--device cpu --preset ear-ri --max-length 24 --max-steps 3 --set log_steps=1"
     app(f"rerank-queries train {files} {more}".split(), standalone_mode=False)
-    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    rates = [entry["learning_rate"] for entry in read_log(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     assert "training ends after 3 of 10,000 steps of --set warmup" in capfd.readouterr().err
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
@@ -220,7 +203,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(data: Path, tmp_path: Path, capfd:
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_the_head_of_a_cross_encoder_changes_its_sign(data, tmp_path, capfd):
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
@@ -242,7 +225,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(data: Path, tmp_path: Path
         ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
-def test_options_that_contradict_the_data_are_rejected(data: Path, tmp_path: Path, more: str, message: str) -> None:
+def test_options_that_contradict_the_data_are_rejected(data, tmp_path, more, message):
     with pytest.raises(DrtkError, match=message):
         run(data, tmp_path / "m", more)
     assert not (tmp_path / "m").exists()

@@ -10,6 +10,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.indexing import build
+from drtk.runtime.integrity import read_json
 from tests.embedding_folders import ENCODER, write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
@@ -52,6 +54,20 @@ def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
     assert not any(query == "q3" for query, _ in columns(run))
     assert [line.split()[3] for line in run.splitlines()[:2]] == ["1", "2"]
     assert {line.split()[1] + line.split()[5] for line in run.splitlines()} == {"Q0mine"}
+
+
+def test_queries_without_hits_and_passages_as_queries_are_reported(bm25, capfd):
+    write_rows("more.jsonl", [*QUERIES, {"_id": "q4", "text": "xyzzy"}])
+    for queries, counts, has_warning in (
+        ("more.jsonl", "4 out, 1 without a word, 1 without hits, ", False),
+        ("corpus.jsonl", " out, ", True),
+    ):
+        app(["search", "bm25", queries, "-o", "run", "--force", "--batch-size", "2"], standalone_mode=False)
+        error = capfd.readouterr().err
+        assert counts in error
+        assert (f"{queries}: each query retrieved the passage with its own id" in error) == has_warning
+    app(["search", "bm25", "corpus.jsonl", "-o", "run", "--force", "--drop-same-id"], standalone_mode=False)
+    assert "own id" not in capfd.readouterr().err
 
 
 def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
@@ -146,26 +162,28 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         assert running.wait() == 0
 
 
-def test_an_unfinished_index_is_not_reported_as_missing(bm25, cwd, capfd):
-    bm25.rename(cwd / "bm25.part")
-    with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run its command again with `force`"):
-        run_command(capfd, "search", "bm25", "queries.jsonl")
+REJECTED = {
+    "search bm25 queries.jsonl --query tail": "omit query files",
+    "search bm25 --query tail -o x": "and -o",
+    "search bm25 --query tail --by source": "--by source",
+    "search bm25 queries.jsonl --set tag=a\x1bb": r"--set tag: 'a\\x1bb' must be one word",
+    "search bm25 --query tail --qrels x": "--tune and --qrels require query files; omit --query",
+    "search bm25 queries.jsonl --tune": "--tune requires --qrels",
+    "search bm25 queries.jsonl --corpus x": "--corpus has no effect without --query or --by source",
+    "search bm25 queries.jsonl --model x": "`model` has no effect on bm25, a sparse index",
+    "search bm25 queries.jsonl --nprobe 3": "--nprobe is only valid for indexes of type ivf",
+    "search bm25 queries.jsonl --set block=64": "--set block is only valid for indexes of type exact",
+    "index corpus.jsonl --type bm25s --hnsw-m 8 -o x": "--hnsw-m is only valid for indexes of type hnsw",
+    "index vectors --type exact --language de -o x": "--language is only valid for indexes of type bm25, bm25s, impact",
+}
 
 
 def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
-    for arguments, problem in (
-        (["--query", "tail", "queries.jsonl"], "omit query files"),
-        (["--query", "tail", "-o", "x"], "and -o"),
-        (["--query", "tail", "--by", "source"], "--by source"),
-        (["--query", "  "], "the query is empty"),
-        (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
-        (["--query", "tail", "--qrels", "x"], "--tune and --qrels require query files; omit --query"),
-        (["queries.jsonl", "--tune"], "--tune requires --qrels"),
-        (["queries.jsonl", "--corpus", "x"], "--corpus has no effect without --query or --by source"),
-        (["queries.jsonl", "--model", "x"], "`model` has no effect on bm25, a sparse index"),
-    ):
+    for call, problem in REJECTED.items():
         with pytest.raises(UsageError, match=problem):
-            run_command(capfd, "search", "bm25", *arguments)
+            run_command(capfd, *call.split())
+    with pytest.raises(UsageError, match="the query is empty"):
+        run_command(capfd, "search", "bm25", "--query", "  ")
 
 
 def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, cwd, capfd):
@@ -192,23 +210,6 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
     write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     with pytest.raises(UsageError, match="judgments are of source documents, not of passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("search bm25 queries.jsonl --nprobe 3", "--nprobe is only valid for indexes of type ivf"),
-        ("search bm25 queries.jsonl --set block=64", "--set block is only valid for indexes of type exact"),
-        ("index corpus.jsonl --type bm25s --hnsw-m 8 -o x", "--hnsw-m is only valid for indexes of type hnsw"),
-        (
-            "index vectors --type exact --language de -o x",
-            "--language is only valid for indexes of type bm25, bm25s, impact",
-        ),
-    ],
-)
-def test_options_of_other_types_of_index_are_rejected(bm25, cwd, call: str, message: str):
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        app([*call.split(), "-q"], standalone_mode=False)
 
 
 def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
@@ -261,7 +262,7 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, ca
         ("v --type exact --with corpus.jsonl", UsageError, "which contains vectors only"),
         ("corpus.jsonl --type exact", UsageError, "corpus.jsonl: an index of type exact is built from vectors"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),
-        ("v --type bm25s", DrtkError, "is a folder"),
+        ("v --type bm25s", UsageError, "v: contains vectors, but an index of type bm25s is built from texts"),
         ("empty.jsonl --type bm25s", DrtkError, "contains no passages"),
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):
@@ -278,3 +279,13 @@ def test_missing_faiss_names_the_extra_that_brings_it(cwd, capfd, monkeypatch):
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):
         run_command(capfd, "index", "v", "--type", "flat", "-o", "i")
+
+
+def test_the_default_index_type_follows_the_source(cwd, capfd, monkeypatch):
+    write_embeddings(cwd / "v", [[1.0, 0.0], [0.0, 1.0]])
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: False)
+    for source, kind in (("v", "exact"), ("corpus.jsonl", "bm25s")):
+        run_command(capfd, "index", source, "-o", f"{kind}.index")
+        assert read_json(cwd / f"{kind}.index" / "meta.json")["type"] == kind
+    monkeypatch.setattr(build, "is_lucene_installed", lambda: True)
+    assert build.choose_type(["corpus.jsonl"]) == "bm25"

@@ -54,7 +54,7 @@ def make_slot(clean: list[int], hidden: list[int], edited: list[int] | None = No
     return TokenizedSlot(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
 
 
-def test_tokens_are_marked_by_what_happened_to_them() -> None:
+def test_tokens_are_marked_by_what_happened_to_them():
     slot = make_slot([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
     actual = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
     assert actual == [
@@ -66,7 +66,7 @@ def test_tokens_are_marked_by_what_happened_to_them() -> None:
     ]
 
 
-def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
+def test_insertions_and_what_follows_a_deletion_are_marked():
     inserted = mark_tokens(
         make_slot([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
     )
@@ -77,7 +77,7 @@ def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
     assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
 
 
-def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data, capfd):
     said = show(capfd, data, "condenser", "--count", "6", "--seed", "7")
     plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(data / "corpus.jsonl"), str(data / "model"))
@@ -98,7 +98,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data: Path, capf
     assert checked >= 4
 
 
-def test_each_term_says_what_it_labels(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_term_says_what_it_labels(data, capfd):
     said = re.sub(r"\s+", " ", show(capfd, data, "diffcse-sts-bert", "-n", "1"))
     assert said.count("- contrast: queries 'one', positives 'two', negatives the texts of the other slot") == 2
     assert re.search(r"one: passage.*?given the vector of 'one' and 'two'.* two:", said)
@@ -110,13 +110,13 @@ def test_each_term_says_what_it_labels(data: Path, capfd: pytest.CaptureFixture[
     assert "labels are all 4 tokens after the first, including the last special token" in released
 
 
-def test_a_passage_without_such_a_text_says_so(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_passage_without_such_a_text_says_so(data, capfd):
     passages = show(capfd, data, "master", "-n", "3").split("\n\n")
     missing = "(the example has no text for this slot; objectives on this slot skip it)"
     assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
 
 
-def test_documents_are_shown_where_examples_are_documents(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_shown_where_examples_are_documents(data, capfd):
     said = show(capfd, data, "cocondenser", "-n", "2")
     assert [line for line in said.splitlines() if line.startswith("document")] == [
         "document of d0#0",
@@ -124,9 +124,7 @@ def test_documents_are_shown_where_examples_are_documents(data: Path, capfd: pyt
     ]
 
 
-def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(data, tmp_path, capfd):
     call = f"pretrain {data}/corpus.jsonl --preset mlm --model {data}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
     run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
@@ -137,9 +135,7 @@ def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
     assert "→" in filled.removesuffix(LEGEND + "\n")
 
 
-def test_colours_are_for_terminals_and_on_demand(
-    data: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_are_for_terminals_and_on_demand(data, capfd, monkeypatch):
     assert "\x1b[" not in show(capfd, data, "mlm", "-n", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, data, "mlm", "-n", "3")
@@ -155,12 +151,12 @@ def test_colours_are_for_terminals_and_on_demand(
         ("--preset quickstart --model m", "preset 'quickstart' sets options of drtk train-retriever"),
     ],
 )
-def test_what_does_not_go_together_is_told(more: str, told: str, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_go_together_is_told(more, told, data, capfd):
     with pytest.raises(UsageError, match=re.escape(told)):
         run_command(capfd, "show", data / "corpus.jsonl", *more.split())
 
 
-def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
+def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path):
     class Spaced(Letters):
         names = ("", "<s>", "</s>", "<mask>", "Ġa", "b", "Ġc")
         mask_token = "<mask>"
@@ -172,9 +168,7 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
     assert [spell(id) for id in (4, 5, 6)] == [("a", False), ("b", True), ("c", False)]
 
 
-def test_the_corpus_may_have_its_fields_beside_it(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_corpus_may_have_its_fields_beside_it(data, tmp_path, capfd):
     rows = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
     bare = [{key: value for key, value in row.items() if key != "queries"} for row in rows]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))

@@ -37,9 +37,7 @@ def distance(mine: dict, theirs: dict) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(data, tmp_path, capfd):
     dev = " --dev {0}/dev --dev-run {0}/run --set dev_queries=60"
     encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --set eval_steps=50"
     learned = train(data, tmp_path / "m", encoder + dev)
@@ -57,7 +55,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     assert distance(kept, learned) == 0
 
 
-def test_micro_batches_take_the_same_steps(data: Path, tmp_path: Path) -> None:
+def test_micro_batches_take_the_same_steps(data, tmp_path):
     # Without dropout the mean of two halves is the mean of the whole.
     shutil.copytree(data / "crossencoder", tmp_path / "dry")
     config = read_json(tmp_path / "dry" / "config.json")
@@ -70,7 +68,7 @@ def test_micro_batches_take_the_same_steps(data: Path, tmp_path: Path) -> None:
     assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
 
 
-def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data: Path, tmp_path: Path) -> None:
+def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     train(data, tmp_path / "m", "--max-steps 2")
     meta = read_json(tmp_path / "m" / "meta.json")
@@ -86,7 +84,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data: Path,
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_pairs_by_themselves_and_the_first_positive_only(data: Path, tmp_path: Path) -> None:
+def test_pairs_by_themselves_and_the_first_positive_only(data, tmp_path):
     train(data, tmp_path / "m", "--loss bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
@@ -108,7 +106,7 @@ def test_pairs_by_themselves_and_the_first_positive_only(data: Path, tmp_path: P
         ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "passage 'd99' of `dev_run` is missing; 2 of 3 are mis"),
     ],
 )
-def test_a_dev_run_of_other_queries_or_passages_is_rejected(data: Path, tmp_path: Path, run: str, message: str) -> None:
+def test_a_dev_run_of_other_queries_or_passages_is_rejected(data, tmp_path, run, message):
     (tmp_path / "other.run").write_text(run)
     with pytest.raises(DrtkError, match=message):
         train(data, tmp_path / "m", f"--dev {data}/dev --dev-run {tmp_path}/other.run")

@@ -24,7 +24,8 @@ from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
-from tests.reference.hlatr import logits, of_transformer
+from tests.reference.hlatr import logits
+from tests.run_commands import read_log
 from tests.tiny_models import make_collection
 
 SEED = 42
@@ -99,10 +100,6 @@ def texts(data: Path) -> list[str]:
     return ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
 
 
-def read_log(output: Path) -> list[dict]:
-    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-
-
 class Plain:
     """A trained cross-encoder loaded with transformers, without batches; title: separator of title and text."""
 
@@ -128,7 +125,7 @@ def close(expected: float) -> Any:
 
 
 @pytest.mark.parametrize("length", [192, 20])
-def test_simlms_re_ranker_as_released(data: Path, tmp_path: Path, length: int):
+def test_simlms_re_ranker_as_released(data, tmp_path, length):
     # 64 logits of a query, of which the positive and the 15 best negatives count; without dropout both passes agree
     call = ("train-reranker", data / "many.jsonl", *texts(data), "--model", data / "electra", "-o", tmp_path / "m")
     more = f"--max-length {length} --batch-size 3 --max-steps 2 --set log_steps=1 --learning-rate 1e-9"
@@ -150,7 +147,7 @@ def test_simlms_re_ranker_as_released(data: Path, tmp_path: Path, length: int):
     assert epoch == 1
 
 
-def test_the_passage_re_ranker_of_questions(data: Path, tmp_path: Path):
+def test_the_passage_re_ranker_of_questions(data, tmp_path):
     # 4 questions with 1, 2, 1 and 2 positives and 5 negatives each: 26 pairs, all of which are one batch
     call = ("train-reranker", data / "few.jsonl", *texts(data), "--model", data / "bert", "-o", tmp_path / "m")
     more = ("--batch-size", "26", "--max-steps", "2", "--set", "log_steps=1", "--learning-rate", "1e-9")
@@ -166,7 +163,7 @@ def test_the_passage_re_ranker_of_questions(data: Path, tmp_path: Path):
     assert [line["loss"] for line in read_log(tmp_path / "m")] == [close(slow.mean(losses))] * 2
 
 
-def test_lists_of_unequal_lengths(data: Path, tmp_path: Path):
+def test_lists_of_unequal_lengths(data, tmp_path):
     # six queries have something right among their first eight; the seventh is left out
     made = tmp_path / "vectors"
     rerank = ("rerank", data / "run", *texts(data), "--model", data / "crossencoder", "-o", tmp_path / "reranked")
@@ -179,7 +176,7 @@ def test_lists_of_unequal_lengths(data: Path, tmp_path: Path):
     drtk(*call, "--preset", "hlatr", *more.split())
     plain = Plain(data / "crossencoder", length=192, title=": ")
     model = load_list_reranker(tmp_path / "m")
-    layers = of_transformer(model.layers.layers)
+    layers = model.layers.layers
     assert len(layers) == 4
     losses = []
     with torch.no_grad():

@@ -18,6 +18,7 @@ from drtk.models.config import EncodeSettings
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
+from tests.run_commands import read_log
 from tests.tiny_models import save_tiny_encoder
 
 SHORT = ("--query-length", "16", "--passage-length", "40")
@@ -35,10 +36,6 @@ def weights(folder: Path) -> dict[str, Any]:
     return load_file(folder / "model.safetensors")
 
 
-def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
 def rewrite(data: Path, output: Path, change: Any) -> Path:
     """Write the examples after applying `change` to the list of rows."""
     rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]
@@ -47,7 +44,7 @@ def rewrite(data: Path, output: Path, change: Any) -> Path:
     return output
 
 
-def test_the_folder_says_how_to_encode_and_holds_no_pickle(data: Path, tmp_path: Path):
+def test_the_folder_says_how_to_encode_and_holds_no_pickle(data, tmp_path):
     more = "--max-steps 3 --query-length 12 --passage-length 30 --set title=none --set similarity=dot"
     manifest = train(data, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
     encoding = manifest["encoding"]
@@ -55,11 +52,11 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(data: Path, tmp_path:
     assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
     assert (encoding["similarity"], encoding["passage_prompt"], encoding["pooling"]) == ("dot", "castled ", ["mean"])
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
+    assert suffixes <= {".json", ".jsonl", ".md", ".safetensors"}
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
 
 
-def test_examples_and_queries_may_be_data_sets_of_the_hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_examples_and_queries_may_be_data_sets_of_the_hub(data, tmp_path, monkeypatch):
     def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
         return [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
 
@@ -73,7 +70,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(data: Path, tmp_path: 
         train(data, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
-def test_two_encoders_load_in_sentence_transformers_alone_and_together(data: Path, tmp_path: Path):
+def test_two_encoders_load_in_sentence_transformers_alone_and_together(data, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "m"
     prompts = "--set 'query_prompt=castled ' --set 'passage_prompt=marketed '"
@@ -94,7 +91,7 @@ def test_two_encoders_load_in_sentence_transformers_alone_and_together(data: Pat
     assert manifest["towers"] == ["passage", "query"]  # training continues with both
 
 
-def test_a_separator_between_title_and_text_is_read_back_by_encode(data: Path, tmp_path: Path):
+def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_path):
     assert train(data, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
     ours = Embedder(str(tmp_path / "m"), role="passage")
     titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
@@ -104,9 +101,9 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(data: Path, t
 
 
 def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_path: Path):
-    dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
+    dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --set eval_steps=10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
-    log = entries(tmp_path / "m")
+    log = read_log(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses[-1] < losses[0]
@@ -120,7 +117,7 @@ def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_p
         train(data, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 
-def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
+def test_a_student_learns_from_its_teacher(data, tmp_path):
     def add_scores(rows: list[dict]) -> None:
         for row in rows:
             wrong = [2.0 - number for number in range(len(row["negatives"]))]
@@ -128,36 +125,14 @@ def test_a_student_learns_from_its_teacher(data: Path, tmp_path: Path):
 
     more = ("--preset", "simlm-distill", "--max-steps", "20", "--set", "warmup=0", "--set", "log_steps=5", *SHORT)
     train(data, tmp_path / "m", *more, examples=rewrite(data, tmp_path / "scored.jsonl", add_scores))
-    log = entries(tmp_path / "m")
+    log = read_log(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
     with pytest.raises(DrtkError, match=r"examples.jsonl:1: query 'q0' has no score for 'd0'; add teacher scores"):
         train(data, tmp_path / "n", "--loss", "margin-mse")
-    scores = '{"positives": [NaN], "negatives": [1]}'
-    row = f'{{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {scores}}}'
-    (tmp_path / "nan.jsonl").write_text(row + "\n")
-    with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
-        train(data, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
 
 
-def test_few_negatives_and_positives_among_negatives_are_warned_of(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    def change(rows: list[dict]) -> None:
-        for row in rows[:7]:
-            del row["negatives"][1:]
-        rows[9]["negatives"].insert(0, rows[9]["positives"][0])
-
-    examples = rewrite(data, tmp_path / "few.jsonl", change)
-    train(data, tmp_path / "m", "--max-steps", "1", examples=examples)
-    assert "7 examples have fewer than 2 negatives; negatives are repeated" in caplog.text
-    assert "few.jsonl: removed 1 negatives that are also positives of their example" in caplog.text
-    caplog.clear()
-    train(data, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
-    assert "fewer than" not in caplog.text
-
-
-def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: Path):
+def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
     actual, start = weights(tmp_path / "m"), weights(data / "encoder")
@@ -166,14 +141,14 @@ def test_adapters_are_merged_into_a_folder_like_any_other(data: Path, tmp_path: 
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 
-def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data: Path, tmp_path: Path):
+def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data, tmp_path):
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)
     more = ("--preset", "dpr-nq-roberta-shared", "--set", "aux=diffcse", "--set", f"aux_generator={generator}")
     train(data, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--set", "log_steps=1")
-    for entry in entries(tmp_path / "m"):
+    for entry in read_log(tmp_path / "m"):
         parts = entry["diffcse_query"] + entry["diffcse_passage"]
         assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
     assert weights(tmp_path / "m").keys() == weights(data / "encoder").keys()

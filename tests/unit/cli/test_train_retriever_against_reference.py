@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -153,7 +152,7 @@ def dot(batch: list[BatchQuery]) -> float:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_simlms_first_retriever(files: Path, tmp_path: Path, options: tuple[str, ...], loss: Callable):
+def test_simlms_first_retriever(files, tmp_path, options, loss):
     plain = Plain(files / "one", length=144, title="segment")
     lines = train(files, tmp_path / "m", "--preset", "simlm-r1", *options)
     expected = [loss(batch) for batch in batches(plain, plain, negatives=15)]
@@ -161,7 +160,7 @@ def test_simlms_first_retriever(files: Path, tmp_path: Path, options: tuple[str,
     assert len({round(value, 2) for value in expected}) == EPOCHS  # every epoch sees something else
 
 
-def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(files: Path, tmp_path: Path):
+def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(files, tmp_path):
     # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
     plain = Plain(files / "one", length=192, title="segment")
     lines = train(files, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")
@@ -174,7 +173,7 @@ def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_
     ("preset", "length", "negatives", "alpha"),
     [("simlm-distill", 144, 23, 0.2), ("simlm-nq-distill-official", 192, 15, 1.0)],
 )
-def test_simlms_distillation(files: Path, tmp_path: Path, preset: str, length: int, negatives: int, alpha: float):
+def test_simlms_distillation(files, tmp_path, preset, length, negatives, alpha):
     is_nq = preset != "simlm-distill"  # which warms the temperature up and keeps to the gold passage
     plain = Plain(files / "one", length=length, title="segment")
     lines = train(files, tmp_path / "m", "--preset", preset, "--set", "warmup=4")
@@ -186,14 +185,14 @@ def test_simlms_distillation(files: Path, tmp_path: Path, preset: str, length: i
         assert lines[step]["loss"] == close(divergence + alpha * contrast)
 
 
-def test_query_as_contexts_first_retriever(files: Path, tmp_path: Path):
+def test_query_as_contexts_first_retriever(files, tmp_path):
     plain = Plain(files / "one", length=144, title="sep")
     lines = train(files, tmp_path / "m", "--preset", "qac-r1")
     expected = [dot(batch) for batch in batches(plain, plain, negatives=15)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
-def test_masters_first_retriever_has_two_encoders(files: Path, tmp_path: Path):
+def test_masters_first_retriever_has_two_encoders(files, tmp_path):
     # of lists of 31 the shuffle takes all, in some order
     query = Plain(files / "both" / "query", length=32, title="sep")
     passage = Plain(files / "both" / "passage", length=128, title="sep")
@@ -202,7 +201,7 @@ def test_masters_first_retriever_has_two_encoders(files: Path, tmp_path: Path):
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
-def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files: Path, tmp_path: Path):
+def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files, tmp_path):
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
     query = Plain(files / "both" / "query", length=256, title="sep")  # all token types are zero there
     passage = Plain(files / "both" / "passage", length=256, title="sep")
@@ -221,7 +220,7 @@ def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files: P
 
 
 @pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
-def test_texts_that_are_too_long_are_cut(files: Path, tmp_path: Path, preset: str):
+def test_texts_that_are_too_long_are_cut(files, tmp_path, preset):
     """Of a pair the longer side is cut, a token at a time, of one text its end; a query to its own length."""
     title = "sep" if preset == "qac-r1" else "segment"
     query, passage = (Plain(files / "one", length=length, title=title) for length in (6, 12))

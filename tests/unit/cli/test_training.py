@@ -22,7 +22,7 @@ from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from drtk.training.grad_cache import RetrieverTrainer
 from tests.record_dtypes import record_linear_dtypes
-from tests.run_commands import kill_at
+from tests.run_commands import kill_at, read_log
 
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
@@ -32,6 +32,8 @@ CALLS = {
     "lists": "train-reranker {0}/run --set kind=hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --set depth=10 --set layers=1",
     "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --max-length 24 --target-length 8 " + TEXTS,
 }
+WEIGHER = "termweight --train {0}/examples.jsonl --method deepimpact --model {0}/encoder --set batch_size=8 --set learning_rate=1e-3 "
+WEIGHER += TEXTS  # has no evaluation
 DEV = {
     "retriever": "--dev {0}/dev --set dev_queries=20 --set dev_pool=50",
     "reranker": RUN + " --set dev_queries=20",
@@ -51,7 +53,8 @@ def vector_data(data: Path) -> Path:
 
 
 def arguments(data: Path, name: str, output: Path, *more: str) -> list[str]:
-    call = [*f"{CALLS[name]} {STEPS}".format(data).split(), "-o", str(output)]
+    steps = STEPS if name in CALLS else STEPS.partition(" ")[2].replace("--learning-rate 1e-3", "").removeprefix("8 ")
+    call = [*f"{CALLS.get(name, WEIGHER)} {steps}".format(data).split(), "-o", str(output)]
     given = " ".join(more).format(data).split()
     return [
         item
@@ -62,15 +65,15 @@ def arguments(data: Path, name: str, output: Path, *more: str) -> list[str]:
 
 def train(data: Path, name: str, output: Path, *more: str) -> dict[str, torch.Tensor]:
     app(arguments(data, name, output, *more), standalone_mode=False)
-    return load_file(output / "model.safetensors")
+    return {
+        f"{path.stem}.{key}": value
+        for path in sorted(output.rglob("*.safetensors"))
+        for key, value in load_file(path).items()
+    }
 
 
 def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @contextmanager
@@ -117,11 +120,9 @@ RESUMED = {
 INTERRUPTED = {"lists": signal.SIGINT, "generator": signal.SIGTERM}  # the others fail without saving
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    vector_data: Path, tmp_path: Path, name: str
-) -> None:
-    more = ("--max-steps 4", DEV[name], "--set eval_steps=2", RESUMED[name])
+@pytest.mark.parametrize("name", [*CALLS, "weigher"])
+def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(vector_data, tmp_path, name):
+    more = ("--max-steps 4", *((DEV[name], "--set eval_steps=2", RESUMED[name]) if name in CALLS else ()))
     whole = train(vector_data, name, tmp_path / "whole", *more)
     if name in INTERRUPTED:  # a checkpoint is saved after the step
         more = (*more, "--set save_steps=500")
@@ -132,16 +133,20 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
         with fail_at_step(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
             train(vector_data, name, tmp_path / "m", *more)
     assert equal(train(vector_data, name, tmp_path / "m", *more, "--resume"), whole)
-    assert entries(tmp_path / "m") == entries(tmp_path / "whole")
+    assert read_log(tmp_path / "m") == read_log(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
-    figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
+    if name not in CALLS:
+        facts = [read_json(tmp_path / folder / "meta.json")["term_weights"] for folder in ("m", "whole")]
+        assert facts[0] == facts[1]
+        return
+    figures = {entry["step"]: entry[MEASURE[name]] for entry in read_log(tmp_path / "m") if MEASURE[name] in entry}
     assert list(figures) == ([2, 4] if name == "generator" else [0, 2, 4])
     best = read_json(tmp_path / "m" / "meta.json")["best"]
     assert best["step"] == max(figures, key=lambda step: (figures[step], -step))
     assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
 
 
-def test_a_killed_training_resumes(data: Path, tmp_path: Path) -> None:
+def test_a_killed_training_resumes(data, tmp_path):
     output = tmp_path / "m"
     part = Path(f"{output}.part")
     kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(data, "retriever", output))
@@ -152,12 +157,10 @@ def test_a_killed_training_resumes(data: Path, tmp_path: Path) -> None:
         log.write('{"step": 11')  # as a crash while writing leaves it
     resumed = train(data, "retriever", output, "--resume")
     assert equal(resumed, train(data, "retriever", tmp_path / "whole"))
-    assert entries(output) == entries(tmp_path / "whole")
+    assert read_log(output) == read_log(tmp_path / "whole")
 
 
-def test_examples_from_a_pipe_must_be_the_same_when_resuming(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, monkeypatch):
     lines = (data / "examples.jsonl").read_bytes().splitlines(keepends=True)
 
     def train_on(content: list[bytes], *more: str) -> None:
@@ -173,9 +176,7 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(
 
 
 @pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
-def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(
-    data: Path, tmp_path: Path, share: float, file: str
-) -> None:
+def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(data, tmp_path, share, file):
     # A limit on the size of files fails as a full disk does: safetensors and torch raise errors of their own.
     size = (data / "encoder" / "model.safetensors").stat().st_size
     save = DrtkTrainer._save_checkpoint
@@ -199,7 +200,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
-def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data: Path, tmp_path: Path, name: str) -> None:
+def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data, tmp_path, name):
     diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; try a lower `learning_rate`"):
         train(data, name, tmp_path / "m", diverging)
@@ -212,20 +213,16 @@ def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data: Pa
 @pytest.mark.parametrize(
     ("name", "fits", "field"), [("retriever", "20", "`grad_cache` 16"), ("reranker", "3", "`micro_batch_size` 2")]
 )
-def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
-) -> None:
+def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(data, tmp_path, caplog, name, fits, field):
     # 8 queries with 3 passages each are 32 texts: 16 fit. 8 lists: 2 fit, 4 do not.
     with fail_at_step(3, FULL, only=fits):
         train(data, name, tmp_path / "m", "--set trainer=optim=sgd")
     assert f"cpu: out of memory at step 3; continuing with {field}" in caplog.text.replace(" (", "; (")
-    assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in read_log(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("name", "more"), [("generator", ""), ("reranker", "--micro-batch-size 1")])
-def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
-    data: Path, tmp_path: Path, name: str, more: str
-) -> None:
+def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(data, tmp_path, name, more):
     advice = "`gradient_checkpointing` or a smaller `batch_size` may help"
     with fail_at_step(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
         train(data, name, tmp_path / "m", more)
@@ -235,9 +232,7 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
 
 
 @pytest.mark.parametrize("method", ["evaluate", "create_optimizer"])
-def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
-    vector_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(vector_data, tmp_path, monkeypatch, method):
     def fail(*given: Any, **named: Any) -> Any:
         raise FULL
 
@@ -248,7 +243,7 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_training_ends_without_improvement(vector_data: Path, tmp_path: Path, name: str) -> None:
+def test_training_ends_without_improvement(vector_data, tmp_path, name):
     train(
         vector_data,
         name,
@@ -270,17 +265,16 @@ def test_training_ends_without_improvement(vector_data: Path, tmp_path: Path, na
         ("generator", "--set label_smoothing=0.1"),
     ],
 )
-def test_the_precision_is_that_of_every_forward_pass(data: Path, tmp_path: Path, name: str, more: str) -> None:
+def test_the_precision_is_that_of_every_forward_pass(data, tmp_path, name, more):
     with record_linear_dtypes() as precisions:
         app(
-            arguments(data, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more),
-            standalone_mode=False,
+            arguments(data, name, tmp_path / "m", "--max-steps 1 --set precision=bfloat16", more), standalone_mode=False
         )
     assert precisions == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_gradient_checkpointing_changes_no_weight(data: Path, tmp_path: Path, name: str) -> None:
+def test_gradient_checkpointing_changes_no_weight(data, tmp_path, name):
     more = "--max-steps 2 --set trainer=optim=sgd"
     plain = train(data, name, tmp_path / "a", more)
     saving = train(data, name, tmp_path / "b", more, "--set gradient_checkpointing=true")
@@ -289,55 +283,42 @@ def test_gradient_checkpointing_changes_no_weight(data: Path, tmp_path: Path, na
         assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
 
 
-BAD = [
-    {"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]},
-    {"query_id": "q1", "positives": ["d1"], "negatives": []},
-    {"query_id": "q2", "positives": ["d2"], "negatives": ["d98"]},
-    {"query_id": "q3", "positives": ["d99"], "negatives": ["d2"]},
-]
-
-
 @pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])
-def test_faulty_examples_are_named_and_skipped_if_allowed(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_faulty_examples_are_named_and_skipped_if_allowed(data, tmp_path, name):
+    # More faults are in tests/unit/training/test_examples.py.
     good = (data / "examples.jsonl").read_text().splitlines()[:8]
+    bad = [
+        '{"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]}',
+        '{"query_id": "q3", "positives": ["d99"], "negatives": ["d2"]}',
+    ]
     file = tmp_path / "bad.jsonl"
 
-    def fault(rows: list[str], *more: str) -> str:
+    def call(rows: list[str], *more: str) -> list[str]:
         file.write_text("\n".join(rows) + "\n" * bool(rows))
-        call = arguments(data, name, tmp_path / "m", *more)
-        with pytest.raises(DrtkError) as error:
-            app([call[0], str(file), *call[2:]], standalone_mode=False)
-        assert not (tmp_path / "m").exists()
-        return str(error.value).removeprefix(f"{file}:").partition(";")[0]
+        words = arguments(data, name, tmp_path / "m", *more)
+        return [words[0], str(file), *words[2:]]
 
-    needs_negatives = name != "generator"
-    expected = [
-        "the queries have no 'q99'",
-        "query 'q1' has no negatives",
-        "the corpus has no 'd98'",
-        "the corpus has no 'd99'",
-    ]
-    for row, message in zip(BAD, expected, strict=True):
-        if needs_negatives or row["query_id"] in ("q99", "q3"):
-            assert fault([*good, json.dumps(row)]) == f"9: {message}"
-    assert fault([*good, '{"query_id": "q1", "positives": [], "negatives": []}']).startswith("9: 'positives' is empty")
-    unit = "examples" if needs_negatives else "pairs"
-    assert fault(good, "--batch-size 12") == f"8 {unit} do not fill one batch of 12"
-    assert fault([]).endswith(f"there are no {unit} to train on")
-    if needs_negatives:
-        rows = [*good[:4], *map(json.dumps, BAD), *good[4:]]
-        assert fault(rows, "--skip-bad 3") == "8: the corpus has no 'd99'"
-        call = arguments(data, name, tmp_path / "m", "--max-steps 1 --skip-bad 4")
-        app([call[0], str(file), *call[2:]], standalone_mode=False)
+    unit = "pairs" if name == "generator" else "examples"
+    for rows, more, message in (
+        ([*good, bad[0]], "", "9: the queries have no 'q99'"),
+        ([*good, bad[1]], "", "9: the corpus has no 'd99'"),
+        ([*good, '{"query_id": "q1", "positives": [], "negatives": []}'], "", "9: 'positives' is empty"),
+        (good, "--batch-size 12", f"8 {unit} do not fill one batch of 12"),
+        ([], "", f"there are no {unit} to train on"),
+    ):
+        with pytest.raises(DrtkError, match=message):
+            app(call(rows, more), standalone_mode=False)
+        assert not (tmp_path / "m").exists()
+    if name != "generator":
+        rows = [*good[:4], *bad, *good[4:]]
+        with pytest.raises(DrtkError, match="6: the corpus has no 'd99'"):
+            app(call(rows, "--skip-bad 1"), standalone_mode=False)
+        app(call(rows, "--max-steps 1 --skip-bad 2"), standalone_mode=False)
         assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "lists", "generator"])
-def test_evaluating_with_what_is_trained_on_is_warned_of(
-    vector_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_evaluating_with_what_is_trained_on_is_warned_of(vector_data, tmp_path, caplog, name):
     files = {file: vector_data / f"{file}.jsonl" for file in ("queries", "examples")}
     rows = [json.loads(line) for line in files["queries"].read_text().splitlines()]
     for number, row in enumerate(rows):

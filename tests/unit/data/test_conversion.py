@@ -61,7 +61,7 @@ def test_examples_with_texts_are_split_into_corpus_queries_and_examples(data: Pa
         assert (data / f"{name}.jsonl.meta.json").exists()
 
 
-@pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
+@pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag", "triplets"])
 def test_texts_are_looked_up_for_formats_with_texts(data: Path, to: str) -> None:
     with_texts = ["--corpus", str(data / "corpus.jsonl"), "--queries", str(data / "queries.jsonl")]
     out = data / "out"
@@ -72,7 +72,7 @@ def test_texts_are_looked_up_for_formats_with_texts(data: Path, to: str) -> None
     for example, converted in zip(rows(data / "train.jsonl"), back, strict=True):
         for key in ("query_id", "positives", "negatives"):
             assert converted[key] == example[key]
-        assert converted.get("scores") == (example.get("scores") if to in ("simlm", "flag") else None)
+        assert converted.get("scores") == (example.get("scores") if to in ("simlm", "flag", "triplets") else None)
 
 
 def test_missing_texts_are_an_error(data: Path) -> None:

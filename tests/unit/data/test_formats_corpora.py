@@ -85,6 +85,8 @@ def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) 
     assert from_json == from_tsv == quoted
     assert from_json[0].answers == ("A", "B")
     assert len(from_json[0].id) == 21  # q and 80 bits in hexadecimal
+    first, second = queries(tmp_path, b'{"question":"who?","answer":["A"]}\n{"question":"who?","answer":["B"]}\n')
+    assert (second.id, second.answers) == (first.id + "-2", ("B",))
 
 
 def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -> None:
@@ -95,11 +97,6 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
     alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
     with pytest.raises(RecordError, match=r":1: 'answer' must be a string, a list, or an object"):
         queries(tmp_path, alone)
-
-
-def test_repeated_questions_without_ids_get_different_ids(tmp_path: Path) -> None:
-    first, second = queries(tmp_path, b'{"question":"who?","answer":["A"]}\n{"question":"who?","answer":["B"]}\n')
-    assert (second.id, second.answers) == (first.id + "-2", ("B",))
 
 
 @pytest.mark.parametrize(

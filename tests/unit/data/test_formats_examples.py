@@ -88,6 +88,78 @@ def test_generated_ids_of_passages_depend_only_on_the_text(tmp_path: Path) -> No
         list(read_examples(path))
 
 
+TRIPLET = {"anchor": "who is it", "positive": "it is me", "negative": "not you", "negative_1": "or him"}
+
+
+@pytest.mark.parametrize(
+    ("row", "texts", "scores"),
+    [
+        (TRIPLET, ["it is me", "not you", "or him"], None),
+        (
+            {"negative_10": "c", "negative_2": "b", "negative_1": None, "query": "x", "positive": "a"},
+            ["a", "b", "c"],
+            None,
+        ),
+        (
+            TRIPLET | {"score": [3, 1, 2]},
+            ["it is me", "not you", "or him"],
+            {"positives": [3.0], "negatives": [1.0, 2.0]},
+        ),
+        ({"question": "x", "positive": "a", "score": 0.5}, ["a"], {"positives": [0.5], "negatives": []}),
+    ],
+)
+def test_pairs_and_triplets_of_sentence_transformers(
+    tmp_path: Path, row: dict[str, Any], texts: list[str], scores: dict[str, list[float]] | None
+) -> None:
+    (parsed,) = parse_rows(tmp_path, row)
+    assert [passage.text for passage in parsed.passages] == texts
+    assert (len(parsed.example.positives), parsed.example.scores) == (1, scores)
+    assert [passage.text for passage in read_passages(str(tmp_path / "train.jsonl"))] == texts
+
+
+def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
+    plain, headed = tmp_path / "triples.tsv", tmp_path / "headed.tsv"
+    plain.write_text("who is it\tit is me\tnot you\nwhat is it\tit is me\ta thing\n")
+    headed.write_text("anchor\tpositive\tnegative\tscore\nwho is it\tit is me\tnot you\t0.5\n")
+    (expected,) = parse_rows(tmp_path, {name: TRIPLET[name] for name in ("anchor", "positive", "negative")})
+    first, second = readers.iter_valid(readers.iter_examples(str(plain), InputTracker()), str(plain), InputTracker())
+    assert first == expected
+    assert second.example.positives == first.example.positives
+    ((_, one),) = readers.iter_examples(str(headed), InputTracker())
+    assert isinstance(one, ParsedExample)
+    assert (one.passages, one.example.extra) == (expected.passages, {"score": 0.5})
+    assert [passage.text for passage in read_passages(str(headed))] == ["it is me", "not you"]
+    tracker = InputTracker()
+    assert [query.text for query in readers.read_example_queries(str(plain), tracker=tracker)] == [
+        "who is it",
+        "what is it",
+    ]
+    headed.write_text("anchor\tpositive\nwho\n")
+    with pytest.raises(RecordError, match=r"headed\.tsv:2: expected 2 columns, got 1$"):
+        list(read_examples(str(headed)))
+    headed.write_text("anchor\tpositive\tscore\nwho\tme\thigh\n")
+    with pytest.raises(RecordError, match=r"headed\.tsv:2: 'score' must be a number, got 'high'$"):
+        list(read_examples(str(headed)))
+
+
+def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:
+    path = tmp_path / "qidpidtriples.tsv"
+    path.write_text("7\t1000\t2000\n7\t1001\t2001\n8\t1000\t2002\n")
+    assert list(read_examples(str(path))) == [
+        Example("7", ("1000", "1001"), ("2000", "2001")),
+        Example("8", ("1000",), ("2002",)),
+    ]
+
+
+def test_candidates_of_ms_marco_are_passages_queries_and_hits(tmp_path: Path) -> None:
+    path = tmp_path / "top1000.tsv"
+    path.write_text("1\t7\twhat is wind\tair that moves\n1\t8\twhat is wind\ta rock\n2\t7\twho\tair that moves\n")
+    assert list(read_passages(str(path))) == [Passage("7", "air that moves"), Passage("8", "a rock")]
+    assert list(read_queries(str(path))) == [Query("1", "what is wind"), Query("2", "who")]
+    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
+    assert hits == [Hit("1", "7", 1, 1.0), Hit("1", "8", 2, 0.5), Hit("2", "7", 1, 1.0)]
+
+
 def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None:
     path = tmp_path / "nq.json"
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], **CONTEXTS}], option=orjson.OPT_INDENT_2))
@@ -112,13 +184,6 @@ def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     assert (example.positives, example.negatives) == (("wiki:2",), ("wiki:1",))
 
 
-def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
-    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
-    assert hits == [Hit("1", "d1", 1, 1.0), Hit("1", "d2", 4, 0.25)]
-
-
 IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
 
 
@@ -139,6 +204,8 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"question": "q", "positive_ctxs": []}, "has no positives"),
         ({"qid": "1", "pos": 5, "neg": []}, "'pos' must be a list"),
         ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
+        ({"anchor": "q", "positive": ["a"]}, "'positive' must be a string"),
+        ({"anchor": "q", "positive": "a", "negative": "b", "score": [1]}, "'score' has 1 entries for 2 ids"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
 )

@@ -46,7 +46,7 @@ def test_eval_prints_known_values(runs: Path, capfd: pytest.CaptureFixture[str])
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
     arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "digits=6").splitlines() == [
-        "run    MRR@10  recall_3       R@2  success_2",
+        "run     RR@10  recall_3       R@2  success_2",
         "a    0.208333  0.500000  0.125000   0.250000",
     ]
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-4] == "0.2778"
@@ -215,6 +215,21 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
     (line,) = find_depth_messages(capfd, *answers, "more.jsonl")
     assert line == f"drtk: short: {SHALLOW.replace('judgments', 'answers').replace('R@100', 'Answer@100')}"
     assert find_depth_messages(capfd, *answers, "c.jsonl") == []
+
+
+def test_a_run_that_the_search_could_not_fill_is_not_reported(
+    shallow: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_command(capfd, "index", "more.jsonl", "--type", "bm25s", "-o", "index")  # 21 passages
+    write_rows(shallow / "queries.jsonl", [{"_id": f"q{n}", "text": "Paris"} for n in (1, 2)])
+    for depth, count in (("21", 1), ("22", 0)):
+        run_command(capfd, "search", "index", "queries.jsonl", "-k", depth, "-o", "all.run", "--force")
+        for minimum in (1 << 20, 1):  # bytes of a run that is read in blocks
+            monkeypatch.setattr(judged_runs, "MIN_BLOCK_BYTES", minimum)
+            messages = find_depth_messages(capfd, "eval", "all.run", "--qrels", "qrels", "--measures", "R@21 R@100")
+            assert len(messages) == count
+        by_source = ["--qrels", "documents", "--by", "source", "--measures", "R@21"]
+        assert len(find_depth_messages(capfd, "eval", "all.run", *by_source)) == count
 
 
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

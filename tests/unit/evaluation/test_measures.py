@@ -12,10 +12,13 @@ def names(text: str, rel: int = 1) -> list[str]:
     return [measure.name for measure in parse_measures(text, rel=rel)]
 
 
-def test_measures_keep_the_names_that_the_user_gives() -> None:
-    text = "nDCG@10 MRR@10 R@100 Hit@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map mrr@10"
+def test_measures_have_standard_names_and_duplicates_are_merged() -> None:
+    text = "nDCG@10 RR@10 R@100 Success@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map Judged@10 NumQ nDCG"
     assert " ".join(names(text)) == text
-    assert names("RR@10 map RR@10") == ["RR@10", "map"]
+    assert names("NDCG@10 ndcg@10 mrr@10 MRR@10 RECALL@5 hit@5 MAP map Map_Cut_5 nDCG@10 compat(p=.8) AP(rel=1)") == [
+        "nDCG@10", "RR@10", "R@5", "Success@5", "map", "map_cut_5", "Compat(p=.8)", "AP(rel=1)"
+    ]  # fmt: skip
+    assert [measure.name for measure in parse_measures("answer@1,5 ANSWER@5", answers=True)] == ["Answer@1", "Answer@5"]
 
 
 def test_names_are_case_insensitive_and_have_aliases() -> None:
@@ -32,7 +35,7 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
 
 
 def test_names_are_separated_by_spaces_or_commas() -> None:
-    assert names("mrr@10,ndcg@10, recall@100") == ["mrr@10", "ndcg@10", "recall@100"]
+    assert names("mrr@10,ndcg@10, recall@100") == ["RR@10", "nDCG@10", "R@100"]
     assert names("R(rel=2)@1,5,20,map") == ["R(rel=2)@1", "R(rel=2)@5", "R(rel=2)@20", "map"]
     assert names("P.5,7,recall.20,Compat(p=0.8, normalize=True),map,11pt_avg..25,.5") == [
         "P_5", "P_7", "recall_20", "Compat(p=0.8, normalize=True)", "map", "11pt_avg_.25,.5"

@@ -35,12 +35,6 @@ def write_collection(folder: Path) -> Path:
     return folder
 
 
-def test_ranking_probe_computes_ndcg_of_inner_products(tmp_path: Path) -> None:
-    # q1: aa (2), ab (1): ab at rank 2 gives 1 / log2(3) = .6309; q2: ab and b tie at 1, "b" > "ab" comes first: 1
-    probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
-    assert probe(encode) == pytest.approx((0.6309298 + 1) / 2)
-
-
 def test_in_batch_accuracy(tmp_path: Path) -> None:
     # positives: ab of q1 "a", b of q2 "b". ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())

@@ -16,7 +16,7 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.report import choose_example_queries, describe_test, measure_overlap
+from drtk.evaluation.report import choose_example_queries, describe_test
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 
@@ -44,18 +44,8 @@ def test_every_run_is_compared_with_the_first() -> None:
     for others, verb in ((["b"], "is significantly better than"), (["b", "c"], "does not differ significantly from")):
         results = [evaluate_system("a", *[0] * 6), *(evaluate_system(name, *[1] * 6) for name in others)]
         tests = compare_with_first(results, MEASURES[1:], JUDGMENTS, CompareSettings())
-        assert [test.randomisation_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
+        assert [test.randomization_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
         assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(tests[0], (1.0, 0.0))
-
-
-def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
-    judgments = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
-    rankings = {"a": {"q": ["both", "first"]}, "b": {"q": ["both", "second"]}, "f": {"q": ["both", "second", "first"]}}
-    result = measure_overlap(("a", "b"), "f", rankings, judgments, depth=2)
-    assert result.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
-    assert result.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
-    assert result.shared == 1 / 2
-    assert "keeps 1 of the 2 found by one run and 1 of those found by both; 1 fall below rank 2" in result.describe()
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:

@@ -16,7 +16,7 @@ from drtk.models import generation
 from drtk.models.generation import InputBatch
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import Capture, run_rows, write_text
+from tests.run_commands import run_rows, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder, save_tiny_generator
 
 SHORT = "--max-new-tokens 8 --n 2 -q"
@@ -37,7 +37,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_passages_come_back_with_queries_added(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_passages_come_back_with_queries_added(cwd, models, capfd):
     call = f"doc2query c.jsonl --model {models}/t5 {SHORT}"
     rows = run_rows(capfd, call)
     before = read_rows(cwd / "c.jsonl")
@@ -47,7 +47,7 @@ def test_passages_come_back_with_queries_added(cwd: Path, models: Path, capfd: C
     assert run_rows(capfd, f"{call} --bare") == [{"_id": row["_id"], "queries": row["queries"]} for row in rows]
 
 
-def test_queries_do_not_depend_on_batches_order_or_neighbors(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_queries_do_not_depend_on_batches_order_or_neighbors(cwd, models, capfd):
     call = f"--model {models}/t5 {SHORT} --bare"
     whole = {row["_id"]: row["queries"] for row in run_rows(capfd, f"doc2query c.jsonl {call}")}
     rows = read_rows(cwd / "c.jsonl")
@@ -60,15 +60,13 @@ def test_queries_do_not_depend_on_batches_order_or_neighbors(cwd: Path, models: 
     assert all(row["queries"] != whole[row["_id"]] for row in others)
 
 
-def test_greedy_gives_one_query_and_beams_the_best(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_greedy_gives_one_query_and_beams_the_best(cwd, models, capfd):
     call = f"doc2query c.jsonl --model {models}/t5 --max-new-tokens 6 -q"
     for decode, number in (("greedy", 1), ("beam --n 3", 3)):
         assert {len(row["queries"]) for row in run_rows(capfd, f"{call} --decode {decode}")} == {number}
 
 
-def test_the_passage_is_truncated_and_never_the_prefix(
-    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_passage_is_truncated_and_never_the_prefix(cwd, models, capfd, monkeypatch):
     from transformers import AutoTokenizer
 
     batches: list[torch.Tensor] = []
@@ -89,7 +87,7 @@ def test_the_passage_is_truncated_and_never_the_prefix(
         run_rows(capfd, f"{call} --set max_length=3", "--prefix", "text query:")
 
 
-def test_titles_are_read_by_default(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_titles_are_read_by_default(cwd, models, capfd):
     for name, title in (("titled", "wing"), ("untitled", "")):
         write_rows(cwd / name, [{"_id": "d", "title": title, "text": "lift and drag"}])
     call = f"--model {models}/t5 {SHORT} --bare"
@@ -98,9 +96,7 @@ def test_titles_are_read_by_default(cwd: Path, models: Path, capfd: Capture) -> 
     assert run_rows(capfd, f"doc2query titled {call}") != untitled
 
 
-def test_empty_continuations_are_replaced_by_the_passage(
-    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_continuations_are_replaced_by_the_passage(cwd, models, capfd, monkeypatch):
     call = f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 6 -q"
     rows = run_rows(capfd, call)
     assert all(len(row["continuations"]) == 1 for row in rows)
@@ -118,14 +114,12 @@ def test_empty_continuations_are_replaced_by_the_passage(
         ("--set beams=2", "--set beams requires --decode beam"),
     ],
 )
-def test_options_without_effect_on_the_decoding_are_rejected(
-    capfd: Capture, name: str, options: str, message: str
-) -> None:
+def test_options_without_effect_on_the_decoding_are_rejected(capfd, name, options, message):
     with pytest.raises(UsageError, match=message):
         run_rows(capfd, f"{name} c.jsonl --model m {options}")
 
 
-def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(cwd, models, capfd):
     file = save_tiny_generator(cwd / "other", "t5") / "generation_config.json"
     write_text(file, json.dumps(read_json(file) | {"no_repeat_ngram_size": 3, "early_stopping": True}))
     names = {"greedy": "no_repeat_ngram_size 3", "beam": "no_repeat_ngram_size 3, early_stopping True"}
@@ -138,7 +132,7 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(cwd: Path,
         assert run_rows(capfd, f"{call} --model {models}/t5") == read_rows(cwd / decode)
 
 
-def test_models_of_another_kind_are_rejected(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_models_of_another_kind_are_rejected(cwd, models, capfd):
     encoder = save_tiny_encoder(cwd / "encoder")
     for name, model, message in (
         ("doc2query", encoder, r"encoder: expected a generation model.*, got an encoder \(bert\)"),
@@ -151,6 +145,6 @@ def test_models_of_another_kind_are_rejected(cwd: Path, models: Path, capfd: Cap
         run_rows(capfd, f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 64")
 
 
-def test_an_empty_shard_is_logged(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_an_empty_shard_is_logged(cwd, models, capfd):
     app(f"doc2query c.jsonl --model {models}/t5 --n 1 --shard 2/2 -o part".split(), standalone_mode=False)
     assert "shard 2 of 2 is empty: the input has fewer than 2 batches of 256 records" in capfd.readouterr().err

@@ -17,7 +17,7 @@ from drtk.expansion import generate, keep_queries
 from drtk.models.cross_encoder import PAIRING, CrossEncoderScorer
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import Capture, fail_at_call, run_rows, write_text
+from tests.run_commands import fail_at_call, run_rows, write_text
 from tests.tiny_models import make_passages, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 Rows = list[dict[str, Any]]
@@ -87,7 +87,7 @@ def without_scores(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name != "query_scores"} for row in rows]
 
 
-def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(cwd: Path, capfd: Capture) -> None:
+def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(cwd, capfd):
     # 6 queries, half of them: 3. The best is .9; three have .5, of which the first two of the input stay.
     app("keep-queries scored.jsonl --keep 0.5 -o kept.jsonl".split(), standalone_mode=False)
     assert "drtk: keeping 3 of 6 queries, with scores of at least 0.5\n" in capfd.readouterr().err
@@ -99,7 +99,7 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(cwd: Path, cap
     assert sorted(item.name for item in cwd.glob("kept*")) == ["kept.jsonl", "kept.jsonl.meta.json"]
 
 
-def test_the_share_is_rounded_up_to_whole_queries(cwd: Path, capfd: Capture) -> None:
+def test_the_share_is_rounded_up_to_whole_queries(cwd, capfd):
     # .7 of 10 queries are 7, though .7 in binary is a little more than .7
     write_rows(cwd / "ten", [{"_id": "d", "text": "t", "queries": [*"abcdefghij"], "query_scores": [*range(10)]}])
     for share, number in ((0.1, 1), (0.7, 7), (0.71, 8), (1, 10), (0.0001, 1)):
@@ -109,7 +109,7 @@ def test_the_share_is_rounded_up_to_whole_queries(cwd: Path, capfd: Capture) -> 
     assert run_rows(capfd, "keep-queries none --keep 0.5 -q")[0]["queries"] == []
 
 
-def test_a_share_equals_that_of_sorting(cwd: Path, capfd: Capture) -> None:
+def test_a_share_equals_that_of_sorting(cwd, capfd):
     draw = random.Random(0)  # three values: nearly all are ties, across the batches of both passes
     rows = []
     for number in range(1300):
@@ -121,7 +121,7 @@ def test_a_share_equals_that_of_sorting(cwd: Path, capfd: Capture) -> None:
     assert run_rows(capfd, "keep-queries many.jsonl --keep 0.375 --scores -q") == keep_best(rows, -(-total * 3 // 8))
 
 
-def test_a_threshold_keeps_scores_equal_to_it(cwd: Path, capfd: Capture) -> None:
+def test_a_threshold_keeps_scores_equal_to_it(cwd, capfd):
     rows = run_rows(capfd, "keep-queries scored.jsonl --min-score 0.5 --scores -q")
     assert [row["queries"] for row in rows] == [["a1"], ["b1", "b2"], ["c1"]]
     assert [row["query_scores"] for row in rows] == [[0.9], [0.5, 0.5], [0.5]]
@@ -129,9 +129,7 @@ def test_a_threshold_keeps_scores_equal_to_it(cwd: Path, capfd: Capture) -> None
     assert bare == [{"_id": "a", "queries": ["a1"]}, {"_id": "b", "queries": []}, {"_id": "c", "queries": []}]
 
 
-def test_queries_are_generated_scored_and_kept_in_one_call(
-    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_are_generated_scored_and_kept_in_one_call(cwd, models, capfd, monkeypatch):
     monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", PlantedScorer)
     (cwd / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 8)
@@ -156,7 +154,7 @@ def test_queries_are_generated_scored_and_kept_in_one_call(
     assert run_rows(capfd, "keep-queries all.jsonl --keep 0.7 --scores -q") == expected
 
 
-def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd, models, capfd):
     queries = ["rivers", "engines engineed", "rivers"]
     rows = [json.loads(dump(passage)) | {"queries": queries} for passage in make_passages(12)]
     write_rows(cwd / "queried", [*rows, rows[0] | {"_id": "none", "queries": []}])
@@ -177,7 +175,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd: Path, 
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
 
-def test_passages_are_read_as_the_re_ranker_was_trained(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_passages_are_read_as_the_re_ranker_was_trained(cwd, models, capfd):
     write_rows(cwd / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
     calls = ("keep-queries queried -q", f"doc2query c.jsonl --model {models}/t5 --n 2 --max-new-tokens 4 -q")
     for title, text_of in TEXTS.items():
@@ -192,7 +190,7 @@ def test_passages_are_read_as_the_re_ranker_was_trained(cwd: Path, models: Path,
     assert not list(cwd.glob("x.jsonl*"))
 
 
-def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd, models, capfd):
     model = save_tiny_cross_encoder(cwd / "scorer")
     generating = f"doc2query scored.jsonl --model {models}/t5 --n 1 --max-new-tokens 2"
     for call in ("keep-queries scored.jsonl", generating):
@@ -204,7 +202,7 @@ def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd: Path, mode
         assert inodes[0] == inodes[1] != inodes[2]
 
 
-def test_old_scores_are_removed_with_their_queries(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_old_scores_are_removed_with_their_queries(cwd, models, capfd):
     rows = run_rows(capfd, f"doc2query scored.jsonl --model {models}/t5 {' '.join(SHORT)}")
     assert [list(row) for row in rows] == [["_id", "title", "text", "queries", "color"]] * 3
     rows = run_rows(capfd, f"keep-queries scored.jsonl --scorer {models}/scorer --min-score 0 -q")
@@ -212,9 +210,7 @@ def test_old_scores_are_removed_with_their_queries(cwd: Path, models: Path, capf
 
 
 @pytest.mark.parametrize("last", [1, 35])
-def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(
-    cwd: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
+def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(cwd, capfd, monkeypatch, last):
     rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
     write_rows(cwd / "many.jsonl", rows)
     monkeypatch.setattr(keep_queries, "_LINES_PER_BATCH", 10)
@@ -233,9 +229,7 @@ def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(
     assert sorted(item.name for item in cwd.glob("out*")) == ["out", "out.meta.json"]
 
 
-def test_generation_resumes_after_a_fault_between_batches(
-    cwd: Path, models: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generation_resumes_after_a_fault_between_batches(cwd, models, capfd, monkeypatch):
     monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
     call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)} --scorer {models}/scorer --keep 0.5"
     run_rows(capfd, f"{call} -o whole.jsonl")
@@ -258,14 +252,14 @@ def test_generation_resumes_after_a_fault_between_batches(
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],
 )
-def test_bad_queries_and_scores_are_named(cwd: Path, capfd: Capture, change: dict[str, Any], message: str) -> None:
+def test_bad_queries_and_scores_are_named(cwd, capfd, change, message):
     write_rows(cwd / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
     with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {message}"):
         run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q")
     assert [row["_id"] for row in run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q --skip-bad 1")] == ["a", "c"]
 
 
-def test_missing_fields_are_named_with_what_makes_them(cwd: Path, capfd: Capture) -> None:
+def test_missing_fields_are_named_with_what_makes_them(cwd, capfd):
     write_rows(cwd / "unscored.jsonl", without_scores(SCORED))
     for file, message in (
         ("c.jsonl", "'queries' is missing; run `drtk doc2query` first"),
@@ -290,13 +284,13 @@ def test_missing_fields_are_named_with_what_makes_them(cwd: Path, capfd: Capture
         ("keep-queries --scores", "nothing to do; give `keep` or `min_score` to drop queries"),
     ],
 )
-def test_contradictory_options_are_rejected(capfd: Capture, call: str, message: str) -> None:
+def test_contradictory_options_are_rejected(capfd, call, message):
     model = "--model nowhere" if call.startswith("doc2query") else ""
     with pytest.raises(UsageError, match=message):
         run_rows(capfd, f"{call} scored.jsonl {model} -q")
 
 
-def test_a_folder_that_is_no_cross_encoder_is_rejected(cwd: Path, models: Path, capfd: Capture) -> None:
+def test_a_folder_that_is_no_cross_encoder_is_rejected(cwd, models, capfd):
     save_tiny_encoder(cwd / "encoder")
     for call in (f"doc2query c.jsonl --model {models}/t5 -q", "keep-queries scored.jsonl -q"):
         with pytest.raises(MismatchError, match="encoder: expected a CrossEncoder, got a SentenceTransformer"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,8 @@ import pytest
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
 from drtk.records import Passage
-from tests.run_commands import Capture, run_command, write_text
-from tests.tiny_models import find_minilm, save_tiny_encoder
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import find_minilm
 
 TEXT = "The perveance beam, <the> beam."
 WEIGHTS = [0.1, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0, 0.1, 0.0, 0.2, 0.0]  # the per ##ve ##ance beam , < the > beam .
@@ -24,7 +22,7 @@ def passage(**changes: Any) -> Passage:
     return Passage("p1", TEXT, "On beams", {"weights_tokenizer": find_minilm()}, fields)
 
 
-def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
+def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost():
     actual = next(iter_weighted_passages([passage()], top=3))
     assert "".join(text for text, _ in actual.text) == TEXT
     weights = [("The", 0.1), ("perveance", 0.8), ("beam", 0.4), ("the", 0.1), ("beam", 0.2)]
@@ -34,13 +32,13 @@ def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
     assert actual.largest == 0.8
 
 
-def test_titles_with_weights_have_words_too() -> None:
+def test_titles_with_weights_have_words_too():
     actual = next(iter_weighted_passages([passage(title_weights=[0.0, 0.9])], top=1))
     assert actual.title == [("On", 0.0), (" ", 0.0), ("beams", 0.9)]
     assert actual.top == [("beams", 0.9)]
 
 
-def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:
+def test_a_terminal_gets_colours_by_weight_and_a_file_none():
     plain, bright = (
         "\n".join(format_terminal(iter_weighted_passages([passage()], top=2), color=c)) for c in (False, True)
     )
@@ -54,7 +52,7 @@ def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:
 @pytest.mark.parametrize(
     ("most", "said"), [(0.8, "0.800 0.400"), (12.0, "12.0 0.4"), (512.0, "512 0"), (0.004, "0.00400 0.00200")]
 )
-def test_weights_named_below_a_passage_have_their_points_in_line(most: float, said: str) -> None:
+def test_weights_named_below_a_passage_have_their_points_in_line(most, said):
     weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
     each = next(iter_weighted_passages([passage(weights=weights)], top=2))
     first, second = said.split()
@@ -69,7 +67,7 @@ def luminance(color: list[float]) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night() -> None:
+def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night():
     page = "\n".join(build_page([], title="t"))
     day, night = re.findall(r":root {([^}]*)}", page)
     for given in (day, night):
@@ -82,7 +80,7 @@ def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night() ->
             assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG's minimum for plain text
 
 
-def test_long_texts_break_at_white_space_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_break_at_white_space_alone(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40
     long = Passage("p", text.strip(), "", {"weights_tokenizer": find_minilm()}, {"weights": [0.5, 0.0] * 40})
@@ -91,7 +89,7 @@ def test_long_texts_break_at_white_space_alone(monkeypatch: pytest.MonkeyPatch) 
     assert all(30 < len(line) <= 40 for line in lines[:-1])
 
 
-def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest() -> None:
+def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest():
     page = "\n".join(build_page(iter_weighted_passages([passage()], top=2), title="a & b"))
     assert "<h1>a &amp; b</h1>" in page
     assert re.search(r'<span style="background:rgba\(var\(--tint\),0\.75\)" title="0\.8">perveance</span>', page)
@@ -100,16 +98,14 @@ def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest() -> None
     assert "http" not in page  # nothing is fetched
 
 
-def test_weights_that_do_not_fit_the_text_are_a_fault() -> None:
+def test_weights_that_do_not_fit_the_text_are_a_fault():
     with pytest.raises(MismatchError, match=r"passage 'p1': has 2 weights, but .* returns 11 word pieces"):
         next(iter_weighted_passages([passage(weights=[0.1, 0.2])], top=1))
     with pytest.raises(MismatchError, match="passage 'p2' has no weights; run `drtk termweight` first"):
         next(iter_weighted_passages([Passage("p2", "text")], top=1))
 
 
-def test_the_command_shows_passages_and_writes_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
-) -> None:
+def test_the_command_shows_passages_and_writes_a_page(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
@@ -129,30 +125,3 @@ def test_the_command_shows_passages_and_writes_a_page(
     ):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)
-
-
-def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: Capture) -> None:
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    model = save_tiny_encoder(tmp_path / "model")
-    text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
-    write_text(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
-    options = "--method bprop --set emit=attention --set gather=max --set words=pieces --set title=none"
-    run_command(capfd, "termweight", tmp_path / "in", *options.split(), "--model", model, "-o", tmp_path / "attended")
-    shown = (
-        run_command(capfd, "show", "--term-weights", "--top-words", "5", tmp_path / "attended").splitlines()[-1].split()
-    )
-
-    tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
-    offsets = tokenized.pop("offset_mapping")[0].tolist()
-    network = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
-    with torch.no_grad():
-        attention = network(**tokenized, output_attentions=True).attentions[-1][0].mean(dim=0)[0]  # (tokens,)
-    strongest: dict[str, float] = {}
-    for match in re.finditer(r"\w+", text):
-        inside = [at for at, (start, end) in enumerate(offsets) if start < match.end() and end > match.start()]
-        word = match[0].lower()
-        strongest[word] = max(strongest.get(word, 0.0), float(attention[inside].sum()))
-    expected = sorted(strongest, key=lambda word: -strongest[word])[:5]
-    assert shown[::2] == expected

@@ -6,6 +6,7 @@ import torch
 
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
+from drtk.indexing import exact
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex, pack_sort_keys, unpack_ranks, unpack_scores
 from drtk.indexing.vectors import Vectors
@@ -134,3 +135,23 @@ def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
     cpu, _ = build(tmp_path, vectors, index=settings, device="cpu")
     gpu = ExactIndex.open(tmp_path / "index", DenseSearchSettings(device="cuda", block=512))
     assert gpu.search(queries, 100) == cpu.search(queries, 100)
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.01, 1e-5])  # at the last, float16 tells no passages apart
+def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypatch, spread):
+    random = np.random.default_rng(0)
+    vectors = 50 * (random.standard_normal(24) + spread * random.standard_normal((700, 24)))
+    vectors[::7] = vectors[1::7]  # ties
+    index, _ = build(tmp_path, vectors, block=128)
+    queries = random.standard_normal((40, 24)).astype(np.float32)
+    queries[3] = 0
+    expected = index.search(queries, 30)
+    index._product_dtype, index._group_size = torch.float16, 32
+    monkeypatch.setattr(exact, "_PAIRS", 1000)
+    for ranking, other in zip(index.search(queries, 30), expected, strict=True):
+        assert [score for _, score in ranking] == pytest.approx([score for _, score in other], rel=1e-5, abs=1e-3)
+        assert spread < 1 or [hit for hit, _ in ranking] == [hit for hit, _ in other]
+    vectors[600, 2] = np.nan
+    index._vectors = torch.tensor(vectors, dtype=torch.float32).numpy()
+    with pytest.raises(DrtkError, match="v600"):
+        index.search(queries, 30)

@@ -111,7 +111,7 @@ def test_names_become_factory_strings():
 def test_types_that_cannot_be_built_are_rejected(tmp_path):
     vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
     for kind, problem in (
-        ("bm26", "unknown index type 'bm26'; choose from bm25, "),
+        ("bm26", r"unknown index type 'bm26'; did you mean bm25\? Choose from bm25, "),
         ("PQ7", "multiple of the number of subquantizers"),
         ("IVF601,Flat", "600 vectors are too few to train 601 clusters"),
     ):

@@ -214,18 +214,6 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     assert actual[4:] == [[], [], []]
 
 
-def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
-    draw = random.Random(3)
-    words = [f"w{number}" for number in range(40)]
-    impacts = {f"p{n:03}": {word: draw.randint(1, 255) for word in draw.sample(words, 12)} for n in range(300)}
-    index = impact_index(tmp_path, impacts)
-    for _ in range(20):
-        asked = draw.sample(words, 5)
-        sums = {id: float(sum(found.get(word, 0) for word in asked)) for id, found in impacts.items()}
-        expected = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
-        assert index.search([" ".join(asked)], 25) == [expected[:25]]
-
-
 def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None:
     own = tmp_path / "stop.txt"
     own.write_text("Wing\n")

@@ -1,4 +1,4 @@
-"""Fine-tuning losses equal the slow reference implementations."""
+"""Losses of retrievers, list rerankers and query rerankers equal the slow reference implementations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from drtk.config import load_preset, merge_settings
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
+from drtk.losses.ranking import pairwise_margin_loss
 from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker
+from drtk.query_expansion.config import QueryRerankerConfig
+from drtk.query_expansion.train_reranker import make_objective
 from tests.reference import finetuning as slow
+from tests.reference import queries as query_losses
 from tests.reference.finetuning import BatchQuery, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
-from tests.reference.hlatr import of_transformer
 from tests.retriever_setup import compute_terms, load_settings
 
 SEEDS = range(4)
@@ -146,7 +150,69 @@ def test_the_list_transformer_item_by_item():
     actual = model(vectors, torch.arange(9).expand(3, -1), present)
     for row, size in enumerate(sizes):
         parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
-        expected = slow_logits(
-            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
-        )
+        expected = slow_logits(list(vectors[row, :size]), layers=model.layers.layers, heads=2, **vars(parts))
         assert actual[row, :size].tolist() == assert_close([logit.item() for logit in expected])
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"weight": weight, "skip_ties": skip_ties, "alpha": alpha}
+    for weight in ("offset", "sum")
+    for skip_ties in (True, False)
+    for alpha in (0.01, 0.0, 0.3)
+]
+Questions = list[tuple[list[float], list[int]]]
+
+
+def make_questions(seed: int) -> Questions:
+    """Return up to four questions of one to nine candidates, with many equal ranks."""
+    draw = random.Random(seed)
+    questions = []
+    for _ in range(draw.randint(1, 4)):
+        ranks = draw.choice([[101], [1, 101], [1, 2, 15, 101], list(range(1, 102)), [250, 3, 77]])
+        count = draw.randint(1, 9)
+        scale = draw.choice([0.01, 1.0, 50.0])
+        scores = [draw.choice([0.0, draw.gauss(0, scale)]) for _ in range(count)]
+        questions.append((scores, [draw.choice(ranks) for _ in range(count)]))
+    return questions
+
+
+def pad_questions(questions: Questions) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, ranks and the mask of present candidates, (questions, n) each."""
+    width = max(len(scores) for scores, _ in questions)
+    scores = torch.tensor([row + [1e6] * (width - len(row)) for row, _ in questions], dtype=torch.double)
+    ranks = torch.tensor([row + [1] * (width - len(row)) for _, row in questions])
+    present = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row, _ in questions])
+    return scores, ranks, present
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_pairwise_margin_loss_equals_the_reference(seed: int) -> None:
+    questions = make_questions(seed)
+    scores, ranks, present = pad_questions(questions)
+    for options in OPTIONS:
+        loss = pairwise_margin_loss(scores, ranks, present, **options)  # type: ignore[arg-type]
+        assert float(loss) == pytest.approx(query_losses.batch_loss(questions, **options), abs=1e-9, rel=1e-9), options
+
+
+class FixedScorer(nn.Module):
+    """A model that returns fixed scores."""
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__()
+        self.scores = torch.tensor(scores)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.scores
+
+
+@pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
+def test_the_objectives_of_presets_equal_the_reference(preset: str) -> None:
+    for seed, options in enumerate(OPTIONS):
+        changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
+        objective = make_objective(merge_settings(QueryRerankerConfig, load_preset(preset).settings, changes))
+        questions = make_questions(seed)
+        _, ranks, present = pad_questions(questions)
+        scores = [score for row, _ in questions for score in row]
+        inputs = {"input_ids": torch.zeros(len(scores), 2, dtype=torch.long), "ranks": ranks, "present": present}
+        loss = float(objective(FixedScorer(scores), inputs)["margin"])
+        assert loss == pytest.approx(query_losses.batch_loss(questions, **options), rel=1e-5, abs=1e-5), options

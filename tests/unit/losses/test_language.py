@@ -42,30 +42,6 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    features, weight, bias, labels = make_inputs(7, width=3, vocabulary=5, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda f, w, b: linear_cross_entropy(f, w, b, labels, chunk=3), (features, weight, bias)
-    )
-
-
-def test_two_uses_of_one_table_add_their_gradients() -> None:
-    # Tied embeddings: the table is looked up in the encoder and multiplied by in the head.
-    features, weight, bias, labels = make_inputs()
-    ids = labels.clamp(min=0)
-    found = compute_gradients(linear_cross_entropy(features + weight[ids], weight, bias, labels, chunk=4), [weight])
-    expected = compute_gradients(compute_plain_loss(features + weight[ids], weight, bias, labels), [weight])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
-    # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4
-    losses = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    scores = torch.stack([-losses, torch.log1p(-torch.exp(-losses))], dim=1)  # softmax: exp(-loss) and the rest
-    loss = linear_cross_entropy(scores, torch.eye(2), None, torch.zeros(4, dtype=torch.long))
-    assert loss.item() / 4 == pytest.approx(3.0, abs=1e-5)
-
-
 def test_no_tokens_cost_nothing() -> None:
     features, weight, bias, _ = make_inputs(0)
     loss = linear_cross_entropy(features, weight, bias, torch.empty(0, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""Losses of rerankers, query rerankers and term weights: known answers."""
+"""Losses: known answers, gradients and precision."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from math import exp, log
 import pytest
 import torch
 
+from drtk.losses import RETRIEVER_LOSSES
+from drtk.losses.distillation import kl_divergence, margin_mse
 from drtk.losses.ranking import (
     binary_cross_entropy,
     listwise_cross_entropy,
@@ -17,6 +19,7 @@ from drtk.losses.ranking import (
     select_hardest,
     term_recall_loss,
 )
+from drtk.training.retriever_loss import learns_from_teacher
 
 FIRST = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 SECOND = torch.tensor([[1.5, 1.2, 0.5, -0.5]])
@@ -70,35 +73,6 @@ def test_several_positives_share_the_label():
     assert two.item() == pytest.approx(2.495182 - (2 + 0.5) / 2, abs=2e-6)
 
 
-RANKS, SCORES = [1, 15, 101, 101], [0.10, 0.05, 0.40, 0.90]
-TIED_SWAPPED = [0.10, 0.05, 0.90, 0.40]
-
-
-def compute_loss(scores: list[float], ranks: list[int] | None = None, **options: object) -> float:
-    """Return the pairwise margin loss of one question, with alpha .01."""
-    ranks = ranks or RANKS
-    present = torch.ones(1, len(ranks), dtype=torch.bool)
-    return float(pairwise_margin_loss(torch.tensor([scores]), torch.tensor([ranks]), present, **options))  # type: ignore[arg-type]
-
-
-def test_the_printed_formula_adds_the_hinges_of_pairs_of_unequal_rank() -> None:
-    # (1,15): .10 - .05 + .14 = .19; (1,101a): .10 - .40 + 1 = .70; (1,101b): .20; (15,101a): .51; (15,101b): .01
-    assert compute_loss(SCORES, weight="sum") == pytest.approx(1.61)
-
-
-def test_the_released_loss_averages_over_distances_ties_included() -> None:
-    # distance 1: (.19 + .51 + 0)/3 = .233333; 2: (.70 + .01)/2 = .355; 3: .20
-    assert compute_loss(SCORES, skip_ties=False) == pytest.approx(0.262778, abs=2e-6)
-    # the tied two swapped: the pair of equal rank costs .90 - .40 = .50, only because of the input order
-    assert compute_loss(TIED_SWAPPED, skip_ties=False) == pytest.approx(0.429444, abs=2e-6)
-
-
-def test_without_ties_a_distance_counts_its_pairs_of_unequal_rank() -> None:
-    # distance 1: (.19 + .51)/2 = .35; 2: .355; 3: .20
-    assert compute_loss(SCORES) == pytest.approx(0.301667, abs=2e-6)
-    assert compute_loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15]) == pytest.approx(0.301667, abs=2e-6)
-
-
 def test_the_better_expansion_gets_a_lower_score() -> None:
     scores = torch.zeros(1, 2, requires_grad=True)
     pairwise_margin_loss(scores, torch.tensor([[101, 1]]), torch.ones(1, 2, dtype=torch.bool)).backward()
@@ -125,3 +99,31 @@ def test_pair_loss_matches_the_known_answers():
     # -log(e^3 / (e^3 + e^2)) = log(1 + e^-1) = .313262; log(1 + e^.5) = .974077; their mean .643669
     both = pairwise_softmax_loss(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.5]))
     assert both.item() == pytest.approx(0.643669, abs=2e-6)
+
+
+@pytest.mark.parametrize("name", list(RETRIEVER_LOSSES))
+def test_every_retriever_loss_has_finite_gradients_and_is_computed_in_float32(name: str):
+    generator = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(rows, 8, generator=generator, requires_grad=True) for rows in (3, 6)]
+    more = {"teacher": torch.randn(3, 2, generator=generator)} if learns_from_teacher(name) else {"mask": None}
+    loss = RETRIEVER_LOSSES.load(name)
+    value = loss(*vectors, similarity="cosine", temperature=0.1, **more)
+    value.backward()
+    assert value.shape == ()
+    assert torch.isfinite(value)
+    assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in vectors)
+    half = [each.detach().bfloat16() for each in vectors]
+    values = [
+        loss(*each, similarity="cosine", temperature=0.1, **more) for each in (half, [each.float() for each in half])
+    ]
+    assert torch.equal(*values)
+
+
+def test_kl_and_margins_have_known_values():
+    # of the cosines .8 .7 .75: sum of p_t log(p_t / p_s); teacher's margins 2 3, student's .1 .05: (1.9^2 + 2.95^2) / 2
+    cosines, teacher = torch.tensor([0.80, 0.70, 0.75]), torch.tensor([[4.0, 2.0, 1.0]])
+    vectors = torch.tensor([[1.0, 0.0]]), torch.stack([cosines, (1 - cosines.square()).sqrt()], dim=1)
+    for loss, temperature, expected in ((kl_divergence, 0.02, 0.236832), (margin_mse, 1.0, 6.15625)):
+        for scale in (1.0, 2.0):
+            given = {"teacher": scale * teacher, "teacher_temperature": scale, "temperature": temperature}
+            assert loss(*vectors, similarity="cosine", **given).item() == pytest.approx(expected, abs=1e-5)

@@ -48,7 +48,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in read_bytes(path).splitlines()]
 
 
-def test_every_candidate_is_kept_dropped_or_not_sampled(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_candidate_is_kept_dropped_or_not_sampled(cwd, capfd):
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
     run_command(capfd, *CALL, "--margin", "2", "--negatives", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
     rows, examples = read(cwd / "audit.jsonl.gz"), read(cwd / "out.jsonl")
@@ -68,7 +68,7 @@ def test_every_candidate_is_kept_dropped_or_not_sampled(cwd: Path, capfd: pytest
     assert counts["passages"] == {name: number * QUERIES for name, number in fates.items()}
 
 
-def test_queries_that_make_no_example_are_in_the_audit_too(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_that_make_no_example_are_in_the_audit_too(cwd, capfd):
     write_text(cwd / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
     write_text(cwd / "bm25.run", (cwd / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
     write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text() + "zz\td0\t1\n")
@@ -80,7 +80,7 @@ def test_queries_that_make_no_example_are_in_the_audit_too(cwd: Path, capfd: pyt
     assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)
 
 
-def test_no_examples_at_all_is_an_error_with_reasons(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_examples_at_all_is_an_error_with_reasons(cwd, capfd):
     # one query without a positive; the others find 9 candidates each, all above .5
     write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
@@ -98,7 +98,7 @@ def test_no_examples_at_all_is_an_error_with_reasons(cwd: Path, capfd: pytest.Ca
     assert (cwd / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 
-def test_the_report_counts_negatives_ranks_and_suspicions(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_counts_negatives_ranks_and_suspicions(cwd, capfd):
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     printed = run_command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
     actual = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
@@ -113,7 +113,7 @@ def test_the_report_counts_negatives_ranks_and_suspicions(cwd: Path, capfd: pyte
     assert ("any of these", "240", "22.2%") in actual
 
 
-def test_the_page_is_self_contained_and_shows_texts(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_self_contained_and_shows_texts(cwd, capfd):
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     run_command(capfd, *CALL, *texts, "--margin", "2", "--report", "report.html", "-o", "out.jsonl")
     page = (cwd / "report.html").read_text()
@@ -130,7 +130,7 @@ def test_the_page_is_self_contained_and_shows_texts(cwd: Path, capfd: pytest.Cap
     assert sorted(path.name for path in cwd.glob("*part*")) == []
 
 
-def test_side_files_are_not_overwritten_and_need_a_folder(cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_side_files_are_not_overwritten_and_need_a_folder(cwd, capfd):
     write_text(cwd / "there", "mine")
     for option in ("--audit", "--report"):
         for path, problem in (("there", "exists already; `force` replaces it"), ("no/x", "folder no does not exist")):
@@ -146,9 +146,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_an_interrupted_run_resumes_with_its_audit_and_report(
-    batches: int, cwd: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_resumes_with_its_audit_and_report(batches, cwd, capfd, monkeypatch):
     more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
     parts = ["--audit", "audit.zst", "--report", "report.html", "-o", "out.jsonl"]
@@ -175,9 +173,7 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(
     assert sorted(path.name for path in cwd.glob("*part*")) == []
 
 
-def test_a_run_killed_between_audit_and_examples_resumes(
-    cwd: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_between_audit_and_examples_resumes(cwd, capfd, monkeypatch):
     commit = Audit.commit
 
     def then_killed(self: Audit) -> None:

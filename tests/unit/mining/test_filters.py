@@ -79,7 +79,7 @@ ALL = ["a", "p", "b", "c", "d"]
         (BOTH, "p", {"margin": ("bm25=-2", "dense=0.2")}, {"bm25": [], "dense": ["c"]}),  # 6 + 2 < 9; .7 < .8
     ],
 )
-def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, left: dict[str, list[str]]) -> None:
+def test_score_limits(rankings, positives, options, left):
     assert apply_filters(rankings, *positives, **options)[0] == left
 
 
@@ -92,13 +92,13 @@ def test_score_limits(rankings: Any, positives: Sequence[str], options: Any, lef
         (BOTH, {"min_score": ("dense=0.5",)}, {"bm25": ["a", "b"], "dense": ["b"]}, {"c": ("min-score", 0.1, 0.5)}),
     ],
 )
-def test_rejections_record_value_and_limit(rankings: Any, options: Any, left: Any, rejected: dict[str, Any]) -> None:
+def test_rejections_record_value_and_limit(rankings, options, left, rejected):
     assert apply_filters(rankings, "p", **options)[0] == left
     pool = apply_filters(rankings, "p", **options)[1]
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
 
 
-def test_a_margin_is_taken_from_the_positives_score() -> None:
+def test_a_margin_is_taken_from_the_positives_score():
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
     left, pool = apply_filters(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
@@ -113,13 +113,13 @@ def test_a_margin_is_taken_from_the_positives_score() -> None:
     assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
 
 
-def test_shares_of_negative_scores_are_below_them() -> None:
+def test_shares_of_negative_scores_are_below_them():
     assert compute_share_limit(8.0, 0.95) == pytest.approx(7.6)
     assert compute_share_limit(-2.0, 0.95) == pytest.approx(-2.1)  # -2 - .05 * 2, where .95 * -2 = -1.9 would lie above
     assert compute_margin_limit(-2.0, 0.5) == -2.5
 
 
-def test_limits_by_source_and_rejected_limits() -> None:
+def test_limits_by_source_and_rejected_limits():
     assert parse_limits(("3", "bm25=2"), "margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
     faults: list[tuple[dict[str, Any], str]] = [
         ({"margin": ("x",)}, "`margin`: expected a number or NAME=NUMBER, got 'x'"),
@@ -133,7 +133,7 @@ def test_limits_by_source_and_rejected_limits() -> None:
             build_score_filters(MineSettings(**options), ["bm25"])
 
 
-def test_overlap_counts_shared_runs_of_three_words() -> None:
+def test_overlap_counts_shared_runs_of_three_words():
     # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
     assert compute_overlap(make_shingles("a b c d"), make_shingles("B, c. D e!")) == pytest.approx(1 / 3)
     assert compute_overlap(make_shingles("The same  words"), make_shingles("the SAME words.")) == 1.0
@@ -142,7 +142,7 @@ def test_overlap_counts_shared_runs_of_three_words() -> None:
     assert compute_overlap(make_shingles(""), make_shingles("!")) == 1.0
 
 
-def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:
+def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path):
     # cosines of a: 4/5 with p (the same as (.8, .6)), 0 with r (0, -.5)...: (4, 3) . (0, -1) / 5 = -.6
     vectors = [[2, 0], [0, -0.5], [4, 3], [0, -7]]
     folder = write_embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
@@ -153,7 +153,7 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     assert [check.is_beyond(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
 
 
-def test_missing_and_non_finite_vectors_are_reported(tmp_path: Path) -> None:
+def test_missing_and_non_finite_vectors_are_reported(tmp_path):
     actual = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
     assert actual.get_vectors(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
@@ -186,7 +186,7 @@ def texts_of(tmp_path: Path, **texts: str) -> PassageTexts:
     return PassageTexts(str(write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
 
 
-def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path: Path) -> None:
+def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path):
     judge = Judge({"T ta": 4.5, "tb": 4.25, "tp": 8.0, "tr": 7.5})
     check = CrossEncoderFilter(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
     pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
@@ -197,7 +197,7 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     assert len(judge.asked) == 4  # what was scored once is not scored again
 
 
-def test_a_margin_above_the_range_of_scores_is_rejected() -> None:
+def test_a_margin_above_the_range_of_scores_is_rejected():
     for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
         with pytest.raises(
             MismatchError, match=f"judge: scores are between {low} and {high}, so no negative can score"

@@ -65,7 +65,7 @@ def mine_example(*args: Any, **options: Any) -> Example:
     return example
 
 
-def test_no_positive_is_a_negative() -> None:
+def test_no_positive_is_a_negative():
     example = mine_example(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
     assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgments
     assert set(example.negatives) == {"d1", "d3"}
@@ -80,7 +80,7 @@ def test_no_positive_is_a_negative() -> None:
         assert (actual, miner.counts[reason]) == (None, 1)
 
 
-def test_samples_depend_on_seed_and_query_only() -> None:
+def test_samples_depend_on_seed_and_query_only():
     ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
     first = mine_example(ranking, {"p": 1}, policy)
     assert mine_example(ranking, {"p": 1}, policy) == first
@@ -92,7 +92,7 @@ def test_samples_depend_on_seed_and_query_only() -> None:
     ("policy", "retrieved", "from_run", "random"),
     [(MSMARCO, 300, 200, 10), (MSMARCO, 50, 50, 160), (TEVATRON, 300, 128, 0), (TEVATRON, 50, 50, 0)],
 )
-def test_policies_keep_and_fill_as_published(policy: Policy, retrieved: int, from_run: int, random: int) -> None:
+def test_policies_keep_and_fill_as_published(policy, retrieved, from_run, random):
     corpus = [*(f"d{at}" for at in range(2000)), "p"]
     example = mine_example([f"d{at}" for at in range(retrieved)], {"p": 1}, policy, depth=300, corpus=corpus)
     assert example.sources is not None
@@ -103,7 +103,7 @@ def test_policies_keep_and_fill_as_published(policy: Policy, retrieved: int, fro
 
 
 @pytest.mark.parametrize("size", [24, 2000])
-def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size: int) -> None:
+def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size):
     # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
     ranking, corpus = [f"d{at}" for at in range(20)], ["p", *(f"d{at}" for at in range(size))]
     example = mine_example(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)
@@ -114,7 +114,7 @@ def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size:
     assert not random & set(ranking[:12])
 
 
-def test_judgments_of_documents() -> None:
+def test_judgments_of_documents():
     example = mine_example(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
     assert example.positives == ("a#7", "c#1")  # positives are found at any depth
     assert example.negatives == ("b#0",)  # a#2 is of a positive document, c#1 too
@@ -174,9 +174,7 @@ DROPPED: dict[str, tuple[str, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_drops_are_counted_in_manifest_summary_and_audit(
-    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
-) -> None:
+def test_drops_are_counted_in_manifest_summary_and_audit(cwd, capfd, tmp_path, name):
     options, expected = DROPPED[name]
     write_text(cwd.folder / "other.tsv", (cwd.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
     capfd.readouterr()
@@ -198,9 +196,7 @@ def test_drops_are_counted_in_manifest_summary_and_audit(
         assert (drop["id"], drop["by"], drop["value"], drop["limit"]) == ("d7", "overlap", 1.0, 1.0)
 
 
-def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_counted(
-    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_counted(cwd, capfd, tmp_path):
     out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
     more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--set", "max_cosine=0.95", "--set", "min_negatives=38"]
     run_command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
@@ -210,13 +206,11 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     assert rejected == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
     # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
     counts = counts_of(out)
-    assert (counts["passages"]["random_refused"], counts["below min_negatives"]) == (114, 40)
+    assert (counts["passages"]["random_refused"], counts["with fewer than min_negatives"]) == (114, 40)
     assert "random passages rejected by a filter" in (tmp_path / "report.txt").read_text()
 
 
-def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
-    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(cwd, capfd, tmp_path):
     model = save_tiny_cross_encoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
     manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
     write_text(model / "meta.json", json.dumps(manifest))
@@ -250,7 +244,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
         assert ("is up to date" in capfd.readouterr().err) is not renewed
 
 
-def test_the_activation_function_bounds_the_scores(tmp_path: Path) -> None:
+def test_the_activation_function_bounds_the_scores(tmp_path):
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
@@ -280,9 +274,7 @@ REJECTED = {  # options added to a call with a run and judgments, and the error
 }
 
 
-def test_options_without_an_effect_are_rejected_and_others_accepted(
-    cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_options_without_an_effect_are_rejected_and_others_accepted(cwd, capfd, tmp_path):
     for options, problem in REJECTED.items():
         with pytest.raises(UsageError, match=f"^{problem}"):
             run_command(capfd, *CALL, *options.split())
@@ -290,7 +282,7 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
     assert run_command(capfd, *CALL, *TEXTS, "-q", *options, tmp_path / "r.txt", "-o", tmp_path / "out.jsonl") == ""
 
 
-def test_judgments_are_checked(cwd: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_judgments_are_checked(cwd, capfd, tmp_path):
     call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
     with pytest.raises(UsageError, match="`qrels` is required"):
         run_command(capfd, *call[:2])
@@ -310,9 +302,7 @@ def test_judgments_are_checked(cwd: SimpleNamespace, capfd: pytest.CaptureFixtur
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
-def test_judgments_of_documents_are_detected(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judgments_of_documents_are_detected(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
@@ -332,15 +322,17 @@ def test_judgments_of_documents_are_detected(
         run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
 
-def test_counts_of_queries_and_random_passages(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
+    run_command(capfd, "mine-negatives", "a.run", *options.split())  # by default, no random passages
+    assert json.loads((tmp_path / "out.jsonl").read_text())["negatives"] == ["other#3"]
+    assert "with fewer than min_negatives" not in counts_of(tmp_path / "out.jsonl")
+    options = f"--policy msmarco --force {options}"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
         "drtk: 19 of 20 negatives are random passages, because some queries had fewer than 210 candidates left; --set min_negatives=0 adds none\n"
@@ -358,7 +350,11 @@ def test_counts_of_queries_and_random_passages(
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
-    assert [counts[name] for name in ("below min_negatives", "without judgments", "not retrieved")] == [1, 1, 1]
+    assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
+        1,
+        1,
+        1,
+    ]
     write_text(tmp_path / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
@@ -385,9 +381,7 @@ def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NQ_CALL = ["mine-negatives", "bm25.run", "--policy", "nq", *TEXTS]
 
 
-def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
-    nq: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(nq, capfd):
     run_command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
     (row,) = map(json.loads, (nq / "nq.jsonl").read_text().splitlines())
     assert row["query_id"] == "q1"
@@ -421,9 +415,7 @@ HARD = {
 }
 
 
-def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below_the_positives(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below_the_positives(tmp_path, capfd):
     # the lowest positive has 8: up to 8 - 3 = 5. bm25: 10 (5.1) goes, 11 (5.0) to 15 are five; dense: 12 is taken, 16 and 30
     hard = write_text(tmp_path / "hard.jsonl", json.dumps(HARD) + "\n")
     call = ["mine-negatives", "-q", hard, "--policy", "sbert"]

@@ -20,7 +20,7 @@ from drtk.mining.policies import (
 )
 
 
-def test_the_numbers_of_the_recipes() -> None:
+def test_the_numbers_of_the_recipes():
     assert (MSMARCO.depth, MSMARCO.negatives, MSMARCO.min_negatives) == (200, 200, 210)
     assert (TEVATRON.depth, TEVATRON.negatives, TEVATRON.min_negatives) == (200, 128, 0)
     assert (NQ.depth, NQ.negatives, NQ.answers) == (100, None, True)
@@ -32,13 +32,13 @@ def candidates(source: str, *ids: str) -> list[Candidate]:
     return [Candidate(id, source, rank, None) for rank, id in enumerate(ids, start=1)]
 
 
-def test_each_system_gives_its_top_passages_without_those_of_earlier_systems() -> None:
+def test_each_system_gives_its_top_passages_without_those_of_earlier_systems():
     by_source = {"a": candidates("a", "1", "2", "3"), "b": candidates("b", "2", "4", "1", "5")}
     taken = take_top_of_each(by_source, 2, Random(0))
     assert [(one.id, one.source) for one in taken] == [("1", "a"), ("2", "a"), ("4", "b"), ("5", "b")]
 
 
-def test_the_shuffle_favors_no_rank() -> None:
+def test_the_shuffle_favors_no_rank():
     # each of 20 candidates has a chance of 1/2 to be among the 10 kept: over 400 queries about 200 times (sd 10)
     found = {"run": candidates("run", *(f"d{at}" for at in range(20)))}
     kept = [one.id for query in range(400) for one in sample_shuffled(found, 10, Random(f"1\0q{query}"))]
@@ -46,7 +46,7 @@ def test_the_shuffle_favors_no_rank() -> None:
 
 
 @pytest.mark.parametrize("number", [15, 60])
-def test_random_ids_of_a_small_part_of_the_corpus(number: int) -> None:
+def test_random_ids_of_a_small_part_of_the_corpus(number):
     # 20 of 6,020 ids are allowed, one of them is excluded: 19 are free
     ids = [*(f"book#{at}" for at in range(6000)), *(f"other#{at}" for at in range(20))]
     free = {*ids[6000:]} - {"other#1"}

@@ -16,14 +16,14 @@ def distribution_of(values: Sequence[float]) -> Distribution:
     return distribution
 
 
-def test_quantiles_of_many_numbers_are_those_of_a_fair_sample() -> None:
+def test_quantiles_of_many_numbers_are_those_of_a_fair_sample():
     distribution = distribution_of([number / 20_000 for number in range(20_000)])
     assert (distribution.count, distribution.minimum, distribution.maximum) == (20_000, 0.0, 19_999 / 20_000)
     # of 4,000 sampled, a quantile at 1/2 has a standard error of sqrt(.25 / 4000) = .0079
     assert distribution.compute_quantiles(0.05, 0.5, 0.95) == pytest.approx([0.05, 0.5, 0.95], abs=0.04)
 
 
-def test_integers_get_bins_of_equally_many_values() -> None:
+def test_integers_get_bins_of_equally_many_values():
     # ranks 2 to 20 in up to 40 bins: one bin per rank
     shares, edges = distribution_of([float(rank) for rank in range(2, 21)]).compute_histogram(40)
     assert shares == pytest.approx([1 / 19] * 19)
@@ -34,7 +34,7 @@ def test_integers_get_bins_of_equally_many_values() -> None:
     assert distribution_of([0.0, 0.1, 0.9, 1.0]).compute_histogram(2) == ([0.5, 0.5], [0.0, 0.5, 1.0])
 
 
-def test_an_empty_report_and_histograms_of_more_than_one_number() -> None:
+def test_an_empty_report_and_histograms_of_more_than_one_number():
     ((title, _, rows),) = build_sections(summarize([]))
     assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
     summary = Summary(rank=distribution_of([1.0, 2.0]), values={"gap": distribution_of([0.1, 0.7])})
@@ -44,7 +44,7 @@ def test_an_empty_report_and_histograms_of_more_than_one_number() -> None:
     assert "rank in its source; 1 to 2, mean 1.5" in page
 
 
-def test_the_most_suspicious_queries_are_shown_first() -> None:
+def test_the_most_suspicious_queries_are_shown_first():
     rows = []
     for number in range(50):
         kept = {"id": "d", "source": "s", "rank": 1 + number}

@@ -31,30 +31,6 @@ def make_lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor
     return vectors, torch.arange(n).repeat(queries, 1), torch.ones(queries, n, dtype=torch.bool)
 
 
-@torch.no_grad()
-def test_logits_depend_on_vector_rank_and_the_other_candidates(model: ListReranker) -> None:
-    vectors, ranks, present = make_lists()
-    order = torch.tensor([4, 0, 5, 2, 1, 3])
-    plain = model(vectors, ranks, present)
-    torch.testing.assert_close(model(vectors[:, order], ranks[:, order], present), plain[:, order])
-    alone = model(vectors[:, order], ranks, present)
-    assert float((alone - plain[:, order]).abs().max()) > 1e-3
-    changed = vectors.clone()
-    changed[:, 5] += 1
-    assert float((model(changed, ranks, present) - plain)[:, 0].abs().min()) > 1e-4
-
-
-@torch.no_grad()
-def test_padding_changes_nothing(model: ListReranker) -> None:
-    vectors, ranks, present = make_lists()
-    padded, places = torch.randn(3, 8, 12), torch.arange(8).repeat(3, 1)
-    padded[:, :6] = vectors
-    there = torch.zeros(3, 8, dtype=torch.bool)
-    there[:, :6] = True
-    plain = model(vectors, ranks, present)
-    torch.testing.assert_close(model(padded, places, there)[:, :6], plain, rtol=1e-5, atol=1e-5)
-
-
 def test_layers_begin_with_weights_of_their_own() -> None:
     one, same, other = (init_list_reranker(CONFIG, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(bool((one[name] == same[name]).all()) for name in one)

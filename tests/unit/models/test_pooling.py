@@ -38,15 +38,9 @@ def pad_tokens(side: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("mode", POOLINGS)
-def test_each_mode_gives_what_a_hand_gives(mode: str, side: str):
+def test_each_mode_gives_what_a_hand_gives_with_and_without_a_prompt(mode: str, side: str):
     hidden, mask = pad_tokens(side)
     assert pool(hidden, mask, (mode,))[0].tolist() == pytest.approx(EXPECTED[mode])
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("mode", POOLINGS)
-def test_a_prompt_can_be_left_out(mode: str, side: str):
-    hidden, mask = pad_tokens(side)
     assert pool(hidden, mask, (mode,), skip=1)[0].tolist() == pytest.approx(WITHOUT_FIRST[mode])
 
 

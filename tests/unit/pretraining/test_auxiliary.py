@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from drtk.errors import MismatchError
-from drtk.models.lm_head import load_masked_lm, save_lm_head
 from drtk.pretraining.auxiliary import BiEncoderWithDiffCSE, build_diffcse_network
 from drtk.training.retriever import load_start_towers
 from tests.pretraining_setup import randomize_weights, wrap_masked_lm
@@ -22,20 +21,12 @@ from tests.reference.finetuning import BatchQuery
 from tests.reference.text import Text
 from tests.retriever_setup import TrainingSetup, load_settings
 from tests.tiny_models import save_tiny_encoder
+from tests.unit.training.test_grad_cache import data
+
+__all__ = ["data"]  # the fixture
 
 SIZE = {"batch_size": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 PRESET = "dpr-nq-roberta-shared"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("aux")
-    save_tiny_encoder(folder / "model", pooling="cls")
-    generator = save_tiny_encoder(folder / "generator", seed=5, layers=1)
-    _, head, _ = load_masked_lm(generator)
-    randomize_weights(head, seed=4)
-    save_lm_head(head, generator)
-    return folder
 
 
 def create_setup(data: Path, **changes: Any) -> TrainingSetup:

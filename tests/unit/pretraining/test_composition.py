@@ -127,7 +127,7 @@ WRONG = {
     "a projector of nothing": (('[projectors]\nhead = { slots = ["one"] }\n', SLOTS, MLM, 'projector = "head"\n'), "objective 'mlm': 'projector' requires 'source'"),
     "classes of words": ((SLOTS, MLM, "classes = 2\n"), "objective 'mlm': 'classes' requires target \"edited\""),
     "a mean of words over padding": ((SLOTS, MLM, 'reduction = "mean_all"\n'), "objective 'mlm': reduction 'mean_all' requires target \"edited\""),
-    "another objective": ((SLOTS, MLM.replace("recover", "discover")), "objective 1: unknown objective 'discover'; choose from recover, contrast"),
+    "another objective": ((SLOTS, MLM.replace("recover", "discover")), "objective 1: unknown objective 'discover'; did you mean recover? Choose from recover, contrast"),
     "a key of an objective": ((SLOTS, MLM, "wieght = 2.0\n"), "objective 1: unknown key 'wieght'; choose from "),
     "an objective without a reader": ((SLOTS, MLM.replace('reader = "encoder"\n', "")), "objective 1: 'reader' is missing"),
     "a reader without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), "objective 1: 'use' is missing; set it to the name of a decoder"),
@@ -269,15 +269,15 @@ def test_required_corpus_fields_follow_views_and_maskings() -> None:
 
 
 UNKNOWN = [
-    ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; choose from passage, next, "),
+    ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; did you mean passage? Choose from passage, next, "),
     ("rom", "slots.passage.limit=3", "[slots.passage]: neither the slot nor its view has a key 'limit'; choose from corruption, count, crop, "),
     ("qac-cotmae", "slots.context.limit=true", "[slots.context]: view 'query': limit = True is not a whole number of 1 or more or nothing"),
     ("crop", "slots.one.longest=5", "[slots.one]: view 'crop-pair': longest = 5 is not a number from 0.0 to 1.0"),
     ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more or nothing"),
-    ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; choose from random, bernoulli, "),
+    ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; did you mean rom? Choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
     ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),
-    ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; choose from encoder, decoder, "),
+    ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; did you mean decoder? Choose from encoder, decoder, "),
     ("simlm", "objective.decoder.reader.layer=1", "objective 'decoder': reader 'decoder' has no option 'layer'; choose from layers, init"),
     ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),
     ("simlm", "objective.decoder.source=[]", "objective 2: source: expected a name or a list of names, got []"),

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 
 from drtk.errors import MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.pretraining.decoders import DECODERS, CausalDecoder, CondenserHead, DecoderInput, build_visible_mask
+from drtk.pretraining.decoders import DECODERS, CondenserHead, DecoderInput, build_visible_mask
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
@@ -67,31 +67,12 @@ def test_every_decoder_satisfies_the_interface(name: str, family: str) -> None:
     assert not {*map(id, parameters.values())} & {*map(id, adapter.backbone.parameters())}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
-def test_decoder_of_copied_layers_equals_last_encoder_layers(family: str) -> None:
-    # The states before the last two layers in place of the embeddings: copies of these layers finish the encoder's work.
-    adapter = make_adapter(family)
-    batch = make_batch(adapter)
-    states = adapter.encode(batch.ids, batch.attention)
-    decoder = make_decoder("decoder", adapter, layers=2, init="copy")
-    adapter.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
-    torch.testing.assert_close(decoder(batch, states[-3][:, 0]), states[-1])
-
-
 def test_condenser_skip_must_be_an_encoder_layer() -> None:
     adapter = make_adapter("bert", num_hidden_layers=6)
     assert CondenserHead(adapter).skip == 3
     assert CondenserHead(adapter, skip=0).skip == 0
     with pytest.raises(MismatchError, match="skip = 7 is not between 0 and 6"):
         CondenserHead(adapter, skip=7)
-
-
-def test_causal_attention_mask_has_known_value() -> None:
-    # window 2, four tokens and one of padding
-    decoder = CausalDecoder(make_adapter(), window=2)
-    seen = decoder.build_visible_mask(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
-    assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 0]]
 
 
 def test_number_of_decoder_parameters_for_bert_base() -> None:
@@ -130,21 +111,6 @@ def test_two_stream_position_uses_only_visible_original_tokens(family: str) -> N
     ]
     changed = (outputs[0] != outputs[1]).any(dim=-1)[0]
     assert changed.tolist()[1:] == [True, True, True, False, False, True]  # neither row 4 nor token 5 itself
-
-
-@pytest.mark.parametrize("family", ABSOLUTE)
-@torch.no_grad()
-def test_two_stream_layer_equals_encoder_layer_for_equal_streams(family: str) -> None:
-    # Without positions, all queries, keys and values are the text vector, as in an encoder layer over copies of the vector.
-    adapter = make_adapter(family)
-    decoder, batch = make_decoder("two-stream", adapter), make_batch(adapter, 5, 5)
-    source = make_vector(2)
-    adapter.embed_positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
-    adapter.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
-    expected = adapter.run_layers(
-        [decoder.layer], source.unsqueeze(1).expand(-1, 5, -1), adapter.build_attention_mask(batch.attention)
-    )[0]
-    torch.testing.assert_close(decoder(batch, source), expected)
 
 
 @pytest.mark.parametrize("name", ["decoder", "condenser", "causal", "two-stream", "discriminator"])

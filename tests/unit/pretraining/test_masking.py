@@ -1,4 +1,4 @@
-"""Masking strategies: known answers (docs/methods/masking.md). For properties see tests/property/test_masking.py."""
+"""Masking strategies and corruptions: known answers. For properties see tests/property/test_masking.py."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import pytest
 
 from drtk.pretraining.masking import (
     MaskInput,
-    compute_added_rate,
+    Vocabulary,
     compute_mask_budget,
-    fill_budget,
-    group_words,
+    corrupt_tokens,
+    delete_tokens_at,
+    insert_masks,
+    insert_masks_at,
     mask_bernoulli,
-    mask_complement,
     mask_extension,
     mask_keywords,
     mask_random_tokens,
     mask_rom,
     mask_whole_words,
     order_by_weight,
-    scale_weights,
-    sort_largest_first,
 )
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
@@ -76,32 +75,6 @@ def test_mask_budget() -> None:
     assert [compute_mask_budget(*each) for each in rates] == [21, 43, 71, 1, 4, 8, 0, 0]  # 4.5 and 7.5: half to even
 
 
-@pytest.mark.parametrize(
-    ("order", "sizes", "budget", "expected"),
-    [
-        ([1, 0, 2, 3], [1, 3, 2, 1], 2, [0, 3]),  # 3 is too large; 1 fits, one is left; 2 is too large; 1 fits
-        ([1, 0, 2, 3], [1, 3, 2, 1], 5, [0, 1, 3]),  # 3 + 1, then 2 would be 6; 1 fits
-        ([0, 1], [3, 2], 1, []),
-        ([0, 1], [3, 2], 9, [0, 1]),
-        ([], [], 4, []),
-    ],
-)
-def test_word_that_exceeds_the_budget_is_skipped(
-    order: list[int], sizes: list[int], budget: int, expected: list[int]
-) -> None:
-    assert list_positions(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)) == expected
-
-
-def test_group_words_groups_equal_indices_between_special_tokens() -> None:
-    words = group_words(np.array([-1, 0, 0, -1, 0, 1, -1]))
-    assert (words.sizes.tolist(), words.begins.tolist()) == ([2, 1, 1], [0, 2, 3])
-    assert list_positions(words.expand(np.array([True, False, True]))) == [1, 2, 5]
-    assert words.compute_max_weights(np.array([9, 0.1, 0.3, 9, 0.2, 0.5, 9])).tolist() == [0.3, 0.2, 0.5]
-    nothing = group_words(np.array([-1, -1]))
-    assert nothing.expand(np.zeros(0, dtype=bool)).tolist() == [False, False]
-    assert nothing.compute_max_weights(np.array([3.0, 4.0])).tolist() == []
-
-
 def test_random_masks_budget_tokens_uniformly() -> None:
     # 2 of 10 tokens, 5,000 times: 1,000 each, with a standard deviation of sqrt(5000 * .2 * .8) = 28.
     text, rng = make_text([2, 1, 3, 1, 1, 2]), create_generator("random")
@@ -118,16 +91,6 @@ def test_bernoulli_masks_tokens_independently() -> None:
     assert np.mean(counts) == pytest.approx(9, abs=0.16)
     assert np.var(counts) == pytest.approx(6.3, abs=0.6)
     assert list_positions(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
-
-
-def test_whole_word_masks_words_within_the_budget() -> None:
-    text = make_text([2, 3, 1, 2])
-    masks = {tuple(list_positions(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
-    assert masks == {(1, 2, 6), (3, 4, 5), (6, 7, 8)}  # round(3.2) = 3 of the pieces 1-2, 3-5, 6, 7-8
-    assert list_positions(mask(mask_whole_words, make_text([3, 3]), 0.15, counted=6)) == []
-    for rate, counted, hidden in ((0.15, 142, 21), (0.3, 144, 43), (0.45, 10, 4), (0.55, 10, 6)):
-        words = make_text([1] * (LONG if counted > 10 else 8))
-        assert mask(mask_whole_words, words, rate, counted=counted).sum() == hidden
 
 
 def test_keyword_samples_words_in_proportion_to_weight() -> None:
@@ -192,27 +155,6 @@ def test_whole_word_rom_scales_word_weights() -> None:
         assert list_positions(mask(mask_rom, text, 0.5, rng=samples, counted=2, scale=scale)) == expected
 
 
-def test_equal_sums_keep_the_order_of_the_text() -> None:
-    assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
-
-
-def test_scale_weights() -> None:
-    weights = np.array([1.0, 3.0, 2.0, 2.0])
-    expected = {"max": [1 / 3, 1, 2 / 3, 2 / 3], "minmax": [0, 1, 0.5, 0.5], "sum": [1 / 8, 3 / 8, 1 / 4, 1 / 4]}
-    for how, scaled in expected.items():
-        assert scale_weights(weights, how).tolist() == pytest.approx(scaled)  # type: ignore[arg-type]
-        assert scale_weights(np.zeros(3), how).tolist() == [0, 0, 0]  # type: ignore[arg-type]
-        assert scale_weights(np.zeros(0), how).tolist() == []  # type: ignore[arg-type]
-
-
-def test_added_rate_gives_the_union_its_rate() -> None:
-    # (.50 - .30) / (1 - .30) = .285714, so that .30 + .70 * .285714 = .50
-    rates = [
-        compute_added_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
-    ]
-    assert rates == pytest.approx([0.285714, 0.176471, 0.333333, 1.0, 0.0], abs=2e-6)
-
-
 def test_extension_adds_an_independent_mask() -> None:
     # 43 of 142 words, then round(142 * .285714) = 41 of all: 43 + 99 * 41 / 142 = 71.585 on average.
     # The number of added words is hypergeometric, with a deviation of 2.9; the mean of 400 has a deviation of .15.
@@ -229,13 +171,113 @@ def test_extension_adds_an_independent_mask() -> None:
         assert mask(mask_extension, text, rate, rng=rng, counted=LONG, other=other, other_rate=0.3).sum() == expected
 
 
-def test_complement_masks_the_tokens_not_masked_by_other() -> None:
-    other = np.array([False, True, False, True, False])
-    hidden = mask(mask_complement, make_text([1, 1, 1]), 0.5, counted=3, other=other)
-    assert hidden.tolist() == [False, False, True, False, False]
-
-
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])
 def test_text_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
     with pytest.raises(ValueError, match=r"requires token weights.* `drtk termweight`"):
         mask(strategy, make_text([1, 1]), 0.5, counted=2)
+
+
+CLS, SEP, MASK = 101, 102, 103
+VOCABULARY = Vocabulary(size=1000, mask=MASK, special=frozenset({0, 100, CLS, SEP, MASK}))
+A, B, C, D, E = range(200, 205)
+
+
+def make_plain_text(*ids: int) -> Text:
+    """Return [CLS] ids [SEP], in which each id is a word."""
+    words = np.array([-1, *range(len(ids)), -1], dtype=np.int32)
+    return Text(np.array([CLS, *ids, SEP], dtype=np.int32), words)
+
+
+def mask_positions(length: int, *places: int) -> np.ndarray:
+    hidden = np.zeros(length, dtype=bool)
+    hidden[list(places)] = True
+    return hidden
+
+
+@pytest.mark.parametrize("how", ["mask", "replaced"])
+def test_masked_tokens_become_mask_tokens(how: str) -> None:
+    text = make_plain_text(A, B, C)
+    corrupted = corrupt_tokens(text.ids, mask_positions(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
+    assert (corrupted.tolist(), corrupted.dtype) == ([CLS, MASK, B, MASK, SEP], np.int32)
+    assert text.ids.tolist() == [CLS, A, B, C, SEP]
+
+
+def test_corruption_none_returns_an_unchanged_copy() -> None:
+    text = make_plain_text(A, B)
+    copy = corrupt_tokens(text.ids, mask_positions(4, 1, 2), "none", create_generator(1), VOCABULARY)
+    assert copy.tolist() == text.ids.tolist()
+    assert copy is not text.ids
+
+
+def test_bert_corruption_has_80_10_10_shares() -> None:
+    # 100,000 masked tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. One random token of 1,000 is the original.
+    ids = np.full(100_000, A, dtype=np.int32)
+    actual = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
+    masked, kept = int((actual == MASK).sum()), int((actual == A).sum())
+    assert masked == pytest.approx(80_010, abs=4.5 * 126)  # and 10 of the swapped that drew [MASK]
+    assert kept == pytest.approx(10_010, abs=4.5 * 95)
+    assert len(ids) - masked - kept == pytest.approx(9_980, abs=4.5 * 95)
+    assert actual.dtype == np.int32
+
+
+def test_bert_corruption_samples_from_the_whole_vocabulary() -> None:
+    # 10,000 swaps among 20 tokens: 500 each, with a deviation of 22; the first and the last, and special ones, are among them.
+    small = Vocabulary(size=20, mask=3, special=frozenset({0, 1, 2, 3}))
+    ids = np.full(100_000, 50, dtype=np.int32)
+    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("whole"), small)
+    counts = np.bincount(found, minlength=20)[:20]
+    counts[3] -= 80_000
+    assert np.delete(counts, 3) == pytest.approx([500] * 19, abs=4.5 * 22)
+    assert counts[3] == pytest.approx(500, abs=4.5 * 126)
+
+
+def test_tokens_after_deletions_are_labeled() -> None:
+    # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
+    actual = delete_tokens_at(make_plain_text(A, B, C, D, E), mask_positions(7, 2, 5))
+    assert actual.text.ids.tolist() == [CLS, A, C, D, SEP]
+    assert actual.edited.tolist() == [0, 0, 1, 0, 1]
+    assert actual.edited.dtype == np.int64
+    assert actual.text.words.tolist() == [-1, 0, 1, 2, -1]
+    assert not actual.masked.any()
+    actual = delete_tokens_at(
+        make_plain_text(A, B, C, D), mask_positions(6, 1, 2, 3)
+    )  # several in a row leave one label
+    assert (actual.text.ids.tolist(), actual.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
+
+
+def test_masks_are_inserted_before_the_given_positions() -> None:
+    # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
+    text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
+    actual = insert_masks_at(text, np.array([1, 2, 3]), MASK)
+    assert actual.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
+    assert actual.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert actual.masked.tolist() == [False, True] * 3 + [False]
+    assert actual.text.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
+    assert (actual.text.ids.dtype, actual.edited.dtype, actual.text.words.dtype) == (np.int32, np.int64, np.int32)
+
+
+def test_inserted_masks_get_the_token_type_of_the_next_token() -> None:
+    ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
+    text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
+    longer = insert_masks_at(text, np.array([2, 3, 5]), MASK)  # after the title, before the text, after the text
+    assert longer.text.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
+    assert longer.text.types is not None
+    assert longer.text.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    shorter = delete_tokens_at(text, mask_positions(6, 1, 3))
+    assert shorter.text.ids.tolist() == [CLS, SEP, C, SEP]
+    assert shorter.text.types is not None
+    assert shorter.text.types.tolist() == [0, 0, 1, 1]
+
+
+def test_insertions_are_between_the_special_tokens() -> None:
+    text = make_plain_text(*range(300, 310))
+    gaps = set()
+    for seed in range(200):
+        actual = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
+        assert len(actual.text.ids) == 12 + 2  # round(1.5)
+        assert actual.text.ids[actual.masked].tolist() == [MASK, MASK]
+        assert actual.edited.sum() == 2
+        assert (actual.text.ids[0], actual.text.ids[-1]) == (CLS, SEP)
+        assert actual.text.ids[~actual.masked].tolist() == text.ids.tolist()
+        gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(actual.masked))}
+    assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps

@@ -1,4 +1,4 @@
-"""Known answers of the contrastive loss. For token losses see test_known_answers.py and test_against_references.py."""
+"""Known answers of the contrastive loss. For token losses see test_against_references.py."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from drtk.pretraining.example_builder import load_views
 from drtk.pretraining.parse import apply_changes, parse_composition
 from tests.backbone_families import save_random_masked_lm
 from tests.enriched_corpus import write_enriched_corpus
-from tests.pretraining_setup import PretrainingFiles
 from tests.run_commands import run_command
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
@@ -78,10 +77,7 @@ SLOTS = by_name(
         "qac-cotmae": {"passage": PASSAGE_30, "context": ("query", "whole-word", 0.45, "bert")},
         "qac-cotmae-mixed": {"passage": PASSAGE_30, "context": ("query pair.b", "whole-word", 0.45, "bert")},
         "qac-cotmae-released": {"passage": PASSAGE_30, "context": ("query", *PLAIN)},
-        "simlm simlm-rtd": {
-            "encoder": ("passage", "whole-word", 0.30, "replaced"),
-            "decoder": ("passage", *EXTENSION),
-        },
+        "simlm simlm-rtd": {"encoder": ("passage", "whole-word", 0.30, "replaced"), "decoder": ("passage", *EXTENSION)},
         "simlm-mlm": {
             "encoder": ("passage", "whole-word", 0.30, "mask"),
             "decoder": ("passage", "extension", 0.50, "mask"),
@@ -154,40 +150,6 @@ def test_query_as_context_presets_pair_random_passages_of_a_document() -> None:
     spans = {name: view.options["spans"] for name, view in views.items()}
     assert spans == dict.fromkeys(slots, "random") | {"cocondenser": "distinct"}  # one pair for each document
     assert [name for name in PAPERS if load_composition(name).example == "document"] == ["cocondenser", "corom"]
-
-
-def test_master_printed_differs_from_master_only_in_encoder_passes() -> None:
-    released, printed = load_composition("master"), load_composition("master-printed")
-    assert dict(load_preset("master").settings) == dict(load_preset("master-printed").settings)
-    passes = [
-        [objective.name for objective in composition.objectives if not objective.vector_slots]
-        for composition in (released, printed)
-    ]
-    assert passes == [["mlm", "mlm_cmp", "mlm_npr"], ["mlm"]]
-    for objective in printed.token_objectives[1:]:
-        (other,) = [other for other in released.objectives if other.name == objective.name]
-        assert objective.vector_slots == ("passage",)
-        assert (objective.token_slots, objective.group) == (other.token_slots, other.group)
-
-
-def test_presets_of_simlm_table_7_differ_in_objective_and_corruption() -> None:
-    page = (METHODS / "simlm.md").read_text(encoding="utf-8")
-    table = page.partition("| row (Table 7)")[2].partition("\n\n")[0]
-    names = re.findall(r"`--preset (\S+)`", table)
-    assert names == ["simlm", "simlm-mlm", "simlm-table7-condenser", "simlm-table7-mlm", "simlm-rtd", "simlm-ae"]
-    assert table.count("`--") == len(names)  # no row has further options
-    settings = [merge_settings(PretrainSettings, load_preset(name).settings, {}) for name in names]
-    assert settings == [settings[0]] * len(names)
-    compositions = [load_composition(name) for name in names]
-    assert {(each.example, each.title, each.crop, each.pooling) for each in compositions} == {
-        ("passage", "segment", None, "cls")
-    }
-    slots = [
-        next(iter(each.slots.values())) for each in compositions[:-1]
-    ]  # simlm-ae does not mask the encoder's input
-    assert {(slot.view, slot.masking, slot.rate, slot.count, slot.max_length) for slot in slots} == {
-        (("passage",), "whole-word", 0.30, "with-specials", None)
-    }
 
 
 def test_generators_match_the_papers() -> None:
@@ -306,37 +268,7 @@ def test_every_documented_variant_is_a_valid_composition() -> None:
     assert [name for name in PAPERS if f"`{name}`" not in pages and f"--preset {name}" not in pages] == []
 
 
-def test_generator_with_random_weights_is_trained(files: PretrainingFiles) -> None:
-    composition, _ = resolve(
-        "--preset simlm --set generator.mode=joint --set generator.slot=encoder --set generator.init=random"
-    )
-    composition = replace(composition, generator=replace(composition.generator, model=str(files.generator)))  # type: ignore[type-var]
-    stage = files.prepare_composition(composition)
-    terms = stage.terms(stage.batch())
-    assert terms["generator"].item() == pytest.approx(
-        math.log(stage.network.generator.backbone.config.vocab_size), abs=0.2
-    )
-
-
 CALL = "--batch-size 4 --max-steps 1 --max-length 32 --set log_steps=1 --set warmup=0 -q".split()
-
-
-@pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
-def test_preset_trains_and_logs_its_losses(
-    preset: str, files: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """tests/slow/test_every_preset.py trains all of them."""
-    content = load_preset(preset).content
-    call = ["pretrain", files.corpus, "--preset", preset, "--model", files.model, "-o", tmp_path / "out", *CALL]
-    run_command(
-        capfd, *call, "--set", "held_out=2", *(["--generator", files.generator] if "generator" in content else [])
-    )
-    before, step, _ = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
-    for objective in content["objective"]:
-        name = objective["name"]
-        assert math.isfinite(step[name])
-        assert math.isfinite(before[f"held_out_{name}"])
-        assert (f"gain_{name}" in before) == ("source" in objective or name == "head")
 
 
 def test_preset_trains_a_roberta_with_byte_level_bpe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Stop words among the tokens that ROM hides: the simulation of docs/methods/masking.md.
+"""Stop words among the tokens that ROM hides: the simulation of docs/methods/rom.md.
 
 300 passages of 128 words from a Zipfian vocabulary; its 45 most frequent words, 40% of the text, stand for stop words and
 punctuation. The specification does not say what attention it assumed: here it is log-normal with sigma .5, and half as large

@@ -1,4 +1,4 @@
-"""Tokens predicted by a generator."""
+"""Tokens predicted by a generator, and the tokens that it may replace."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from transformers import AutoTokenizer
 from drtk.errors import MismatchError
 from drtk.models.generation import sample_from_softmax
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.assembly import get_max_positions
-from drtk.pretraining.token_generator import TokenGenerator
+from drtk.pretraining.composition import Composition, Corruption, GeneratorSpec, Slot
+from drtk.pretraining.dataset import SlotBatch
+from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 from tests.backbone_families import create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder
 
@@ -118,6 +119,39 @@ def test_generator_from_folder(tmp_path: Path) -> None:
     assert bool((redrawn.head.norm.weight == 1).all())
 
 
-def test_max_positions_exclude_positions_reserved_by_roberta() -> None:
-    configs = [create_masked_lm(family).config for family in ("roberta", "bert")]
-    assert [get_max_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding
+class ConstantGenerator:
+    """A generator that predicts 9 at all masked positions."""
+
+    def fill(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
+        return torch.where(where, torch.full_like(ids, 9), ids)
+
+
+def fill_rows(
+    corruption: Corruption, scope: Any, *, edited: list[list[int]] | None = None, noise: bool = True
+) -> list[list[int]]:
+    """Fill the masks of two copies of [CLS] a [MASK] [SEP] [PAD]."""
+    slot = SlotBatch(
+        original_ids=torch.tensor([[2, 5, 6, 3, 0]] * 2),
+        input_ids=torch.tensor([PLAIN] * 2),
+        attention=torch.tensor([[1, 1, 1, 1, 0]] * 2),
+        content=torch.tensor([[False, True, True, False, False]] * 2),
+        masked=torch.tensor([[False, False, True, False, False]] * 2),
+        present=torch.tensor([True, True]),
+        edited=None if edited is None else torch.tensor(edited),
+        noise=torch.zeros(2, 5) if noise else None,
+    )
+    plan = Composition({"s": Slot(("passage",), corruption=corruption)}, (), generator=GeneratorSpec(scope=scope))
+    return fill_masks(slot, "s", plan, ConstantGenerator()).tolist()  # type: ignore[arg-type]
+
+
+PLAIN, FILLED, EVERYWHERE = [2, 5, 4, 3, 0], [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
+
+
+def test_fill_masks_keeps_padding_and_first_token() -> None:
+    assert fill_rows("replaced", "masked") == [FILLED, FILLED]
+    assert fill_rows("replaced", "all") == [EVERYWHERE, EVERYWHERE]
+    assert fill_rows("inserted", "all") == [FILLED, FILLED]  # inserted tokens only
+    assert fill_rows("mask", "all") == [PLAIN, PLAIN]
+    assert fill_rows("replaced", "masked", noise=False) == [PLAIN, PLAIN]
+    # edits sampled per example: the first row has replaced tokens, the second an insertion
+    assert fill_rows("any", "all", edited=[[-1] * 5, [0, 0, 1, 0, 0]]) == [EVERYWHERE, FILLED]

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError
-from drtk.pretraining.views import (
-    VIEWS,
-    ViewInput,
-    join_texts,
-    list_needed_fields,
-    sample_other,
-    slice_text,
-)
+from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
 from drtk.text.token_writer import FIELDS
@@ -79,27 +72,6 @@ def count_views(shelf: Shelf, name: str, corpus, row: int, part: str, times: int
 def make_text(*words: int, weights: list[float] | None = None) -> Text:
     ids = np.arange(10, 10 + len(words), dtype=np.int32)
     return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
-
-
-def test_slice_text_slices_weights_and_renumbers_words():
-    actual = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
-    assert actual.ids.tolist() == [12, 13, 14, 15]
-    assert actual.words.tolist() == [0, 1, -1, 2]
-    assert actual.weights is not None
-    assert actual.weights.tolist() == [2, 3, 4, 5]
-
-
-def test_join_texts_continues_word_indices_and_separator_has_none():
-    actual = join_texts(
-        [make_text(0, 0, 1, weights=[1, 2, 3]), make_text(0, 1, weights=[4, 5]), make_text(0, weights=[6])], SEP
-    )
-    assert actual.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
-    assert actual.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
-    assert actual.weights is not None
-    assert actual.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
-    assert join_texts([make_text(0, weights=[1]), make_text(0)]).weights is None
-    assert join_texts([make_text(0, 1), make_text(0)]).words.tolist() == [0, 1, 2]
-    assert join_texts([]).ids.tolist() == []
 
 
 def test_random_crop_starts_anywhere_and_short_text_is_unchanged():

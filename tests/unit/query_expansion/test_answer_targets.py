@@ -34,18 +34,18 @@ AGAIN = Passage("p5", "Ships sail on Lake Victoria.", "Lake Victoria")
         ("1984", "1984"),
     ],
 )
-def test_an_answer_in_capitals_alone_gets_initial_capitals(answer: str, wanted: str) -> None:
+def test_an_answer_in_capitals_alone_gets_initial_capitals(answer, wanted):
     assert capitalize_words(answer) == wanted
 
 
-def test_the_first_answer_that_is_not_blank_is_the_target() -> None:
+def test_the_first_answer_that_is_not_blank_is_the_target():
     assert select_answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="kept") == "LAKE VICTORIA"
     assert select_answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="initial") == "Lake Victoria"
     assert select_answer_target(["", " "], case="kept") is None
     assert select_answer_target([], case="initial") is None
 
 
-def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one() -> None:
+def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one():
     # p3 has no answer; in p1 the second sentence has it, and "Dr." ends none
     actual = select_sentence_target([TANGANYIKA, NILE, LAKE], TokenMatcher(["lake victoria"]))
     assert actual == "Dr. Speke saw Lake Victoria in 1858."
@@ -53,7 +53,7 @@ def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one(
     assert select_sentence_target([NILE], PatternMatcher([r"18\d\d"])) == "Dr. Speke saw Lake Victoria in 1858."
 
 
-def test_an_answer_across_two_sentences_is_in_the_fewest_that_hold_it() -> None:
+def test_an_answer_across_two_sentences_is_in_the_fewest_that_hold_it():
     text = "It began early. He said yes. No one heard. It ended."
     assert select_sentence_target([Passage("p", text)], TokenMatcher(["yes. No"])) == "He said yes. No one heard."
     assert (
@@ -62,7 +62,7 @@ def test_an_answer_across_two_sentences_is_in_the_fewest_that_hold_it() -> None:
     )
 
 
-def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order() -> None:
+def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order():
     ranked = [TANGANYIKA, LAKE, NILE, AGAIN, SPEKE]  # p3 has no answer; p2 and p5 share their title
     contains = TokenMatcher(["Lake Victoria"])
     assert build_title_target(ranked, contains, mode="all", separator=", ") == "Lake Victoria, Nile, John Hanning Speke"
@@ -70,7 +70,7 @@ def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order
     assert build_title_target([TANGANYIKA], contains, mode="all", separator=", ") is None
 
 
-def test_an_answer_in_a_title_counts_with_match_title() -> None:
+def test_an_answer_in_a_title_counts_with_match_title():
     contains = TokenMatcher(["Tanganyika"])
     named = Passage("p6", "It is deep.", "Lake Tanganyika")
     assert build_title_target([named], contains, mode="first", separator=", ") is None
@@ -92,7 +92,7 @@ def sample_hits(draw: random.Random, answers: list[str]) -> list[Passage]:
     return hits
 
 
-def test_targets_equal_those_of_the_reference() -> None:
+def test_targets_equal_those_of_the_reference():
     for seed in range(60):
         draw = random.Random(seed)
         answers = draw.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])

@@ -65,7 +65,7 @@ def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
     return ExpansionList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
 
 
-def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped() -> None:
+def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped():
     lists = [candidates(0, 3, 101, 250), candidates(1, 101, 250), candidates(2, 1, 2, 3, 4)]
     kept = LabeledCandidates(lists, depth=100, max_rank=250, max_candidates=3)
     assert (len(kept), kept.num_candidates, kept.num_tied, kept.num_questions) == (2, 6, 1, 3)
@@ -74,7 +74,7 @@ def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped() -> 
     assert len(LabeledCandidates(lists, depth=100, max_rank=101, keep_ties=True)) == 3
 
 
-def test_a_candidate_has_its_own_depth_if_it_records_one() -> None:
+def test_a_candidate_has_its_own_depth_if_it_records_one():
     shallow = candidates(1, 1, 2, 2)
     own = replace(shallow, expansions=tuple(replace(each, depth=1) for each in shallow.expansions))
     both = LabeledCandidates([candidates(0, 1, 2, 3), own], depth=100, max_rank=101)
@@ -83,7 +83,7 @@ def test_a_candidate_has_its_own_depth_if_it_records_one() -> None:
     assert LabeledCandidates([own], depth=100, max_rank=101).depth == 1
 
 
-def test_repeated_candidates_are_one_in_training_and_measuring() -> None:
+def test_repeated_candidates_are_one_in_training_and_measuring():
     repeated = candidates(0, 7, 7, 2, 9, 2, texts="a b|a  b |c|d|c")
     lists = LabeledCandidates([repeated], depth=100, max_rank=101, max_candidates=3)
     assert all_ranks(lists) == [[7, 2, 9]]  # a b, c and d
@@ -94,7 +94,7 @@ def test_repeated_candidates_are_one_in_training_and_measuring() -> None:
     assert len(LabeledCandidates([first], depth=9, max_rank=10)) == 0
 
 
-def test_lists_of_one_rank_are_dropped_and_counted(data: Path, tmp_path: Path) -> None:
+def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
     rows = read_rows(data / "labeled.jsonl")
     for row in rows[:12]:  # q0, all three kinds
         row["rank"] = 101
@@ -111,7 +111,7 @@ def test_lists_of_one_rank_are_dropped_and_counted(data: Path, tmp_path: Path) -
         load(data, tmp_path / "in")
 
 
-def test_how_deep_was_looked_is_taken_from_the_labels(data: Path, tmp_path: Path) -> None:
+def test_how_deep_was_looked_is_taken_from_the_labels(data, tmp_path):
     # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Searched to rank 1 only, three
     # find none and are labeled 2, which is a real rank with the default depth of 100.
     shallow = relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2)
@@ -125,9 +125,7 @@ def test_how_deep_was_looked_is_taken_from_the_labels(data: Path, tmp_path: Path
     assert load(data, deep, max_rank=250).depth == 200
 
 
-def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(data, tmp_path, caplog):
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
@@ -144,9 +142,7 @@ def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
     assert not caplog.text
 
 
-def test_joined_labels_keep_the_depth_of_each_kind(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_joined_labels_keep_the_depth_of_each_kind(data, tmp_path, caplog):
     # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
     parts = {"answer": relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2), "title": data / "labeled.jsonl"}
     rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
@@ -173,7 +169,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
         ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"),
     ],
 )
-def test_bad_candidates_are_named(data: Path, tmp_path: Path, change: dict, message: str) -> None:
+def test_bad_candidates_are_named(data, tmp_path, change, message):
     rows = read_rows(data / "labeled.jsonl")
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]

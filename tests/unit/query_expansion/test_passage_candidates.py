@@ -13,7 +13,7 @@ THREE = Passage("p3", "The lake feeds the Nile. Egypt drinks.", "Nile")
 FOUND = QuestionPassages("q1", QUESTION, [ONE, TWO, THREE])
 
 
-def test_sentences_are_the_best_of_each_passage_then_the_second_best() -> None:
+def test_sentences_are_the_best_of_each_passage_then_the_second_best():
     # words of the question: discovered source river nile. p1: 0, 3 and 2 of them; p2: 0 and 0, so in their order; p3: 1 and 0.
     assert list(iter_sentences(QUESTION, FOUND.passages)) == [
         "The river Nile has a source.",
@@ -28,7 +28,7 @@ def test_sentences_are_the_best_of_each_passage_then_the_second_best() -> None:
     assert next(iter_sentences(QUESTION, [repeated])) == "The river Nile."  # distinct words count
 
 
-def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> None:
+def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each():
     # without question and function words:
     # p1 egypt desert speke; p2 (title) john speke, speke reached lake speke named; p3 lake feeds egypt drinks
     # of all three: egypt 2 passages, 2 times; speke 2, 4 times; lake 2, 2 times; the others 1 passage, once each
@@ -41,7 +41,7 @@ def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> 
     assert next(iter_terms(QUESTION, unequal, feedback=2, size=2)) == "desert lake"  # passages count before frequency
 
 
-def test_candidates_are_distinct_and_limited_in_number() -> None:
+def test_candidates_are_distinct_and_limited_in_number():
     assert make_candidates(FOUND, "title", ExpansionSettings()) == ["Nile", "John Speke"]
     assert len(make_candidates(FOUND, "sentence", ExpansionSettings(candidates=4))) == 4
     assert make_candidates(FOUND, "terms", ExpansionSettings(candidates=1, terms=2)) == ["speke egypt"]

@@ -41,7 +41,7 @@ def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
 @pytest.mark.parametrize(
     ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
 )
-def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> None:
+def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step, rate):
     assert 2e-3 * compute_inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
     for preset in ("ear-ri", "ear-rd"):
         settings = settings_of(preset)
@@ -66,7 +66,7 @@ class Planted(torch.nn.Module):
 @pytest.mark.parametrize(
     ("changes", "loss"), [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)]
 )
-def test_presets_minimize_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
+def test_presets_minimize_the_loss_of_methods_7_5(preset, changes, loss):
     inputs = {
         "input_ids": torch.zeros(4, 3, dtype=torch.long),
         "ranks": torch.tensor([[1, 15, 101, 101]]),
@@ -79,9 +79,7 @@ def test_presets_minimize_the_loss_of_methods_7_5(preset: str, changes: dict, lo
 @pytest.mark.parametrize(
     ("preset", "scorer", "length", "batch", "epochs"), [("ear-ri", "ri", 64, 8, 2), ("ear-rd", "rd", 256, 4, 3)]
 )
-def test_presets_have_the_settings_of_the_tables(
-    preset: str, scorer: str, length: int, batch: int, epochs: float
-) -> None:
+def test_presets_have_the_settings_of_the_tables(preset, scorer, length, batch, epochs):
     settings = settings_of(preset)
     assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
     assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
@@ -89,7 +87,7 @@ def test_presets_have_the_settings_of_the_tables(
     assert plan_training(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
 
-def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
+def test_a_batch_puts_the_ranks_of_each_question_into_a_row():
     class Tokenizing:
         pad, left = 0, False
 
@@ -115,9 +113,7 @@ def train(folder: Path, more: str) -> Path:
 
 
 @pytest.mark.parametrize(("options", "clipped"), [("", False), ("--set trainer=max_grad_norm=1.0", True)])
-def test_large_gradients_are_not_clipped(
-    options: str, clipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_gradients_are_not_clipped(options, clipped, tmp_path, monkeypatch):
     norms: list[float] = []
 
     class Watching(ProgressCallback):
@@ -146,7 +142,7 @@ def text(draw: random.Random, longest: int) -> str:
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
 @pytest.mark.parametrize("scorer", ["ri", "rd"])
-def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, scorer: str, style: str) -> None:
+def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, scorer, style):
     draw = random.Random(3)
     for _ in range(60):
         candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
@@ -163,7 +159,7 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, s
         assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
-def test_the_first_step_is_made_with_the_first_learning_rate(tmp_path: Path) -> None:
+def test_the_first_step_is_made_with_the_first_learning_rate(tmp_path):
     # Adam's first step is the learning rate, for any gradient.
     output = train(tmp_path, "--max-steps 1 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
     before, after = load_file(tmp_path / "model" / "model.safetensors"), load_file(output / "model.safetensors")
@@ -193,7 +189,7 @@ class Summing(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_mean_rank_equals_that_of_the_reference(tokenizer: object, seed: int) -> None:
+def test_the_mean_rank_equals_that_of_the_reference(tokenizer, seed):
     draw = random.Random(seed)
     lists, expected = [], []
     reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
@@ -32,7 +30,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
         ("rd", "thesis", "[CLS] which rivers? engines gardens [SEP] violins planets castles winters [SEP]"),
     ],
 )
-def test_parts_are_separated_by_special_tokens(tokenizer: object, scorer: str, style: str, wanted: str) -> None:
+def test_parts_are_separated_by_special_tokens(tokenizer, scorer, style, wanted):
     tokens = CandidateTokenizer(tokenizer, InputFormat(scorer, style, 64))([CANDIDATE])
     assert tokens.types is not None
     types = tokens.types.tolist()
@@ -45,7 +43,7 @@ def test_parts_are_separated_by_special_tokens(tokenizer: object, scorer: str, s
     assert first == len(ids)
 
 
-def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer: object) -> None:
+def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer):
     reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 32))
     pairs = (("which rivers?", "gardens"), ("which rivers?", ""), ("", "gardens"))
     tokens = reading([CandidateTexts(*pair) for pair in pairs])
@@ -56,7 +54,7 @@ def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer: object) -
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: Path, tokenizer: object) -> None:
+def test_two_parts_are_the_pair_that_the_tokenizer_makes(family, tmp_path, tokenizer):
     if family == "roberta":
         from tokenizers import ByteLevelBPETokenizer
         from transformers import RobertaTokenizerFast
@@ -77,7 +75,7 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: 
     assert thesis.ids.tolist() == tokenizer("which rivers ? gardens")["input_ids"]  # type: ignore[operator]
 
 
-def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
+def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     from drtk.models.cross_encoder import load_cross_encoder, save_cross_encoder
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY

@@ -17,12 +17,12 @@ from drtk.cli.main import app
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import AnswerReader, ReaderQuestion, format_reader_input, iter_reader_questions
+from drtk.query_expansion.read import ReaderQuestion, format_reader_input, iter_reader_questions
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import read_rows, write_rows
 from tests.retriever_setup import MemoryCorpus
-from tests.run_commands import Capture, fail_at_call, run_rows, write_text
+from tests.run_commands import Capture, run_rows, write_text
 from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_generator
 
 OPTIONS = "--queries queries.jsonl --max-new-tokens 6 --device cpu -q --model"
@@ -96,7 +96,7 @@ def read_slowly(model: Path, inputs: list[str]) -> tuple[str, float]:
     return " ".join(writer.tokenizer.decode(tokens, skip_special_tokens=True).split()), score
 
 
-def test_answers_are_those_of_a_reader_written_out(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_answers_are_those_of_a_reader_written_out(cwd, model, capfd):
     answers = predict(capfd, model, "run")
     with torch.inference_mode():
         for question in iter_inputs("run"):
@@ -106,9 +106,7 @@ def test_answers_are_those_of_a_reader_written_out(cwd: Path, model: Path, capfd
     assert len({answer for answer, _ in answers.values()}) > 3
 
 
-def test_batches_batches_and_neighbors_change_no_answer(
-    cwd: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_batches_and_neighbors_change_no_answer(cwd, model, capfd, monkeypatch):
     whole = predict(capfd, model, "run")
     others = [predict(capfd, model, "run --set batch_tokens=1")]
     monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 3)
@@ -119,7 +117,7 @@ def test_batches_batches_and_neighbors_change_no_answer(
             assert score == pytest.approx(whole[id][1], abs=2e-2)
 
 
-def test_a_passage_is_read_with_its_question_and_title() -> None:
+def test_a_passage_is_read_with_its_question_and_title():
     wright = Passage("d1", "Both brothers\nflew.", "Wright Flyer")
     assert format_reader_input("who flew first?", wright) == (
         "question: who flew first? title: Wright Flyer context: Both brothers flew."
@@ -136,7 +134,7 @@ def fuse(depth: int = 20) -> list[tuple[str, float]]:
     return [hit for pair in zip(*rankings, strict=True) for hit in pair]
 
 
-def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd, model, capfd):
     hits = fuse()
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(hits, start=1)]
     write_text(cwd / "fused", "".join(lines))
@@ -149,7 +147,7 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd: Path, model
     assert predict(capfd, model, "fused --depth 10 --set order=score") != answer
 
 
-def test_different_orders_of_ranks_and_scores_are_reported_once(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_different_orders_of_ranks_and_scores_are_reported_once(cwd, model, capfd):
     hits = enumerate(fuse(), start=1)
     lines = [f"{{}} Q0 {id} {rank} {score} t\n" for rank, (id, score) in hits]
     write_text(cwd / "fused", "".join(line.format(query) for query in ("q1", "q2") for line in lines))
@@ -162,7 +160,7 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(cwd: Path, model
     assert "different orders" not in capfd.readouterr().err  # the scores of drtk fuse fall with the ranks
 
 
-def test_predictions_go_to_eval_as_they_are(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_predictions_go_to_eval_as_they_are(cwd, model, capfd):
     # 4 of 20 questions have the answer of the reader; one question is not in the run.
     read(model, "run -o predictions.jsonl")
     answers = {row["query_id"]: row["answer"] for row in read_rows(cwd / "predictions.jsonl")}
@@ -177,19 +175,7 @@ def test_predictions_go_to_eval_as_they_are(cwd: Path, model: Path, capfd: Captu
     assert row["EM"] == pytest.approx(4 / 20)
 
 
-def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
-    cwd: Path, model: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 4)
-    read(model, "run -o whole")
-    with fail_at_call(4, AnswerReader, "__call__"):
-        read(model, "run -o out")
-    assert Path("out.part").read_text().count("\n") == 12  # three batches of four
-    read(model, "run -o out --resume")
-    assert Path("out").read_bytes() == Path("whole").read_bytes()
-
-
-def test_a_released_reader_loads_from_its_wrapped_weights(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_a_released_reader_loads_from_its_wrapped_weights(cwd, model, capfd):
     # The public code saves encoder.* as encoder.encoder.*, each block's parts below module.*, and no tokenizer.
     wrapped = cwd / "wrapped"
     wrapped.mkdir()
@@ -215,9 +201,7 @@ def test_a_released_reader_loads_from_its_wrapped_weights(cwd: Path, model: Path
         predict(capfd, wrapped, f"run --tokenizer {model}")
 
 
-def test_unknown_ids_and_models_of_another_kind_are_rejected(
-    cwd: Path, model: Path, capfd: Capture, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_unknown_ids_and_models_of_another_kind_are_rejected(cwd, model, capfd, tmp_path_factory):
     write_text(cwd / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
     with pytest.raises(RecordError, match=r"unknown:2: the corpus has no 'nowhere'"):
         read(model, "unknown")
@@ -235,7 +219,7 @@ def test_unknown_ids_and_models_of_another_kind_are_rejected(
             read(folder, "run")
 
 
-def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(cwd, model, capfd):
     passages = read_rows(cwd / "corpus.jsonl")
     write_text(cwd / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
     write_rows(cwd / "other.jsonl", [row | {"text": row["text"] * (row["_id"] != "d2")} for row in passages])
@@ -247,7 +231,7 @@ def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(cwd: Pat
     assert not list(cwd.glob("made*"))
 
 
-def test_skipped_passages_make_room_for_the_next(cwd: Path) -> None:
+def test_skipped_passages_make_room_for_the_next(cwd):
     # The top 2 of d1, x, y, d2 and d3 are d1 and d2 if x and y are skipped.
     lines = [f"q1 Q0 {id} {rank} {9 - rank} t\n" for rank, id in enumerate(("d1", "x", "y", "d2", "d3"), start=1)]
     write_text(cwd / "gaps", "".join(lines))
@@ -255,7 +239,7 @@ def test_skipped_passages_make_room_for_the_next(cwd: Path) -> None:
     assert question.inputs == make_inputs("q1", "d1", "d2")
 
 
-def test_a_nan_score_is_an_error(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_a_nan_score_is_an_error(cwd, model, capfd):
     folder = cwd / "broken"
     loaded = T5ForConditionalGeneration.from_pretrained(model)
     loaded.shared.weight.data[:] = float("nan")
@@ -266,7 +250,7 @@ def test_a_nan_score_is_an_error(cwd: Path, model: Path, capfd: Capture) -> None
         predict(capfd, folder, "run")
 
 
-def test_a_run_without_a_query_is_reported(cwd: Path, model: Path, capfd: Capture) -> None:
+def test_a_run_without_a_query_is_reported(cwd, model, capfd):
     write_text(cwd / "empty", "")
     capfd.readouterr()
     read(model, "empty")

@@ -46,7 +46,7 @@ def rows(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
-def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_vector_does_not_depend_on_its_batch(model, monkeypatch):
     records = make_passages(40)
     assert embedder(model)([]).shape == (0, 32)
     alone = np.concatenate([embedder(model)([record]) for record in records])
@@ -62,7 +62,7 @@ def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.M
     np.testing.assert_allclose(together, alone[shuffled], atol=1e-5)
 
 
-def test_shards_and_parts_hold_every_record_once(model: str, tmp_path: Path):
+def test_shards_and_parts_hold_every_record_once(model, tmp_path):
     records = make_passages(70)
     writer = encode(model, tmp_path / "whole", records)
     assert [entry["rows"] for entry in writer.entries] == [16, 16, 16, 16, 6]
@@ -78,9 +78,7 @@ def test_shards_and_parts_hold_every_record_once(model: str, tmp_path: Path):
         np.testing.assert_array_equal(merged[id], vector)
 
 
-def test_passages_without_text_are_reported(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_passages_without_text_are_reported(model, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -96,7 +94,7 @@ def test_passages_without_text_are_reported(
     assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
 
 
-def test_an_interrupted_run_resumes_with_the_same_records_only(model: str, tmp_path: Path):
+def test_an_interrupted_run_resumes_with_the_same_records_only(model, tmp_path):
     records = make_passages(40)
     encode(model, tmp_path / "whole", records)
     encode(model, tmp_path / "again", records[:32])
@@ -111,7 +109,7 @@ def test_an_interrupted_run_resumes_with_the_same_records_only(model: str, tmp_p
     assert len(after) == 3
 
 
-def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_out_of_memory_is_one_line(model, monkeypatch):
     full = embedder(model, batch_tokens=1000)
 
     def forward(**_: object) -> None:
@@ -122,7 +120,7 @@ def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
         full(make_passages(5))
 
 
-def test_half_precision_is_close_on_the_cpu(model: str):
+def test_half_precision_is_close_on_the_cpu(model):
     expected = embedder(model)(make_passages(20))
     actual = embedder(model, precision="bfloat16")(make_passages(20))
     assert actual.dtype == np.float32

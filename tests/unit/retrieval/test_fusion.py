@@ -30,7 +30,7 @@ def run_fusion(rankings: list[Ranking], weights: list[float] | None = None, **se
     return fuse(rankings, weights or [1.0] * len(rankings), chosen, FUSIONS.load(chosen.method))
 
 
-def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
+def test_reciprocal_rank_fusion_of_two_short_lists():
     # p1 1/61 + 1/62, p3 1/63 + 1/61, p2 1/62, p4 1/63
     actual = run_fusion([BM25, DENSE], method="rrf")
     assert [id for id, _ in actual] == ["p1", "p3", "p2", "p4"]
@@ -41,21 +41,21 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
 
 
 @pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "norm": "none"}])
-def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
+def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options):
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
     actual = run_fusion([BM25, DENSE], [1, 1.1], **options)
     assert [id for id, _ in actual] == ["p1", "p3", "p2", "p4"]
     assert [score for _, score in actual] == pytest.approx([97.8, 97.0, 94.7, 93.7])
 
 
-def test_runs_of_index_shards_become_the_run_of_the_whole_index() -> None:
+def test_runs_of_index_shards_become_the_run_of_the_whole_index():
     whole = [("p5", 9.0), ("p2", 7.0), ("p4", 3.0), ("p1", 2.0), ("p3", -1.0)]
     shards = [[hit for hit in whole if hit[0] in ids] for ids in (("p1", "p2"), ("p3", "p4", "p5"))]
     assert run_fusion(shards, method="max") == whole
     assert run_fusion([[("p1", 1.0)], [("p1", 2.0)], [("p1", -3.0)]], method="max") == [("p1", 2.0)]
 
 
-def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
+def test_minmax_and_zscore_bring_lists_to_one_scale():
     # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
     actual = dict(run_fusion([BM25, DENSE], method="weighted", norm="minmax"))
     assert actual == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
@@ -64,7 +64,7 @@ def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     assert actual == pytest.approx({"a": 1.0, "b": -1.0})
 
 
-def test_an_ensemble_is_the_sum_of_z_normalized_scores() -> None:
+def test_an_ensemble_is_the_sum_of_z_normalized_scores():
     # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
     one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
     sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
@@ -72,7 +72,7 @@ def test_an_ensemble_is_the_sum_of_z_normalized_scores() -> None:
 
 
 @pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
-def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
+def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options):
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
     # c -1.408. minmax: b .9 + 1, a 1 + 0, c 0 + .5. Counting down from 0 for long, the first run's 10 would outdo all else: a.
     one, two = [("a", 10.0), ("b", 9.0), ("c", 0.0)], [("b", 0.9), ("c", 0.5), ("a", 0.1)]
@@ -94,7 +94,7 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored_depths=[1, None])] == ["b", "c", "a"]
 
 
-def test_round_robin_visits_the_lists_in_their_order() -> None:
+def test_round_robin_visits_the_lists_in_their_order():
     sentence, answer, title = make_ranking("p1 p2 p3 p4"), make_ranking("p2 p5 p1 p6"), make_ranking("p7 p1 p8 p9")
     actual = run_fusion([sentence, answer, title], method="round-robin", top=6)
     assert [id for id, _ in actual] == ["p1", "p2", "p7", "p5", "p3", "p8"]
@@ -105,7 +105,7 @@ def test_round_robin_visits_the_lists_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("score", [1.0, 0.0, -1.0, 1e-40, 3e38])
-def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precision(score: float) -> None:
+def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precision(score):
     actual = break_ties([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
     single = array("f", [value for _, value in actual])
     assert all(before > after for before, after in itertools.pairwise(single))
@@ -116,7 +116,7 @@ def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precisi
     ]  # 1/61 + 1/62 each
 
 
-def test_every_method_keeps_the_order_of_a_single_list() -> None:
+def test_every_method_keeps_the_order_of_a_single_list():
     for method in FUSIONS:
         assert run_fusion([[], []], method=method) == []
         for lists in ([BM25], [[], BM25]):
@@ -125,7 +125,7 @@ def test_every_method_keeps_the_order_of_a_single_list() -> None:
     assert len(run_fusion([BM25, DENSE], method="rrf", top=3)) == 3
 
 
-def test_weights_are_checked() -> None:
+def test_weights_are_checked():
     assert parse_weights("", 3) == [1, 1, 1]
     assert parse_weights("1,1.1", 2) == [1, 1.1]
     for text in ("1", "1,x", "1,inf"):
@@ -142,7 +142,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_finds_and_reports_the_best_weights(runs, capfd):
     # only with most weight on the dense run is p3 first: minmax p1 w + (1 - w)/3, p3 1 - w; p3 leads where w < 2/5
     options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--set", "step=0.25", "--measure", "RR"]
     app(["fuse", "bm25.run", "dense.run", *options, "-o", "out.run"], standalone_mode=False)
@@ -166,13 +166,13 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgments in other\.tsv \(runs: 'q', judgments: 'x'\); pass"),
     ],
 )
-def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], given: list[str], problem: str) -> None:
+def test_wrong_usage_is_rejected(runs, capfd, given, problem):
     (runs / "other.tsv").write_text("x\tp3\t1\n")
     with pytest.raises(UsageError, match=problem):
         run_command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
 
 
-def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_run_of_all_queries(runs, capfd):
     printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--set", "tag=both")
     assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
     first = printed.splitlines()[0].split()

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
-from drtk.retrieval.encode import Embedder
 from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
@@ -91,13 +90,6 @@ def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, d
         encode(index, copy)
 
 
-def test_vectors_of_queries_from_a_changed_model_are_rejected(index, data, tmp_path, capfd):
-    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    run_command(capfd, "encode", data / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
-    with pytest.raises(MismatchError, match=r"q: the encoder differs from .*dense \(tokenizer\)"):
-        run_command(capfd, "search", index, tmp_path / "q")
-
-
 def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, data, tmp_path):
     old = shutil.copytree(index, tmp_path / "old")
     manifest = read_json(old / "meta.json")
@@ -118,9 +110,3 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(data, tmp_path, cap
     assert find_changes(str(tmp_path / "run"), settings) == []
     shutil.copy(data / "other" / "model.safetensors", model)
     assert find_changes(str(tmp_path / "run"), settings) == [str(model)]
-
-
-def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, data, capfd):
-    monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
-    with pytest.raises(DrtkError, match=r"^query 'q0': the vector contains NaN or infinity; encode the queries again$"):
-        run_command(capfd, "search", index, data / "queries.jsonl")

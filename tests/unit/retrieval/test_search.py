@@ -193,6 +193,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "No such file or directory"),
         ([str(begun), file], MismatchError, "unfinished"),
+        ([str(tmp_path / "begun"), file], MismatchError, "begun: is unfinished; run its command again with `force`"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
         ([str(tmp_path / "model"), file], MismatchError, "expected an index, got 'model'"),
     ]:

@@ -111,12 +111,7 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "problem",
-    [
-        "is truncated .*",
-        r"settings or files \(depth\)",
-        r"settings or files \(width\)",
-        r"files \(.*qrels\.tsv\)",
-    ],
+    ["is truncated .*", r"settings or files \(depth\)", r"settings or files \(width\)", r"files \(.*qrels\.tsv\)"],
 )
 def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts_over(
     tmp_path: Path, problem: str

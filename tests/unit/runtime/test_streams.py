@@ -109,14 +109,6 @@ def abandon(target: Path, fill: Callable[[Output], None]) -> None:
         raise RuntimeError
 
 
-def test_an_error_removes_the_part_and_keeps_the_old_output(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.write_bytes(b"old\n")
-    abandon(target, lambda output: output.write(b"new\n"))
-    assert target.read_bytes() == b"old\n"
-    assert os.listdir(tmp_path) == ["out"]
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_appending_to_a_part_drops_the_bytes_after_the_offset(tmp_path: Path, suffix: str) -> None:
     target, offsets = tmp_path / f"out{suffix}", []

@@ -56,10 +56,7 @@ def test_latex_has_minus_signs_and_texts_of_number_columns_in_braces() -> None:
     found: list[Row] = [[Cell("a - b"), Cell("-0.5 … +1.25"), Cell("-12.5")], [Cell("R@1"), Cell("-"), Cell("<.01")]]
     lines = table(found, "latex")
     assert lines[1] == "\\begin{tabular}{l l S[table-format=+2.1]}"
-    assert lines[5:7] == [
-        "a $-$ b & $-0.5$ \\dots{} $+1.25$ & -12.5 \\\\",
-        "R@1 & - & {$<$.01} \\\\",
-    ]
+    assert lines[5:7] == ["a $-$ b & $-0.5$ \\dots{} $+1.25$ & -12.5 \\\\", "R@1 & - & {$<$.01} \\\\"]
 
 
 def test_markdown_left_aligns_marked_values_of_equal_length() -> None:

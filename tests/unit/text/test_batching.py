@@ -82,13 +82,6 @@ def test_pairs_and_single_texts_keep_their_order(tokenizer):
     assert together == [pieces(tokenizer, [item], title="segment")[0] for item in items]
 
 
-def test_the_second_segment_has_type_one(tokenizer):
-    tokens = TextTokenizer(tokenizer, prompt="", max_length=64, title="segment", with_types=True)([PASSAGE])
-    after = tokens.ids.tolist().index(tokenizer.sep_token_id) + 1
-    assert tokens.types is not None
-    assert tokens.types.tolist() == [0] * after + [1] * (len(tokens.ids) - after)
-
-
 def test_prompts_come_first_and_queries_have_no_title(tokenizer):
     assert pieces(tokenizer, [Query("q", "rivers")], prompt="riverish ") == pieces(tokenizer, ["riverish rivers"])
     assert pieces(tokenizer, [PASSAGE], prompt="x ") == pieces(tokenizer, ["x riverish rivers riverer"])

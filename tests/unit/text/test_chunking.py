@@ -1,8 +1,9 @@
-"""Groups of sentences, and passages of documents."""
+"""Groups of sentences, passages of documents, and the random numbers by key that choose short passages."""
 
 from __future__ import annotations
 
 import re
+from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.text.chunking import Chunker, check_settings, group_sentences, needs_sentences, split_blocks
 from drtk.text.config import ChunkSettings
-from drtk.text.rng import sample_integer
+from drtk.text.rng import sample_integer, sample_uniform
 from drtk.text.sentences import train_model
 from drtk.text.tokenizers import load_tokenizer, serialize_tokenizer
 from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_pieces
@@ -211,3 +212,19 @@ def test_short_caps_come_from_the_range_of_the_policy(policy, low, over):
     assert set(lengths[:-1]) == {cap + over for cap in range(low, 5)}
     lengths = lengths_of(chunk(document, 4, policy=policy, short_prob=1.0, short_min=3))
     assert set(lengths[:-1]) == {3 + over, 4 + over}
+
+
+def test_random_numbers_depend_only_on_their_key():
+    keys = [(7, "doc", 3), (8, "doc", 3), (7, "dob", 3), (7, "doc", 4), ("ab", "c"), ("a", "bc")]
+    assert sample_uniform(*keys[0]) == sample_uniform(*keys[0])
+    assert len({sample_uniform(*key) for key in keys}) == len(keys)
+
+
+def test_random_numbers_are_uniform():
+    draws = [sample_uniform("spread", number) for number in range(10_000)]
+    assert 0 <= min(draws) < max(draws) < 1
+    assert abs(mean(draws) - 0.5) < 0.015  # five standard errors: 5 * 0.2887 / sqrt(10000) = 0.0144
+
+
+def test_both_ends_of_an_integer_range_are_sampled():
+    assert {sample_integer(2, 4, "ends", number) for number in range(100)} == {2, 3, 4}

@@ -34,15 +34,6 @@ def tokenizer() -> WordPieceTokenizer:
     return WordPieceTokenizer(find_minilm())
 
 
-def test_pieces_of_a_long_text(tokenizer) -> None:
-    text = "the perveance beam " * 400
-    pieces = tokenizer([text])[0]
-    assert len(pieces.ids) == len(pieces.offsets) == len(pieces.words) == 5 * 400
-    assert pieces.ids == tokenizer.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    assert cut(text, pieces.offsets[:5]) == ["the", "per", "ve", "ance", "beam"]
-    assert pieces.words[:5] == [0, 1, 1, 1, 2]
-
-
 def test_words_of_pieces() -> None:
     # "ab c-d": pieces ab, c, -, d; words "ab", "c-d".
     pieces = WordPieces([1, 2, 3, 4], [(0, 2), (3, 4), (4, 5), (5, 6)], [0, 1, 2, 3])

@@ -67,12 +67,6 @@ SCORED = [
 ]
 
 
-def test_scores_are_kept_beside_their_passages():
-    packed = PackedExamples(SCORED, scored=True)
-    assert [list(packed.positive_scores(number)) for number in range(2)] == [[1.5, 2.5], [4.0]]
-    assert [list(packed.negative_scores(number)) for number in range(2)] == [[-3.5], [0.25, 0.5]]
-
-
 @pytest.mark.parametrize(
     ("scores", "told"),
     [

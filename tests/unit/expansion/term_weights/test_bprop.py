@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from drtk.expansion.term_weights.bprop import (
     FirstTokenAttention,
     compute_contrasts,
     gather_occurrences,
-    normalize,
     saturate,
     softmax,
 )
@@ -80,20 +78,20 @@ def check_close(values: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert", "Albert"])
-def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path: Path, kind: str) -> None:
+def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
     folder = encoder(tmp_path / "m", kind)
     expected = expected_attention(folder)
     for batch_tokens in (1, 2048):
         check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
 
 
-def test_pieces_that_are_hidden_take_no_part(bert: Path) -> None:
+def test_pieces_that_are_hidden_take_no_part(bert):
     values = attend(bert)(pieces(bert), [[1], [], []])
     assert values[0][1] == 0
     check_close(values, expected_attention(bert, masked=2))  # [CLS] precedes the piece
 
 
-def test_pieces_beyond_the_longest_input_have_no_attention(bert: Path) -> None:
+def test_pieces_beyond_the_longest_input_have_no_attention(bert):
     attention = attend(bert, max_length=6)
     assert attention.room == 4
     long = pieces(bert)[1]
@@ -104,7 +102,7 @@ def test_pieces_beyond_the_longest_input_have_no_attention(bert: Path) -> None:
     assert empty.tolist() == []
 
 
-def test_models_without_the_needed_attention_are_rejected(tmp_path: Path) -> None:
+def test_models_without_the_needed_attention_are_rejected(tmp_path):
     folder = encoder(tmp_path / "m", "DebertaV2")
     with pytest.raises(MismatchError, match="unsupported attention implementation"):
         attend(folder)(pieces(folder))
@@ -112,61 +110,14 @@ def test_models_without_the_needed_attention_are_rejected(tmp_path: Path) -> Non
         attend(save_tiny_generator(tmp_path / "t5", "t5"))
 
 
-OCCURRENCES = [
-    [("the", 0.02), ("heart", 0.06), ("disease", 0.04), ("of", 0.02), ("heart", 0.02)],
-    [("the", 0.03), ("stock", 0.05), ("market", 0.04), ("of", 0.01)],
-    [("the", 0.04), ("heart", 0.03), ("of", 0.02), ("stock", 0.01)],
-]
-
-
-def test_steps_c_to_h_give_the_worked_example() -> None:
-    attention = [gather_occurrences(occurrences) for occurrences in OCCURRENCES]
-    assert attention[0]["heart"] == pytest.approx(0.08)
-    documents = [{word: saturate(value, "ratio") for word, value in words.items()} for words in attention]
-    saturated = {"the": 0.666667, "heart": 0.888889, "disease": 0.8, "of": 0.666667}
-    assert documents[0] == pytest.approx(saturated, abs=2e-6)
-    document = {"the": 0.220588, "heart": 0.294118, "disease": 0.264706, "of": 0.220588}
-    assert normalize(documents[0]) == pytest.approx(document, abs=2e-6)
-    sums: Counter[str] = Counter()
-    for words in documents:
-        sums.update(words)  # type: ignore[arg-type]
-    collection = normalize(sums)
-    assert collection == pytest.approx(
-        {
-            "the": 0.257088,
-            "heart": 0.190077,
-            "disease": 0.092784,
-            "of": 0.212629,
-            "stock": 0.154639,
-            "market": 0.092784,
-        },
-        abs=2e-6,
-    )
-    scores = [
-        compute_contrasts(normalize(words), collection, "cross-entropy", unseen=min(collection.values()))
-        for words in documents
-    ]
-    for words, expected in zip(
-        scores,
-        [
-            {"the": 0.432280, "heart": 0.704512, "disease": 0.907938, "of": 0.492704},
-            {"the": 0.509740, "of": 0.387328, "stock": 0.778330, "market": 0.951673},
-            {"the": 0.577080, "heart": 0.661291, "of": 0.548120, "stock": 0.495648},
-        ],
-        strict=True,
-    ):
-        assert words == pytest.approx(expected, abs=2e-6)
-    probabilities = {"the": 0.200632, "heart": 0.263408, "disease": 0.322831, "of": 0.213129}
-    assert softmax(scores[0], temperature=1.0) == pytest.approx(probabilities, abs=2e-6)
-
-
-def test_other_aggregations_and_saturations() -> None:
-    assert gather_occurrences(OCCURRENCES[0], by="max")["heart"] == pytest.approx(0.06)
+def test_other_aggregations_and_saturations():
+    occurrences = [("the", 0.02), ("heart", 0.06), ("heart", 0.02)]
+    assert gather_occurrences(occurrences, by="max")["heart"] == pytest.approx(0.06)
     assert saturate(0.04, "sqrt") == pytest.approx(sqrt(0.04))
     assert saturate(0.03, "sigmoid") == pytest.approx(1 / (1 + exp(-2)))  # -200 (.03 - .02) = -2
 
 
-def test_contrast_with_rare_unseen_and_nonalphabetic_words() -> None:
+def test_contrast_with_rare_unseen_and_nonalphabetic_words():
     document, collection = {"the": 0.2, "heart": 0.8}, {"the": 0.5, "heart": 0.5}
     assert compute_contrasts(document, collection, "difference", unseen=0.5) == pytest.approx(
         {"the": 0.0, "heart": 0.3}

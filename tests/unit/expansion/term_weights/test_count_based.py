@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import SplitPassage, Statistics
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage
 from drtk.expansion.term_weights.count_based import Bm25, Idf, InverseFrequency, TfIdf, compute_idf, is_word
 from drtk.records import Passage
 
@@ -17,33 +17,33 @@ def split_text(text: str) -> SplitPassage:
     return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
 
-def statistics(*texts: str) -> Statistics:
-    results = Statistics("counts", {})
+def statistics(*texts: str) -> CollectionStatistics:
+    results = CollectionStatistics("counts", {})
     for text in texts:
         words = text.split()
         results.add({word: [1, words.count(word)] for word in words}, length=sum(map(is_word, words)))
     return results
 
 
-def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
+def weights(kind: type, collection: CollectionStatistics, text: str, **changes: float) -> list[float]:
     return kind(WeightingSettings(**changes), collection, None, "cpu")([split_text(text)])[0]
 
 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
 
 
-def test_tf_idf_of_masters_paper() -> None:
+def test_tf_idf_of_masters_paper():
     # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
     actual = weights(TfIdf, CATS, "the cat sat")
     assert actual == pytest.approx([0, log(3) / 3, log(1.5) / 3])
 
 
-def test_inverse_frequency_of_masters_code() -> None:
+def test_inverse_frequency_of_masters_code():
     actual = weights(InverseFrequency, CATS, "the cat sat")
     assert actual == pytest.approx([1 / 3, 1, 1 / 2])
 
 
-def test_idf_of_lucene() -> None:
+def test_idf_of_lucene():
     assert compute_idf(4, 2) == pytest.approx(0.693147, abs=2e-6)
     assert compute_idf(4, 1) == pytest.approx(1.203973, abs=2e-6)
     collection = statistics(*DOCUMENTS)
@@ -58,7 +58,7 @@ DOCUMENTS = ("a b b c", "a c", "b d d", "c d e e e")
     ("k1", "b", "expected"),
     [(0.9, 0.4, [0.469703, 0, 0.861627, 0.337415]), (0.82, 0.68, [0.478089, 0, 0.904166, 0.336647])],
 )
-def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float, expected: list[float]) -> None:
+def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1, b, expected):
     collection = statistics(*DOCUMENTS)
     assert collection.length / collection.documents == 3.5
     actual = []
@@ -68,7 +68,7 @@ def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float,
     assert actual == pytest.approx(expected, abs=2e-6)
 
 
-def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:
+def test_marks_weigh_nothing_but_for_inverse_frequency():
     collection = statistics("a , b", "a , ,")
     for kind in (TfIdf, Idf, Bm25):
         assert weights(kind, collection, "b ,")[1] == 0
@@ -76,6 +76,6 @@ def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:
     assert weights(InverseFrequency, collection, "b ,") == pytest.approx([1, 1 / 3])
 
 
-def test_a_word_the_collection_lacks_counts_once() -> None:
+def test_a_word_the_collection_lacks_counts_once():
     assert weights(InverseFrequency, CATS, "axolotl") == [1]
     assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -27,14 +26,14 @@ ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that quest
 QUICK = ["--set", "learning_rate=5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
 
 
-def test_quantised_impacts_are_the_known_ones() -> None:
+def test_quantised_impacts_are_the_known_ones():
     # ceil(256 v / 7.3): 0, .46 -> 1, 35.07 -> 36, 128, 256 -> 255, which fits a byte
     assert [quantize(impact, 7.3) for impact in (0.0, 0.013, 1.0, 3.65, 7.3)] == [0, 1, 36, 128, 255]
     assert quantize(20.0, 7.3) == 255
     assert quantize(-1.0, 7.3) == 0
 
 
-def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_none() -> None:
+def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_none():
     places = WordPositions([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
     assert compute_impacts(places, np.array([0.5, 9.0, 8.0, 7.0])) == {"wing": 0.5}
 
@@ -97,7 +96,7 @@ def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], l
     return results
 
 
-def test_deepct_learns_which_words_questions_contain(data: Path, models: dict[str, Path], capfd: Capture) -> None:
+def test_deepct_learns_which_words_questions_contain(data, models, capfd):
     unseen = write_rows(data / "unseen", [{"_id": "u", "text": "sailors castleing copperal violinish wintering"}])
     (row,) = weigh(capfd, unseen, "deepct", models["deepct"])
     (pieces,) = WordPieceTokenizer(str(models["deepct"]))([row["text"]])
@@ -110,9 +109,7 @@ def test_deepct_learns_which_words_questions_contain(data: Path, models: dict[st
     assert read_json(models["deepct"] / "meta.json")["term_weights"]["method"] == "deepct"
 
 
-def test_deepimpact_learns_the_words_that_distinguish_positives(
-    data: Path, models: dict[str, Path], capfd: Capture
-) -> None:
+def test_deepimpact_learns_the_words_that_distinguish_positives(data, models, capfd):
     rows = weigh(capfd, data / "corpus.jsonl", "deepimpact", models["deepimpact"])
     asked, never = by_ending([(row["_id"], row["impacts"]) for row in rows])
     assert np.mean(asked) > np.mean(never) + 50
@@ -121,18 +118,21 @@ def test_deepimpact_learns_the_words_that_distinguish_positives(
     assert {max(row["weights"]) for row in rows} <= {0.0, 1.0}  # shares of the largest; 0 where no word has an impact
 
 
-def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models: dict[str, Path]) -> None:
+def test_the_folder_loads_in_transformers_and_holds_the_head_separately(models):
     from transformers import AutoModel
 
     for method, folder in models.items():
         assert AutoModel.from_pretrained(folder).config.hidden_size == 32
         assert (folder / "heads" / f"{method}.safetensors").exists()
-        assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".jsonl", ".safetensors"}
+        assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {
+            ".json",
+            ".jsonl",
+            ".md",
+            ".safetensors",
+        }
 
 
-def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(
-    data: Path, models: dict[str, Path], capfd: Capture
-) -> None:
+def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_none(data, models, capfd):
     batches = [weigh(capfd, data / "corpus.jsonl", "deepct", models["deepct"], more)
                for more in ("", "--set batch_tokens=1")]  # fmt: skip
     for one, other in zip(*batches, strict=True):
@@ -154,7 +154,7 @@ def id_impacts(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Deep
     return method
 
 
-def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_impacts: DeepImpact, models) -> None:
+def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_impacts, models):
     tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
     read = PassageSplitter(tokenizer, WeightingSettings(), "basic")
     passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
@@ -169,42 +169,6 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_im
     assert actual == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 
-class CutOff(Exception):
-    """Error that interrupts a training."""
-
-
-def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from drtk.training.fit import DrtkTrainer
-
-    schedule = ["--max-steps", "8", "--set", "save_steps=3", "--set", "log_steps=1"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    app(train(data, "deepimpact", whole, *schedule), standalone_mode=False)
-    step = DrtkTrainer.training_step
-
-    def cut(self: DrtkTrainer, *given: Any, **named: Any) -> Any:
-        if self.state.global_step == 5:
-            raise CutOff
-        return step(self, *given, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DrtkTrainer, "training_step", cut)
-        with pytest.raises(CutOff):
-            app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
-    assert not (parts / "meta.json").exists()
-    with pytest.raises(DrtkError, match="use `resume` to continue"):
-        app(train(data, "deepimpact", parts, *schedule), standalone_mode=False)
-    app(train(data, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
-    for name in ("model.safetensors", "heads/deepimpact.safetensors"):
-        actual, theirs = load_file(whole / name), load_file(parts / name)
-        assert actual.keys() == theirs.keys()
-        assert all(bool((actual[key] == theirs[key]).all()) for key in actual), name
-    assert (whole / "log.jsonl").read_text() == (parts / "log.jsonl").read_text()
-    facts = [read_json(folder / "meta.json")["term_weights"] for folder in (whole, parts)]
-    assert facts[0] == facts[1]
-
-
 @pytest.mark.parametrize(
     ("method", "more", "message"),
     [
@@ -216,14 +180,12 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
         ("deepimpact", "--set impact_max=3", "`impact_max` is only valid for computing weights; --train trains a"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    data: Path, tmp_path: Path, method: str, more: str, message: str, capfd: Capture
-) -> None:
+def test_contradictory_options_are_rejected(data, tmp_path, method, more, message, capfd):
     with pytest.raises(UsageError, match=message):
         run_command(capfd, *train(data, method, tmp_path / "m", *more.split()))
 
 
-def test_missing_files_are_named(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_missing_files_are_named(data, tmp_path, capfd):
     arguments = train(data, "deepct", tmp_path / "m")
     for flag, message in (
         ("--corpus", "--train requires --corpus, --queries and --model"),
@@ -238,7 +200,7 @@ def test_missing_files_are_named(data: Path, tmp_path: Path, capfd: Capture) -> 
     assert not (tmp_path / "m").exists()
 
 
-def test_bad_examples_are_named(data: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_bad_examples_are_named(data, tmp_path, capfd):
     row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
     for method, more, rows, message in (
         ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: query 'q1' has no negatives"),
@@ -250,9 +212,7 @@ def test_bad_examples_are_named(data: Path, tmp_path: Path, capfd: Capture) -> N
             run_command(capfd, *train(data, method, tmp_path / "m", *more, examples="bad.jsonl"))
 
 
-def test_titles_are_read_as_the_model_was_trained_to(
-    data: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
-) -> None:
+def test_titles_are_read_as_the_model_was_trained_to(data, models, tmp_path, capfd):
     titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
     bare = tmp_path / "bare"
     more = ("--set", "title=none", "--max-steps", "1")
@@ -263,18 +223,14 @@ def test_titles_are_read_as_the_model_was_trained_to(
         weigh(capfd, titled, "deepct", bare, "--set title=join")
 
 
-def test_models_that_were_not_trained_to_weigh_are_rejected(
-    data: Path, models: dict[str, Path], capfd: Capture
-) -> None:
+def test_models_that_were_not_trained_to_weigh_are_rejected(data, models, capfd):
     with pytest.raises(MismatchError, match="not a term weighting model"):
         weigh(capfd, data / "corpus.jsonl", "deepct", data / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
         weigh(capfd, data / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
-def test_added_texts_of_a_wrong_type_are_named(
-    data: Path, models: dict[str, Path], tmp_path: Path, capfd: Capture
-) -> None:
+def test_added_texts_of_a_wrong_type_are_named(data, models, tmp_path, capfd):
     rows = [{"_id": f"p{n}", "text": "rivers", "queries": queries} for n, queries in ((8, ["q"]), (9, 7))]
     bad = write_rows(data / "added.jsonl", rows)
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.expansion.term_weights.base import Statistics, read_statistics
+from drtk.expansion.term_weights.base import CollectionStatistics, read_statistics
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import write_text
 
 
-def read(*paths: Path, kind: str = "counts") -> Statistics:
+def read(*paths: Path, kind: str = "counts") -> CollectionStatistics:
     return read_statistics([str(path) for path in paths], kind, None, tracker=InputTracker())
 
 
 def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
-    sums = Statistics("counts", {"stemmer": stemmer})
+    sums = CollectionStatistics("counts", {"stemmer": stemmer})
     sums.add(words, length=3)
     return sums.to_json_line().decode()
 
 
-def test_lines_and_files_add_up(tmp_path: Path) -> None:
+def test_lines_and_files_add_up(tmp_path):
     one = write_text(tmp_path / "1", counts({"cat": [1, 2]}) + "\n" + counts({"cat": [1, 1], "dog": [1, 4]}))
     two = write_text(tmp_path / "2", counts({"dog": [1, 1]}))
     total = read(one, two)
@@ -41,12 +41,12 @@ def test_lines_and_files_add_up(tmp_path: Path) -> None:
         counts({"cat": [1, 2, 3]}),
     ],
 )
-def test_lines_without_statistics_are_reported(tmp_path: Path, line: str) -> None:
+def test_lines_without_statistics_are_reported(tmp_path, line):
     with pytest.raises(RecordError, match=r"s:2: contains no statistics"):
         read(write_text(tmp_path / "s", counts({"cat": [1, 2]}) + line + "\n"))
 
 
-def test_statistics_of_other_choices_or_of_another_kind_do_not_add_up(tmp_path: Path) -> None:
+def test_statistics_of_other_choices_or_of_another_kind_do_not_add_up(tmp_path):
     file = write_text(tmp_path / "s", counts({"cat": [1, 2]}) + counts({"cat": [1, 2]}, stemmer="porter"))
     with pytest.raises(MismatchError, match=r"s:2: collected with stemmer porter, not none"):
         read(file)

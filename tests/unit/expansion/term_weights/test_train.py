@@ -46,7 +46,7 @@ class Corpus:
         return [self._passages[id] for id in ids]
 
 
-def test_recall_is_the_share_of_queries_with_the_words_stem() -> None:
+def test_recall_is_the_share_of_queries_with_the_words_stem():
     # flying -> fli, flies -> fli: in 2 of 3 queries; bird in 1; the and of are function words on both sides
     queries = ["Which bird flies?", "the flying of what", "of the"]
     words = ["the", "flies", "of", "birds", "sea", "flies"]
@@ -54,7 +54,7 @@ def test_recall_is_the_share_of_queries_with_the_words_stem() -> None:
     assert compute_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
 
 
-def test_targets_are_at_first_pieces_within_the_maximum_length(weigher: TermWeightModel, model: Path) -> None:
+def test_targets_are_at_first_pieces_within_the_maximum_length(weigher, model):
     tokenizer = WordPieceTokenizer(str(model))
     passage = Passage("p", "riverengines rivers engines", "rivers")
     (pieces,) = tokenizer([passage.text])
@@ -69,7 +69,7 @@ def test_targets_are_at_first_pieces_within_the_maximum_length(weigher: TermWeig
     assert batch["recall"][0].tolist() == first  # all three words are asked for
 
 
-def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None:
+def test_a_passage_comes_with_all_its_queries_once_an_epoch(model):
     examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
     corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
     texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
@@ -83,7 +83,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     assert data[4] == epochs[1][1]  # a function of the place alone
 
 
-def test_question_words_are_marked_at_their_first_occurrence(weigher: TermWeightModel, model: Path) -> None:
+def test_question_words_are_marked_at_their_first_occurrence(weigher, model):
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
@@ -95,7 +95,7 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher: TermWeight
     assert batch["in_question"].tolist() == [first_row, second_row]
 
 
-def test_the_largest_impact_is_that_of_all_passages(model: Path) -> None:
+def test_the_largest_impact_is_that_of_all_passages(model):
     weigher = init_term_weighter(model, "deepimpact", seed=1)
     passages = [Passage(f"p{number}", text) for number, text in enumerate(["rivers engines", "violins", "castles"])]
 
@@ -112,7 +112,7 @@ def test_the_largest_impact_is_that_of_all_passages(model: Path) -> None:
         assert largest(ids) == pytest.approx(max(single), rel=1e-5)
 
 
-def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
+def test_objectives_agree_with_their_losses_worked_out_by_hand():
     import torch
 
     class Given(torch.nn.Module):

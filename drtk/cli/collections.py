@@ -1,0 +1,88 @@
+"""Replace collections among the arguments of a command by their files."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drtk.errors import UsageError
+
+if TYPE_CHECKING:
+    from drtk.data.collection import Part
+
+_OPTIONS: dict[str, Part] = {"corpus": "corpus", "queries": "queries", "answers": "queries", "qrels": "qrels"}
+_PROVIDED = {  # by --data
+    "mine-negatives": ("corpus", "queries", "qrels"),
+    "train-retriever": ("corpus", "queries"),
+}
+_POSITIONAL = ("source", "sources", "passages", "paths")
+_READS_QUERIES = ("search", "expand-queries")
+_READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # examples, runs or folders of files
+_SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"}  # others: test
+
+
+def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
+    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve`).
+
+    data: collection that provides the corpus, queries and judgments that are not given
+    """
+    given = dict(given)
+    settings = {key: value for key, value in given.items() if is_dataclass(value) and not isinstance(value, type)}
+    split = _get_split(command, given)
+    if data is not None:
+        _check_data(data)
+    for name, part in _OPTIONS.items():
+        if name in given:
+            value = given[name]
+            if value is None and name in _PROVIDED.get(command, ()):
+                value = data
+            if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
+                given[name] = _resolve(value, part, split)
+    for key, value in settings.items():
+        known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
+        files = {name: _resolve(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)}
+        given[key] = replace(value, **files) if files != known else value
+    input_part = _get_positional_part(command, given, settings)
+    if input_part is None:
+        return given
+    for name in _POSITIONAL:
+        value = given.get(name)
+        if isinstance(value, list):
+            given[name] = [_resolve(item, input_part, split) for item in value]
+        elif value is not None:
+            given[name] = _resolve(value, input_part, split)
+    return given
+
+
+def _check_data(data: str) -> None:
+    from drtk.data.collection import is_collection
+
+    if not is_collection(data):
+        raise UsageError(f"--data {data}: is no collection; expected a BEIR folder, irds:ID or hf:NAME")
+
+
+def _resolve(source: str | None, part: Part, split: str) -> str | None:
+    """Resolve a collection; return a regular file unchanged, without importing readers."""
+    if source is None or source == "-" or Path(source).is_file():
+        return source
+    from drtk.data.collection import resolve
+
+    return resolve(source, part, split=split)
+
+
+def _get_split(command: str, given: dict[str, Any]) -> str:
+    if command == "search" and given.get("tune"):
+        return "dev"
+    return getattr(given.get("settings"), "split", None) or _SPLITS.get(command, "test")
+
+
+def _get_positional_part(command: str, given: dict[str, Any], settings: dict[str, Any]) -> Part | None:
+    """Return which part of a collection the input of a command is; None if the input is no part."""
+    if command in _READS_OTHERS:
+        return None
+    kind = next((item.kind for item in settings.values() if hasattr(item, "kind")), None)
+    if command == "convert":
+        parts: dict[str | None, Part] = {"passages": "corpus", "queries": "queries", "qrels": "qrels"}
+        return parts.get(kind)
+    return "queries" if command in _READS_QUERIES or given.get("role") == "query" else "corpus"

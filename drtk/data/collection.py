@@ -1,0 +1,179 @@
+"""Find the corpus, queries and judgments of a collection: a BEIR folder, `irds:ID` or `hf:NAME`.
+
+Collections of ir_datasets and of the Hugging Face hub are copied to the cache as BEIR folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from drtk.data.beir import choose_dev_split, find_file, find_qrels, list_splits, require_file
+from drtk.data.embeddings import KIND as EMBEDDINGS
+from drtk.data.readers import iter_judgments, iter_valid, read_passages, read_queries
+from drtk.data.rows import dump
+from drtk.data.tables import HUB_PREFIX, get_version, list_configurations, list_hub_splits
+from drtk.data.writers import QRELS_BEIR
+from drtk.errors import DrtkError, MissingDependency, format_pip_command
+from drtk.records import Passage, Qrel, Query
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.integrity import get_cache_folder
+from drtk.runtime.manifest import read_manifest_if_any
+from drtk.runtime.progress import log, track
+from drtk.runtime.streams import Output
+
+Part = Literal["corpus", "queries", "qrels"]
+IRDS_PREFIX = "irds:"
+_FILES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl"}
+_DRTK_FOLDERS = ("index", EMBEDDINGS, "model")
+
+
+def resolve(source: str, part: Part, *, split: str = "test") -> str:
+    """Return the file with the corpus, queries or judgments of a collection; return any other source unchanged.
+
+    split: split of the judgments; dev means dev, or else train
+    Raises DrtkError for a collection without this file, MissingDependency without ir_datasets or datasets.
+    """
+    if source.startswith(IRDS_PREFIX):
+        return str(_copy_irds(source, part))
+    if source.startswith(HUB_PREFIX):
+        return _resolve_hub(source, part, split)
+    if not is_beir_folder(source):
+        return source
+    folder = Path(source)
+    if part == "qrels":
+        split = choose_dev_split(folder) if split == "dev" else split
+        splits = list_splits(folder)
+        if split not in splits and len(splits) != 1:
+            has = f"only {', '.join(splits)}" if splits else "no judgments"
+            raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; give the judgments with `qrels`")
+        return str(find_qrels(folder, split))
+    return require_file(folder, _FILES[part])
+
+
+def is_beir_folder(source: str) -> bool:
+    """Return whether a source is a folder with corpus.jsonl or queries.jsonl that is no model, index or embeddings."""
+    folder = Path(source)
+    try:
+        has_file = folder.is_dir() and any(find_file(folder, name) for name in _FILES.values())
+    except (OSError, ValueError):
+        return False
+    return has_file and read_manifest_if_any(folder).get("kind") not in _DRTK_FOLDERS
+
+
+def is_collection(source: str) -> bool:
+    """Return whether a source is a BEIR folder, `irds:ID` or `hf:NAME`."""
+    is_hub = source.startswith(HUB_PREFIX) and ":" not in source.removeprefix(HUB_PREFIX)
+    return is_hub or source.startswith(IRDS_PREFIX) or is_beir_folder(source)
+
+
+def list_parts(source: str) -> Iterator[tuple[Part, str]]:
+    """Yield (part, file) of each file of a collection; of a BEIR folder, the judgments of all splits."""
+    yield "corpus", resolve(source, "corpus")
+    yield "queries", resolve(source, "queries")
+    if not is_beir_folder(source):
+        yield "qrels", resolve(source, "qrels")
+        return
+    for split in list_splits(Path(source)):
+        yield "qrels", resolve(source, "qrels", split=split)
+
+
+def _copy_irds(source: str, part: Part) -> Path:
+    """Copy a part of a collection of ir_datasets to the cache, unless it is there; return its file."""
+    id = source.removeprefix(IRDS_PREFIX)
+    try:
+        library = import_module("ir_datasets")
+    except ImportError as error:
+        raise MissingDependency("ir_datasets", f"reading {source}", format_pip_command("ir_datasets")) from error
+    try:
+        dataset = library.load(id)
+    except KeyError as error:
+        raise DrtkError(f"{source}: ir_datasets has no data set '{id}'; see https://ir-datasets.com") from error
+    has_part = {"corpus": dataset.has_docs, "queries": dataset.has_queries, "qrels": dataset.has_qrels}[part]
+    if not has_part():
+        names = {"corpus": "passages", "queries": "queries", "qrels": "judgments"}
+        raise DrtkError(
+            f"{source}: has no {names[part]}; choose another data set of ir_datasets, such as one of its splits"
+        )
+    if part == "corpus":  # the data sets of all splits have one corpus
+        parent = library.docs_parent_id(id) or id
+        return _write_copy(
+            source, IRDS_PREFIX + parent, _FILES[part], lambda: map(_make_irds_passage, dataset.docs_iter())
+        )
+    if part == "queries":
+        return _write_copy(source, source, _FILES[part], lambda: map(_make_irds_query, dataset.queries_iter()))
+    return _write_copy(
+        source,
+        source,
+        "qrels.tsv",
+        lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter()),
+    )
+
+
+def _make_irds_passage(document: Any) -> Passage:
+    fields = document._asdict()
+    text = fields.get("text") or fields.get("body")
+    title = fields.get("title") if text else ""  # the default text contains the title
+    metadata = {"url": fields["url"]} if fields.get("url") else None
+    return Passage(str(fields["doc_id"]), text or document.default_text(), title or "", metadata)
+
+
+def _make_irds_query(query: Any) -> Query:
+    fields = query._asdict()
+    answers = fields.get("answers")
+    return Query(
+        str(fields["query_id"]),
+        fields.get("text") or query.default_text(),
+        None if answers is None else tuple(map(str, answers)),
+    )
+
+
+def _resolve_hub(source: str, part: Part, split: str) -> str:
+    """Return the cached copy of a part, if `source` names a data set with the configurations corpus and queries, else `source`."""
+    name = source.removeprefix(HUB_PREFIX)
+    configurations = [] if ":" in name else list_configurations(name)
+    if not {"corpus", "queries"} <= {*configurations}:
+        return source
+    if part != "qrels":
+        read: Callable[[str], Iterator[Any]] = read_passages if part == "corpus" else read_queries
+        table, file = f"{source}:{part}:", _FILES[part]
+        return str(_write_copy(table, f"{table} {get_version(name, part)}", file, lambda: read(table)))
+    configuration = next((known for known in ("qrels", "default") if known in configurations), None)
+    if configuration is None:  # BEIR's data sets of the hub have their judgments in NAME-qrels
+        name, configuration = f"{name.partition('@')[0]}-qrels", "default"
+    splits = list_hub_splits(name, configuration)
+    wanted = ("dev", "validation", "train") if split == "dev" else (split,)
+    chosen = next((known for known in wanted if known in splits), splits[0] if len(splits) == 1 else None)
+    if chosen is None:
+        raise DrtkError(
+            f"{source}: has no judgments of {' or '.join(wanted)}, only of {', '.join(splits)}; give a file"
+        )
+    table = f"{HUB_PREFIX}{name}:{configuration}:{chosen}"
+    key = f"{table} {get_version(name, configuration)}"
+    return str(_write_copy(table, key, "qrels.tsv", lambda: _read_judgments(table)))
+
+
+def _read_judgments(source: str) -> Iterator[Qrel]:
+    tracker = InputTracker()
+    return iter_valid(iter_judgments(source, tracker), source, tracker)
+
+
+def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[Any]]) -> Path:
+    """Write records to a file in the cache, unless it exists; return its path. `key` identifies the content."""
+    digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
+    folder = get_cache_folder() / "collections" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', key)[:80]}-{digest}"
+    path = folder / name
+    if path.exists():
+        return path
+    log(f"{source}: copied to {path}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with Output(str(path)) as output:
+        if name.endswith(".tsv"):
+            output.write(QRELS_BEIR.header)
+        for record in track(read(), "copy", unit="records"):
+            output.write(QRELS_BEIR.write(record, {}) if name.endswith(".tsv") else dump(record))
+    return path

@@ -1,0 +1,174 @@
+"""Import folders and files as documents."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from drtk.data.config import ImportSettings
+from drtk.data.documents import PARSERS, FieldMap, check_modules, parse_file
+from drtk.data.rows import dump
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.records import Passage
+from drtk.runtime.filter_job import BatchResult, FilterJob
+from drtk.runtime.manifest import describe_folder
+from drtk.runtime.progress import log, warn
+from drtk.runtime.runners import Workers, count_cores
+from drtk.runtime.streams import digest_file
+
+BATCH_SIZE = 64  # files
+_MIN_PARALLEL_BYTES = 4_000_000  # for less, starting processes takes longer than parsing
+_FIELDS = ("_id", "title", "text")
+_MAX_SHOWN = 5  # names in a message
+
+File = tuple[str, str, int, int]  # path, id of its document, bytes, modification time
+ParsedFile = tuple[list[bytes], int, Sequence[DrtkError]]  # lines, documents without text, errors
+
+
+def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJob) -> None:
+    """Write the documents of files, and of all files of known types in folders, to the output of `job`.
+
+    Files are read in the order of their ids. Hidden files and folders, and the output itself, are skipped.
+
+    Raises UsageError for a wrong `field`, MissingDependency for a library that is not installed, DrtkError for a missing
+    file or two files with the same id, RecordError (file:line) for a damaged file.
+    """
+    job.record(settings, sources=list(sources))
+    fields = parse_field_map(settings.field)
+    files = list_files(sources, settings.exclude, skip=job.output)
+    check_modules({Path(path).suffix.lower() for path, *_ in files}, excludes=bool(settings.exclude))
+    inputs = [_describe_source(source) for source in sources]
+    is_small = sum(size for _, _, size, _ in files) < _MIN_PARALLEL_BYTES
+    empty: list[str] = []
+
+    def parse_batches(batches: Iterator[list[File]], workers: Workers) -> Iterator[BatchResult]:
+        for batch in batches:
+            lines, num_empty = [], 0
+            for (path, *_), (file_lines, file_empty, errors) in zip(batch, workers.map(batch), strict=True):
+                for error in errors:
+                    job.tracker.skip_or_raise(error)
+                if file_empty:
+                    empty.append(path)
+                lines += file_lines
+                num_empty += file_empty
+            yield BatchResult(lines, {"empty": num_empty})
+        job.tracker.inputs += inputs  # at the end, because a resumed run compares the files itself
+
+    job.counts["empty"] = 0  # also reported without files
+    job.batch_size, job.total = BATCH_SIZE, len(files)
+    with Workers(create_import_task, fields, count=1 if is_small else settings.num_workers or count_cores()) as workers:
+        job.run_batches(files, lambda batches: parse_batches(batches, workers), unit="files")  # type: ignore[arg-type,return-value]
+    if empty:
+        more = f" and {len(empty) - _MAX_SHOWN:,} more" if len(empty) > _MAX_SHOWN else ""
+        warn(f"no text in {', '.join(empty[:_MAX_SHOWN])}{more}; scanned pages need OCR first")
+
+
+def _describe_source(source: str) -> dict[str, Any]:
+    """Return the manifest entry of a folder or file."""
+    if os.path.isdir(source):
+        return describe_folder(source)
+    status = os.stat(source)
+    return {"path": source, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": digest_file(source)}
+
+
+def parse_field_map(arguments: Sequence[str]) -> FieldMap:
+    """Parse arguments such as "text=body" as {"text": ["body"]}. Raises UsageError for other arguments."""
+    fields: dict[str, list[str]] = {}
+    for argument in arguments:
+        name, _, column = argument.partition("=")
+        if name not in _FIELDS or not column:
+            raise UsageError(f"`field` {argument}: expected _id=COLUMN, title=COLUMN or text=COLUMN")
+        fields.setdefault(name, []).append(column)
+    return fields
+
+
+def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> list[File]:
+    """Return the files to import, sorted by id. The id is the path relative to the folder, or the name of a given file.
+
+    exclude: patterns of .gitignore; skip: path of the output
+    Raises DrtkError for a missing source, two files with the same id, or no files at all.
+    """
+    is_excluded = _build_filter(exclude)
+    names: list[tuple[str, Path]] = []
+    ignored: Counter[str] = Counter()
+    for source in sources:
+        folder = Path(source)
+        if not folder.is_dir():
+            if not folder.is_file():
+                raise DrtkError(f"{source}: {'not a regular file' if folder.exists() else 'no such file or folder'}")
+            names.append((folder.name, folder))
+            continue
+        for root, folders, members in os.walk(folder):
+            place = Path(root).relative_to(folder)
+            folders[:] = [
+                name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
+            ]
+            for member in members:
+                name = (place / member).as_posix()
+                path = folder / name
+                if member[0] == "." or is_excluded(name) or _is_output(path, skip) or not path.is_file():
+                    continue
+                if path.suffix.lower() in PARSERS:
+                    names.append((name, path))
+                else:
+                    ignored[path.suffix.lower() or "no suffix"] += 1
+    if ignored:
+        kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in ignored.most_common(_MAX_SHOWN))
+        more = ", …" if len(ignored) > _MAX_SHOWN else ""
+        log(f"ignored {ignored.total():,} files of other types: {kinds}{more}")
+    if not names:
+        raise DrtkError(f"{', '.join(sources)}: no files to import; known types: {' '.join(PARSERS)}")
+    files: dict[str, File] = {}
+    for name, path in sorted(names):
+        id = make_file_id(name, path)
+        if id in files:
+            raise DrtkError(f"{path}: has the same id as {files[id][0]}; import a folder that contains both")
+        status = path.stat()
+        files[id] = (str(path), id, status.st_size, status.st_mtime_ns)
+    return list(files.values())
+
+
+def make_file_id(name: str, path: Path) -> str:
+    """Return a relative path as an id: % and white space are percent-encoded, because ids have no white space."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise DrtkError(f"{shown}: the name is not UTF-8; rename the file") from None
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in char.encode()) if char.isspace() or char == "%" else char for char in name
+    )
+
+
+def _build_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
+    if not patterns:
+        return lambda name: False
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns).match_file
+
+
+def _is_output(path: Path, output: str) -> bool:
+    if not path.name.startswith(Path(output).name):
+        return False
+    names = {output + suffix for suffix in ("", ".meta.json", ".part", ".part.json")}
+    return os.path.realpath(path) in map(os.path.realpath, names)
+
+
+def create_import_task(fields: FieldMap) -> Callable[[File], ParsedFile]:
+    """Return a function that parses a file: the JSON lines of its documents, the number without text, and errors."""
+
+    def parse(file: File) -> ParsedFile:
+        path, id, *_ = file
+        try:
+            parsed = parse_file(Path(path), id, fields)
+        except DrtkError as error:
+            return [], 0, [error]
+        documents = [document for document in parsed if isinstance(document, Passage)]
+        lines = [dump(document) for document in documents if document.text.strip()]
+        return lines, len(documents) - len(lines), [error for error in parsed if isinstance(error, RecordError)]
+
+    return parse

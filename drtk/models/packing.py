@@ -1,0 +1,197 @@
+"""Run transformer models without padding: all texts of a batch in one row of tokens."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+PACKED = "drtk_packed"  # name of the attention implementation
+# Model types whose attention depends on query, key and value only, and whose forward pass accepts position ids
+MODEL_TYPES = (
+    *("bert", "camembert", "distilbert", "electra", "modernbert", "nomic_bert", "roberta", "xlm-roberta"),
+    *("llama", "mistral", "qwen2", "qwen3"),
+)
+# Device type -> compute dtypes in which packing is used
+DTYPES: dict[str, tuple[torch.dtype, ...]] = {"cuda": (torch.bfloat16, torch.float16)}
+_INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
+_OPTIONS = {"return_dict", "use_cache"}
+
+
+class Packing(NamedTuple):
+    """The places of the tokens of a padded batch, (B, L), in a row of all T tokens.
+
+    tokens: (T,), indices of the tokens in the flattened batch
+    offsets: (B + 1,) int32, start of each text in the row, and T
+    """
+
+    tokens: Tensor
+    offsets: Tensor
+    batch: int
+    width: int
+
+    @classmethod
+    def from_mask(cls, mask: Tensor) -> Packing:
+        """Return the packing of a batch. mask: (B, L), 0 at padding"""
+        mask = mask.bool()
+        offsets = nn.functional.pad(mask.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+        return cls(mask.flatten().nonzero().squeeze(1), offsets, *mask.shape)
+
+    @property
+    def positions(self) -> Tensor:
+        """The column of each token in the padded batch, (1, T)."""
+        return (self.tokens % self.width).unsqueeze(0)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """Remove padding: (B, L, …) to (1, T, …)."""
+        return values.flatten(0, 1).index_select(0, self.tokens).unsqueeze(0)
+
+    def pad(self, values: Tensor) -> Tensor:
+        """Restore padding, as zeros: (1, T, …) to (B, L, …)."""
+        padded = values.new_zeros(self.batch * self.width, *values.shape[2:])
+        return padded.index_copy(0, self.tokens, values[0]).unflatten(0, (self.batch, self.width))
+
+
+def enable_packing(model: Any, device: torch.device) -> bool:
+    """Make a transformers model run without padding on a device, if the model type and the device support it.
+
+    The model accepts and returns padded tensors as before; its outputs at padding are 0. It runs padded in other dtypes than
+    DTYPES, and for calls with other arguments than token ids, mask and segments. Returns whether packing is enabled.
+    """
+    config = model.config
+    if config._attn_implementation == PACKED:
+        return True
+    if config.model_type not in MODEL_TYPES or config._attn_implementation != "sdpa" or device.type not in DTYPES:
+        return False
+    if device.type == "cuda" and not _has_flash_kernel(config, device):
+        return False
+    model.set_attn_implementation(PACKED)
+    model.register_forward_pre_hook(_pack_inputs, with_kwargs=True)
+    model.register_forward_hook(_pad_outputs, with_kwargs=True)
+    return True
+
+
+def _has_flash_kernel(config: Any, device: torch.device) -> bool:
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    is_supported = torch.backends.cuda.is_flash_attention_available() and torch.version.cuda is not None
+    return is_supported and torch.cuda.get_device_capability(device) >= (8, 0) and head_size % 8 == 0 <= 256 - head_size
+
+
+def is_packed(model: Any) -> bool:
+    """Return whether the next forward pass runs without padding: packing is enabled, and the compute dtype supports it."""
+    if model.config._attn_implementation != PACKED:
+        return False
+    kind = model.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
+    return dtype in DTYPES.get(kind, ())
+
+
+def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: replace padded inputs by packed ones; other arguments, such as hidden states, prevent it."""
+    inputs = dict(zip(("input_ids",), args, strict=False)) | {
+        name: value for name, value in kwargs.items() if value is not None
+    }
+    mask = inputs.get("attention_mask")
+    names = {*inputs} - _OPTIONS
+    is_plain = len(args) < 2 and {"input_ids", "attention_mask"} <= names <= _INPUTS
+    if not is_plain or mask is None or mask.dim() != 2 or not is_packed(model):
+        return args, kwargs
+    packing, ids = Packing.from_mask(mask), inputs["input_ids"]
+    positions = packing.positions
+    count = getattr(getattr(model, "embeddings", None), "create_position_ids_from_input_ids", None)
+    if count is not None:  # RoBERTa's positions begin after the id of its padding token
+        positions = packing.pack(count(ids, model.config.pad_token_id))
+    packed = {name: packing.pack(value) if name in _INPUTS else value for name, value in inputs.items()}
+    # transformers passes on 4-dimensional masks unchanged; `attend` does not read this one
+    packed |= {"attention_mask": mask.new_ones(1, 1, 1, 1), "position_ids": positions, "packing": packing}
+    return (), packed
+
+
+def _pad_outputs(model: Any, _args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """Forward hook: pad the hidden states, and pool them again."""
+    if (packing := kwargs.get("packing")) is not None:
+        output.last_hidden_state = packing.pad(output.last_hidden_state)
+        if getattr(output, "pooler_output", None) is not None:
+            output.pooler_output = model.pooler(output.last_hidden_state)
+    return output
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention function of transformers: attention within each text of a row, or sdpa without `packing`.
+
+    query, key, value: (1, heads, T, head size), where keys and values may have fewer heads; returns (1, T, heads, head size)
+    sliding_window: attend to tokens at a distance below this number
+    """
+    if packing is None:
+        output: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return output
+    is_causal = getattr(module, "is_causal", True) and getattr(module.config, "is_causal", True)
+    left = -1 if sliding_window is None or sliding_window >= packing.width else sliding_window - 1
+    run = _run_sdpa if query.device.type == "cpu" else _run_flash_attention
+    window = left, 0 if is_causal else left
+    return run(module, query, key, value, packing, dropout=dropout, scaling=scaling, window=window), None
+
+
+def _run_flash_attention(
+    module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
+) -> Tensor:
+    """Call PyTorch's kernel of `torch.nn.attention.varlen`, whose public function has no dropout.
+
+    states: query, key, value and packing    window: visible tokens before and after a token, -1: all
+    """
+    *inputs, value, packing = states
+    # under autocast, rotary embeddings make queries and keys float32
+    query, key, value = (each[0].transpose(0, 1).to(value.dtype) for each in (*inputs, value))  # (T, heads, head size)
+    places = packing.offsets, packing.offsets, packing.width, packing.width
+    context: Tensor = torch.ops.aten._flash_attention_forward(
+        *(query, key, value, *places, dropout, window == (-1, 0), False),
+        scale=scaling,
+        window_size_left=window[0],
+        window_size_right=window[1],
+    )[0]
+    return context.unsqueeze(0)
+
+
+def _run_sdpa(
+    module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
+) -> Tensor:
+    """Call sdpa for each run of texts of equal length, with the arguments of `_run_flash_attention`."""
+    *inputs, packing = states
+    (left, right), outputs = window, []
+    runs = [run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True)]
+    sizes = [length * texts for length, texts in zip(*runs, strict=True)]
+    parts = zip(*(each[0].split(sizes, dim=1) for each in inputs), strict=True)
+    for length, texts, part in zip(*runs, parts, strict=True):
+        batch = (
+            each.unflatten(1, (texts, length)).transpose(0, 1) for each in part
+        )  # (texts, heads, length, head size)
+        mask = None
+        if left >= 0:
+            places = torch.arange(length)
+            distance = places.unsqueeze(1) - places  # positive: to a token before
+            mask = (distance <= left) & (distance >= -right)
+        options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": window == (-1, 0)}
+        outputs.append(sdpa_attention_forward(module, *batch, mask, **options)[0].flatten(0, 1))
+    return torch.cat(outputs).unsqueeze(0)
+
+
+AttentionInterface.register(PACKED, attend)
+AttentionMaskInterface.register(PACKED, sdpa_mask)

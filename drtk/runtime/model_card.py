@@ -1,0 +1,81 @@
+"""Model cards: README.md of a model folder, with the metadata that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CARD = "README.md"
+_TASKS = {  # task of the hub and what the model does, by command
+    "train-retriever": ("sentence-similarity", "maps queries and passages to vectors for dense retrieval"),
+    "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
+    "init-model": ("fill-mask", "has random weights, to be trained"),
+    "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
+    "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
+    "train-generator": ("text-generation", "generates queries, answers or expansions"),
+    "termweight": ("feature-extraction", "weights the terms of a passage"),
+}
+
+
+def write_model_card(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write README.md into a model folder, from its manifest."""
+    (folder / CARD).write_text(format_model_card(folder, manifest), encoding="utf-8")
+
+
+def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the text of a model card: YAML metadata, use, evaluation, training data and versions."""
+    from huggingface_hub import ModelCardData
+
+    program = str(manifest.get("program") or "drtk").split(" ")[0]
+    task, purpose = _TASKS.get(program, ("feature-extraction", "was made with drtk"))
+    settings = manifest.get("settings", {})
+    base = settings.get("model")
+    is_on_hub = isinstance(base, str) and not os.path.exists(base) and base.count("/") <= 1 and not base.startswith(".")
+    has_modules = (folder / "modules.json").exists()
+    data = ModelCardData(
+        library_name="sentence-transformers" if has_modules or task == "text-ranking" else "transformers",
+        pipeline_tag=task,
+        base_model=base if is_on_hub else None,
+        tags=["drtk", "dense-retrieval", program],
+    )
+    best = manifest.get("best") or {}
+    figures = [f"| {name} | {value:.4f} |" for name, value in best.items() if name != "step" and _is_number(value)]
+    inputs = [
+        f"- `{Path(entry['path']).name}`" + (f", digest (blake2b) {entry['digest']}" if entry.get("digest") else "")
+        for entry in manifest.get("inputs", [])
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
+    lines = [
+        *("---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""),
+        *(f"This model {purpose}." + (f" It was trained from `{base}`." if base else ""), ""),
+        *_describe_use(folder, program, has_modules),
+        *(
+            ("## Evaluation during training", "", "| measure on the dev set | value |", "| --- | ---: |")
+            if figures
+            else ()
+        ),
+        *((*figures, "", f"Best of all evaluations, at step {best.get('step')}.", "") if figures else ()),
+        *("## Training", "", "```sh", str(manifest.get("command", "")), "```", ""),
+        *(("Inputs:", "", *inputs, "") if inputs else ()),
+        *(f"Versions: {versions}. All settings are in `meta.json`.", ""),
+        *("## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""),
+    ]
+    return "\n".join(lines)
+
+
+def _describe_use(folder: Path, program: str, has_modules: bool) -> list[str]:
+    if has_modules:
+        code = ["from sentence_transformers import SentenceTransformer", "", 'model = SentenceTransformer("FOLDER")']
+        code += ['vectors = model.encode(["a query", "a passage"])']
+    elif program == "train-reranker" and (folder / "config.json").exists():
+        code = ["from sentence_transformers import CrossEncoder", "", 'model = CrossEncoder("FOLDER")']
+        code += ['scores = model.predict([("a query", "a passage")])']
+    else:
+        return []
+    return ["## Use", "", "```python", *code, "```", ""]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

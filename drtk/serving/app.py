@@ -1,0 +1,81 @@
+"""Web application of drtk serve: a page, and the same data as JSON with an OpenAPI description."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from drtk.serving.systems import FullPassage, JudgedQuery, SystemHits, Systems
+
+HOSTS = ["127.0.0.1", "localhost", "testserver"]  # other names may be another site's that points to this machine
+MAX_QUERY, MAX_HITS = 2000, 100  # characters, passages
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def create_app(systems: Systems) -> FastAPI:
+    """Return the application: `/` is the page, `/api/…` its data, `/openapi.json` their description."""
+    app = FastAPI(title="drtk serve", docs_url=None, redoc_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
+
+    @app.middleware("http")
+    async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    def add_file(path: str, name: str, media_type: str) -> None:
+        content = (resources.files("drtk") / "serving" / name).read_bytes()
+        app.add_api_route(path, lambda: Response(content, media_type=media_type), include_in_schema=False)
+
+    for path, (name, media_type) in _FILES.items():
+        add_file(path, name, media_type)
+
+    @app.get("/api/systems")
+    def list_systems() -> dict[str, Any]:
+        """Return the names of the systems with their number of passages, and the measures of the queries."""
+        return {
+            "systems": [
+                {"name": system.name, "type": system.group.manifest["type"], "passages": len(system.group)}
+                for system in systems.systems
+            ],
+            "measures": systems.measures,
+        }
+
+    @app.get("/api/search")
+    def search(
+        query: Annotated[str, Query(min_length=1, max_length=MAX_QUERY)],
+        k: Annotated[int, Query(ge=1, le=MAX_HITS)] = 10,
+        query_id: str | None = None,
+    ) -> list[SystemHits]:
+        """Return the best passages of each system, with the grades of the judgments of `query_id`."""
+        if not query.strip():
+            raise HTTPException(422, "the query is blank")
+        return list(systems.search(query, k, query_id))
+
+    @app.get("/api/queries")
+    def list_queries() -> list[JudgedQuery]:
+        """Return the queries of the query set with the measures of each system."""
+        return systems.list_queries()
+
+    @app.get("/api/passage")
+    def get_passage(id: str) -> FullPassage:
+        """Return a passage with its text and the ids of its neighbors."""
+        passage = systems.get_passage(id)
+        if passage is None:
+            raise HTTPException(404, "no passage has this id")
+        return passage
+
+    return app

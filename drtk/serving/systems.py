@@ -1,0 +1,202 @@
+"""Search several systems side by side, with the judgments and measures of a set of queries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.ids import get_document_id, parse_document_id
+from drtk.data.readers import read_queries
+from drtk.data.trec import load_qrels
+from drtk.errors import MismatchError
+from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.measures import parse_measures
+from drtk.indexing.base import Ranking
+from drtk.indexing.config import SearchSettings
+from drtk.records import Passage, Query
+from drtk.retrieval.search import IndexGroup, RankingOptions, TextQueries, make_query_encoder
+from drtk.retrieval.snippets import extract_snippet, stem_query_words
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import Progress
+
+EVALUATED_DEPTH = 100
+_QUERIES_AT_A_TIME = 64
+_BEGIN, _END = "\0", "\1"  # around a matching word
+
+
+@dataclass(frozen=True)
+class RankedPassage:
+    """A retrieved passage.
+
+    parts: the snippet in parts; every second part is a matching word
+    grade: relevance grade of the passage, or of its document; None without a judgment
+    """
+
+    id: str
+    rank: int
+    score: float
+    title: str = ""
+    parts: list[str] = field(default_factory=list)
+    grade: int | None = None
+
+
+@dataclass(frozen=True)
+class SystemHits:
+    """Hits of a system for one query, best first. seconds: time of the search"""
+
+    system: str
+    seconds: float
+    hits: list[RankedPassage]
+
+
+@dataclass(frozen=True)
+class JudgedQuery:
+    """A query of the query set. values: measures by system, {} without judgments"""
+
+    id: str
+    text: str
+    values: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class FullPassage:
+    """A passage with its text, and the ids of the passages before and after it in its document."""
+
+    id: str
+    title: str
+    text: str
+    previous: str | None
+    next: str | None
+
+
+class SearchSystem:
+    """An index that is searched with typed queries. Searches wait for each other, since index libraries are not reentrant.
+
+    Raises the errors of `IndexGroup` and `make_query_encoder`.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.name, settings = name, SearchSettings()
+        self.group = IndexGroup([folder], settings)
+        self._search = TextQueries(self.group, make_query_encoder(self.group, settings, None))
+        self._lock = Lock()
+
+    def search(self, queries: Sequence[Query], k: int) -> list[Ranking]:
+        """Return the top `k` passages for each query."""
+        with self._lock:
+            return [ranking for _, ranking in self._search(queries, RankingOptions(k))]
+
+
+class Systems:
+    """Search systems over one corpus, with an optional set of queries and judgments.
+
+    folders: index folder by name of the system
+    corpus: file of the passages; None uses the corpora recorded in the indexes
+    measures: names of the measures that are computed for each judged query
+    Raises MismatchError if the corpus is missing, or if no query is judged.
+    """
+
+    def __init__(
+        self,
+        folders: Mapping[str, str],
+        *,
+        corpus: str | None = None,
+        queries: str | None = None,
+        qrels: str | None = None,
+        measures: str = "nDCG@10 RR@10 R@100",
+    ) -> None:
+        self.systems = [SearchSystem(name, folder) for name, folder in folders.items()]
+        recorded = {str(system.group.manifest.get("corpus") or "") for system in self.systems}
+        paths = [corpus] if corpus else sorted(path for path in recorded if path and Path(path).exists())
+        if not paths:
+            raise MismatchError(f"{next(iter(folders.values()))}: the corpus of the index was not found; give `corpus`")
+        self._stores = [CorpusStore.open(path) for path in paths]
+        self._judgments = load_qrels(qrels, tracker=InputTracker()) if qrels else {}
+        self.measures = [measure.name for measure in parse_measures(measures)] if qrels else []
+        self._queries = list(read_queries(queries, tracker=InputTracker())) if queries else []
+        self._ids = {query.text: query.id for query in self._queries}
+        judged = [query for query in self._queries if query.id in self._judgments]
+        if queries and qrels and not judged:
+            raise MismatchError(f"{queries}: contains no judged query; give the queries of {qrels}")
+        self._values = self._evaluate(judged, measures) if judged else {}
+
+    def _evaluate(self, queries: Sequence[Query], measures: str) -> dict[str, dict[str, dict[str, float]]]:
+        """Return {query id: {system: {measure: value}}}."""
+        judgments = {query.id: self._judgments[query.id] for query in queries}
+        evaluate = Evaluator(judgments, parse_measures(measures))
+        values: dict[str, dict[str, dict[str, float]]] = {query.id: {} for query in queries}
+        with Progress("serve", total=len(queries) * len(self.systems), unit="searches") as progress:
+            for system in self.systems:
+                rankings = {}
+                for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+                    batch = queries[start : start + _QUERIES_AT_A_TIME]
+                    for query, ranking in zip(batch, system.search(batch, EVALUATED_DEPTH), strict=True):
+                        ids = (self._get_judged_id(id, judgments[query.id]) for id, _ in ranking)
+                        rankings[query.id] = list(dict.fromkeys(ids))
+                    progress.add(len(batch))
+                for id, row in evaluate(system.name, rankings).per_query.items():
+                    values[id][system.name] = {name: float(value) for name, value in row.items()}
+        return values
+
+    @staticmethod
+    def _get_judged_id(id: str, grades: Mapping[str, int]) -> str:
+        """Return the id that judgments use for a passage: its own, or that of its document."""
+        document = parse_document_id(id)
+        return document if id not in grades and document in grades else id
+
+    def search(self, text: str, k: int, query_id: str | None = None) -> Iterator[SystemHits]:
+        """Yield the top `k` passages of each system for a query text.
+
+        query_id: id in the judgments; by default that of the query of the query set with this text
+        """
+        grades = self._judgments.get(query_id or self._ids.get(text, ""), {})
+        stems = stem_query_words(text)
+        for system in self.systems:
+            start = time.perf_counter()
+            (ranking,) = system.search([Query(query_id or "query", text)], k)
+            seconds = time.perf_counter() - start
+            hits = []
+            for rank, (id, score) in enumerate(ranking, start=1):
+                passage = self._find(id)
+                hits.append(
+                    RankedPassage(
+                        id,
+                        rank,
+                        float(score),
+                        passage.title if passage else "",
+                        _split_matches(passage.text, stems) if passage else [],
+                        grades.get(self._get_judged_id(id, grades)),
+                    )
+                )
+            yield SystemHits(system.name, seconds, hits)
+
+    def list_queries(self) -> list[JudgedQuery]:
+        """Return the queries of the query set with their measures."""
+        return [JudgedQuery(query.id, query.text, self._values.get(query.id, {})) for query in self._queries]
+
+    def get_passage(self, id: str) -> FullPassage | None:
+        """Return a passage with its neighbors; None if there is none with this id."""
+        passage = self._find(id)
+        if passage is None:
+            return None
+        metadata: Mapping[str, Any] = passage.metadata or {}
+        names = {name: metadata.get(name) for name in ("prev", "next")}
+        if not any(names.values()) and get_document_id(passage) != id and id.rpartition("#")[2].isdecimal():
+            document, _, number = id.rpartition("#")
+            names = {"prev": f"{document}#{int(number) - 1}", "next": f"{document}#{int(number) + 1}"}
+        neighbors = [name if isinstance(name, str) and self._find(name) else None for name in names.values()]
+        return FullPassage(passage.id, passage.title, passage.text, *neighbors)
+
+    def _find(self, id: str) -> Passage | None:
+        return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
+
+
+def _split_matches(text: str, stems: frozenset[str]) -> list[str]:
+    """Return the snippet in parts; every second part is a matching word."""
+    snippet = extract_snippet(text.replace(_BEGIN, " ").replace(_END, " "), stems, mark=f"{_BEGIN}{{}}{_END}".format)
+    return snippet.replace(_BEGIN, _END).split(_END)

@@ -1,0 +1,159 @@
+"""Collections as inputs: BEIR folders, ir_datasets, and data sets in the layout of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drtk.data.collection import list_parts, resolve
+from drtk.data.readers import read_passages, read_queries
+from drtk.data.trec import load_qrels
+from drtk.errors import DrtkError, MissingDependency, UsageError
+from drtk.records import Passage, Query
+from tests.run_commands import Capture, run_command, run_rows, write_text
+from tests.shared_data import find_shared_data
+from tests.unit.evaluation.test_probes import write_collection
+
+QRELS = "query-id\tcorpus-id\tscore\nq1\tab\t1\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_collection(tmp_path / "c")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_parts_of_a_beir_folder(folder: Path) -> None:
+    assert resolve(str(folder), "corpus") == str(folder / "corpus.jsonl")
+    assert resolve(str(folder / "corpus.jsonl"), "queries") == str(folder / "corpus.jsonl")  # a file is itself
+    assert resolve(str(folder.parent), "corpus") == str(folder.parent)
+    write_text(folder / "qrels" / "train.tsv", QRELS)
+    assert [Path(file).name for _, file in list_parts(str(folder))] == [
+        *("corpus.jsonl", "queries.jsonl", "dev.tsv", "train.tsv")
+    ]
+    assert resolve(str(folder), "qrels", split="train") == str(folder / "qrels" / "train.tsv")
+    with pytest.raises(
+        DrtkError, match=r"c: has no qrels/test\.tsv, only dev, train; give the judgments with `qrels`$"
+    ):
+        resolve(str(folder), "qrels")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(DrtkError, match=r"c: has no queries\.jsonl; expected a BEIR folder"):
+        resolve(str(folder), "queries")
+
+
+def test_commands_read_a_beir_folder(capfd: Capture, folder: Path, tmp_path: Path) -> None:
+    index = tmp_path / "bm25"
+    run_command(capfd, "index", folder, "--type", "bm25s", "-o", index)
+    run = run_command(capfd, "search", index, folder)
+    assert run == run_command(capfd, "search", index, folder / "queries.jsonl")
+    (tmp_path / "run").write_text(run)
+    evaluate = ("eval", tmp_path / "run", "--qrels")
+    assert run_command(capfd, *evaluate, folder) == run_command(capfd, *evaluate, folder / "qrels" / "dev.tsv")
+    mined = run_rows(capfd, "mine-negatives", index, "--data", folder, "--set", "min_negatives=1")
+    assert [(row["query_id"], row["positives"]) for row in mined] == [("q1", ["ab"]), ("q2", ["b"])]
+    assert run_rows(capfd, "convert --as queries", folder) == run_rows(
+        capfd, "convert --as queries", folder / "queries.jsonl"
+    )
+    assert run_command(capfd, "convert", folder, "--as", "qrels") == (folder / "qrels" / "dev.tsv").read_text()
+
+
+def test_data_fills_only_options_that_are_not_given(capfd: Capture, folder: Path, tmp_path: Path) -> None:
+    write_text(tmp_path / "qrels.tsv", QRELS)
+    run = tmp_path / "run"
+    write_text(run, "q1 Q0 aa 1 2 x\nq1 Q0 ab 2 1 x\nq2 Q0 aa 1 1 x\n")
+    (row,) = run_rows(
+        capfd, "mine-negatives --set min_negatives=0", run, "--data", folder, "--qrels", tmp_path / "qrels.tsv"
+    )
+    assert (row["query_id"], row["positives"], row["negatives"]) == ("q1", ["ab"], ["aa"])
+    with pytest.raises(UsageError, match="is no collection; expected a BEIR folder, irds:ID or hf:NAME"):
+        run_command(capfd, "mine-negatives", run, "--data", tmp_path / "qrels.tsv")
+    with pytest.raises(UsageError, match="--corpus FILE is required; or give --data DIR"):
+        run_command(capfd, "train-retriever", run, "--model", "m", "-o", tmp_path / "o")
+
+
+def test_validate_compares_the_judgments_of_a_folder_with_its_texts(capfd: Capture, folder: Path) -> None:
+    findings = run_rows(capfd, "validate --json", folder)
+    assert [(row["kind"], row["records"]) for row in findings] == [("passages", 4), ("queries", 3), ("qrels", 2)]
+    write_text(folder / "qrels" / "dev.tsv", QRELS + "q9\tzz\t1\n")
+    with pytest.raises(DrtkError, match=r"c: 2 errors$"):
+        run_command(capfd, "validate", folder)
+    with pytest.raises(UsageError, match=r"`corpus` applies to files of records only; .* is a collection"):
+        run_command(capfd, "validate", folder, "--corpus", folder)
+
+
+def test_bm25_of_the_cranfield_folder_is_the_reference_figure(capfd: Capture, tmp_path: Path) -> None:
+    folder = find_shared_data("cranfield")
+    run_command(capfd, "index", folder, "--type", "bm25s", "-o", tmp_path / "bm25")
+    run_command(capfd, "search", tmp_path / "bm25", folder, "-k", "100", "-o", tmp_path / "run")
+    (row,) = run_rows(capfd, "eval --format jsonl", tmp_path / "run", "--qrels", folder)
+    assert row["nDCG@10"] == pytest.approx(0.3163, abs=2e-4)
+
+
+def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) -> None:
+    library = pytest.importorskip("ir_datasets")
+    write_text(tmp_path / "docs.tsv", "d1\twind power\nd2\tsolar power\n")
+    write_text(tmp_path / "queries.tsv", "q1\twind\n")
+    write_text(tmp_path / "qrels", "q1 0 d1 2\n")
+    files = {"docs_tsv": "docs.tsv", "queries_tsv": "queries.tsv", "qrels_trec": "qrels"}
+    dataset = library.create_dataset(**{name: str(tmp_path / file) for name, file in files.items()})
+    if "drtk-test/test" not in library.registry:
+        library.registry.register("drtk-test/test", dataset)
+    source = "irds:drtk-test/test"
+    assert list(read_passages(resolve(source, "corpus"))) == [Passage("d1", "wind power"), Passage("d2", "solar power")]
+    assert list(read_queries(resolve(source, "queries"))) == [Query("q1", "wind")]
+    assert load_qrels(resolve(source, "qrels")) == {"q1": {"d1": 2}}
+    assert sorted(path.name for path in cache.glob("collections/*/*")) == ["corpus.jsonl", "qrels.tsv", "queries.jsonl"]
+    run_command(capfd, "index", source, "--type", "bm25s", "-o", tmp_path / "bm25")
+    run_command(capfd, "search", tmp_path / "bm25", source, "-o", tmp_path / "run")
+    (row,) = run_rows(capfd, "eval --format jsonl", tmp_path / "run", "--qrels", source)
+    assert row["nDCG@10"] == 1
+    assert run_command(capfd, "validate", source).count("no problems found") == 3
+    with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no data set 'nothing'"):
+        resolve("irds:nothing", "corpus")
+    with pytest.raises(DrtkError, match="irds:beir/scifact: has no judgments"):
+        resolve("irds:beir/scifact", "qrels")
+
+
+def test_without_ir_datasets_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ir_datasets", None)
+    with pytest.raises(MissingDependency, match="pip install ir_datasets"):
+        resolve("irds:x", "corpus")
+
+
+CARD = """---
+configs:
+- config_name: default
+  data_files: [{split: test, path: test.jsonl}, {split: train, path: train.jsonl}]
+- config_name: corpus
+  data_files: [{split: corpus, path: corpus.jsonl}]
+- config_name: queries
+  data_files: [{split: queries, path: queries.jsonl}]
+---
+"""
+
+
+def test_a_data_set_of_the_hub(capfd: Capture, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    write_text(folder / "README.md", CARD)
+    write_text(folder / "corpus.jsonl", '{"_id": "d1", "title": "Wind", "text": "power"}\n')
+    write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wind"}\n')
+    write_text(folder / "test.jsonl", '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n')
+    write_text(folder / "train.jsonl", '{"query-id": "q1", "corpus-id": "d1", "score": 1.0}\n')
+    source = f"hf:{folder}"
+    assert list(read_passages(resolve(source, "corpus"))) == [Passage("d1", "power", "Wind")]
+    assert list(read_queries(resolve(source, "queries"))) == [Query("q1", "wind")]
+    for split, grade in (("test", 2), ("train", 1), ("dev", 1)):
+        assert load_qrels(resolve(source, "qrels", split=split)) == {"q1": {"d1": grade}}
+    with pytest.raises(DrtkError, match="has no judgments of x, only of test, train"):
+        resolve(source, "qrels", split="x")
+    # A configuration and split is read as a table.
+    assert run_command(capfd, "convert", f"{source}:default:test", "--as", "qrels").endswith("q1\td1\t2\n")
+    assert load_qrels(f"{source}:default:test") == {"q1": {"d1": 2}}

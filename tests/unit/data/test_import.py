@@ -1,0 +1,306 @@
+"""drtk import: formats, ids, tables, bad files, resuming; real documentation, chunked by its sections."""
+
+from __future__ import annotations
+
+import json
+import mailbox
+import zipfile
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError
+from tests.run_commands import Capture, run_command, run_rows
+
+for module in ("bs4", "lxml", "mammoth", "markdown_it", "markdownify", "pathspec", "pypdfium2"):
+    pytest.importorskip(module, reason="the extra import is not installed")
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = "---\ntitle: 'The guide'\n---\n# Start\n\nHello.\n\n## With *pip* and `uv`\n\n```sh\n# no heading\n```\n\nMore\n----\n"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def make_pdf(*pages: str, bookmarks: tuple[tuple[str, int], ...] = ()) -> bytes:
+    """Return a PDF file with a line of text per line of each page, and bookmarks (title, page index)."""
+    font, first = 3, 4
+    marks = first + 2 * len(pages)
+    objects = [f"<</Type/Catalog/Pages 2 0 R/Outlines {marks} 0 R>>".encode()]
+    kids = " ".join(f"{first + 2 * number} 0 R" for number in range(len(pages)))
+    objects += [f"<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>".encode()]
+    objects += [b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    for number, page in enumerate(pages):
+        lines = "".join(f"({line}) Tj 0 -14 Td " for line in page.splitlines())
+        content = f"BT /F 12 Tf 50 700 Td {lines}ET".encode()
+        box = f"/MediaBox[0 0 600 800]/Resources<</Font<</F {font} 0 R>>>>/Contents {first + 2 * number + 1} 0 R"
+        objects += [f"<</Type/Page/Parent 2 0 R{box}>>".encode()]
+        objects += [b"<</Length %d>>stream\n%s\nendstream" % (len(content), content)]
+    if bookmarks:
+        last = marks + len(bookmarks)
+        objects += [f"<</Type/Outlines/First {marks + 1} 0 R/Last {last} 0 R/Count {len(bookmarks)}>>".encode()]
+    for number, (title, page_index) in enumerate(bookmarks, start=marks + 1):
+        links = f"/Prev {number - 1} 0 R" * (number > marks + 1) + f"/Next {number + 1} 0 R" * (number < last)
+        place = f"/Dest[{first + 2 * page_index} 0 R/Fit]"
+        objects += [f"<</Title({title})/Parent {marks} 0 R{links}{place}>>".encode()]
+    data, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(data))
+        data += b"%d 0 obj%s endobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    size = len(objects) + 1
+    return data + b"xref\n0 %d\n0000000000 65535 f \n%strailer<</Size %d/Root 1 0 R>>startxref\n%d\n%%%%EOF" % (
+        *(size, table, size, len(data)),
+    )
+
+
+def make_docx(*paragraphs: tuple[str, str]) -> dict[str, str]:
+    """Return the files of a Word document with paragraphs (style, text)."""
+    space = "http://schemas.openxmlformats.org"
+    body = "".join(
+        f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
+        for style, text in paragraphs
+    )
+    target = f'<Relationship Id="a" Type="{space}/officeDocument/2006/relationships/officeDocument" Target="word/document.xml"/>'
+    return {
+        "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships">{target}</Relationships>',
+        "word/document.xml": f'<w:document xmlns:w="{space}/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>',
+    }
+
+
+def import_rows(capfd: Capture, *arguments: str | Path) -> dict[str, dict[str, Any]]:
+    return {row["_id"]: row for row in run_rows(capfd, "import", *arguments)}
+
+
+def get_headings(row: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """Return (level, title, text at the offsets) of each heading."""
+    return [
+        (item["level"], item["title"], row["text"][item["begin"] : item["end"]]) for item in row["metadata"]["headings"]
+    ]
+
+
+def test_a_folder_of_texts(capfd: Capture, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    write(folder / "guide.md", GUIDE.replace("\n", "\r\n"))
+    write(folder / "sub/my 100% notes.txt", "\ufeffPlain text.\n")
+    write(
+        folder / "page.html",
+        "<title>Site</title><nav>Menu</nav><main><h1>Wings<a class=headerlink>¶</a></h1><p>Lift <a href=x>grows</a><h2>Drag</h2>"
+        "<table><tr><td><pre>a  b</pre></table><table><tr><th>x<th>y<tr><td>1<td>2</table><script>no()</script></main><p>Imprint",
+    )
+    cells = [
+        {"cell_type": "markdown", "source": ["# Plots\n", "Text."]},
+        {"cell_type": "code", "source": "# draw\nplot()", "outputs": []},
+    ]
+    write(folder / "a.ipynb", json.dumps({"cells": cells, "metadata": {"kernelspec": {"language": "python"}}}))
+    for ignored in (".hidden.md", ".git/notes.md", "image.png", "empty.md"):
+        write(folder / ignored, "")
+    rows = import_rows(capfd, folder)
+    assert list(rows) == ["a.ipynb", "guide.md", "page.html", "sub/my%20100%25%20notes.txt"]
+    assert {id: row["title"] for id, row in rows.items()} == {
+        "a.ipynb": "Plots",
+        "guide.md": "The guide",
+        "page.html": "Wings",
+        "sub/my%20100%25%20notes.txt": "my 100% notes",
+    }
+    text = rows["sub/my%20100%25%20notes.txt"]
+    assert (text["text"], text["metadata"]) == ("Plain text.\n", {"path": str(folder / "sub/my 100% notes.txt")})
+    assert rows["guide.md"]["text"].startswith("# Start\n\nHello.\n")
+    assert get_headings(rows["guide.md"]) == [
+        (1, "Start", "# Start\n"),
+        (2, "With pip and uv", "## With *pip* and `uv`\n"),
+        (2, "More", "More\n----\n"),
+    ]
+    page = rows["page.html"]
+    assert get_headings(page) == [(1, "Wings", "# Wings\n"), (2, "Drag", "## Drag\n")]
+    assert page["text"].split() == "# Wings Lift grows ## Drag ``` a b ``` | x | y | | --- | --- | | 1 | 2 |".split()
+    assert rows["a.ipynb"]["text"] == "# Plots\nText.\n\n```python\n# draw\nplot()\n```"
+    assert list(import_rows(capfd, folder, "--exclude", "sub/", "--exclude", "*.md", "--exclude", "!guide.md")) == [
+        *("a.ipynb", "guide.md", "page.html"),
+    ]
+    assert list(import_rows(capfd, folder / "guide.md", write(tmp_path / "LICENSE", "Free."))) == [
+        "LICENSE",
+        "guide.md",
+    ]
+
+
+def test_pdf_and_docx_files_become_passages_with_pages_and_heading_paths(capfd: Capture, tmp_path: Path) -> None:
+    pages = "1 Wings\nLift grows with speed.", "It also grows with area.\n2 Tails\nTails hold the pitch."
+    write(tmp_path / "in/book.pdf", make_pdf(*pages, bookmarks=(("Wings", 0), ("Tails", 1))))
+    with zipfile.ZipFile(tmp_path / "in/report.docx", "w") as archive:
+        for name, text in make_docx(
+            ("Heading1", "Report"), ("", "Summary."), ("Heading2", "Costs"), ("", "They fell.")
+        ).items():
+            archive.writestr(name, text)
+    rows = import_rows(capfd, tmp_path / "in", "-o", tmp_path / "documents.jsonl")
+    rows = {row["_id"]: row for row in map(orjson.loads, (tmp_path / "documents.jsonl").read_bytes().splitlines())}
+    book = rows["book.pdf"]
+    assert book["text"].split("\n") == [line for page in pages for line in page.split("\n")]
+    assert get_headings(book) == [(1, "Wings", "1 Wings\n"), (1, "Tails", "2 Tails\n")]
+    assert [book["text"][page:][:7] for page in book["metadata"]["pages"]] == ["1 Wings", "It also"]
+    assert get_headings(rows["report.docx"]) == [(1, "Report", "# Report\n"), (2, "Costs", "## Costs\n")]
+
+    def chunk(words: int) -> list[tuple[str, str, list[str], int | None]]:
+        chunks = run_rows(capfd, "chunk", tmp_path / "documents.jsonl", "--max-words", str(words))
+        assert not any("pages" in row["metadata"] for row in chunks)
+        return [(row["title"], row["text"], row["metadata"]["headings"], row["metadata"].get("page")) for row in chunks]
+
+    assert chunk(9) == [
+        ("book > Wings", "Lift grows with speed. It also grows with area.", ["Wings"], 1),
+        ("book > Tails", "Tails hold the pitch.", ["Tails"], 2),
+        ("Report", "Summary. ## Costs They fell.", [], None),
+    ]
+    assert chunk(5)[1:] == [
+        ("book > Wings", "It also grows with area.", ["Wings"], 2),
+        ("book > Tails", "Tails hold the pitch.", ["Tails"], 2),
+        ("Report", "Summary. ## Costs They fell.", [], None),
+    ]
+    assert chunk(4)[-2:] == [("Report", "Summary.", [], None), ("Report > Costs", "They fell.", ["Costs"], None)]
+
+
+def test_mail(capfd: Capture, tmp_path: Path) -> None:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "Ann <a@b.org>", "c@d.org", "Zürich"
+    message.set_content("<p>See <b>you</b></p>", subtype="html")
+    write(tmp_path / "one.eml", message.as_bytes())
+    box = mailbox.mbox(tmp_path / "all.mbox")
+    message.set_content("Plain\n")
+    for _ in range(2):
+        box.add(message)
+    box.close()
+    rows = import_rows(capfd, tmp_path)
+    assert [(id, row["title"], row["text"]) for id, row in rows.items()] == [
+        *((f"all.mbox:{number}", "Zürich", "Plain\n") for number in (1, 2)),
+        ("one.eml", "Zürich", "See **you**"),
+    ]
+    assert rows["one.eml"]["metadata"]["from"] == "Ann <a@b.org>"
+
+
+def test_tables(capfd: Capture, tmp_path: Path) -> None:
+    table = write(tmp_path / "p.csv", 'sku;name;about\n7;Pump;"Inflates;\ntires"\n8;Lever;\n')
+    fields = "--field _id=sku --field title=name --field text=name --field text=about".split()
+    assert import_rows(capfd, table, *fields) == {
+        "7": {"_id": "7", "title": "Pump", "text": "Pump\n\nInflates;\ntires", "metadata": {"path": str(table)}},
+        "8": {"_id": "8", "title": "Lever", "text": "Lever", "metadata": {"path": str(table)}},
+    }
+    assert [row["text"] for row in import_rows(capfd, table).values()] == [
+        "sku: 7\nname: Pump\nabout: Inflates;\ntires",
+        "sku: 8\nname: Lever",
+    ]
+    rows = [{"title": "T", "text": "one", "year": 1999}, {"text": "two", "tags": ["x"]}]
+    write(tmp_path / "a.json", json.dumps(rows))
+    write(tmp_path / "b.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    made = import_rows(capfd, tmp_path / "a.json", tmp_path / "b.jsonl")
+    assert [(id, row["title"], row["text"]) for id, row in made.items()] == [
+        *(("a.json:1", "T", "one"), ("a.json:2", "a", "two")),
+        *(("b.jsonl:1", "T", "one"), ("b.jsonl:2", "b", "two")),
+    ]
+    assert made["a.json:1"]["metadata"] == {"path": str(tmp_path / "a.json"), "year": 1999}
+    with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
+        run_command(capfd, "import", table, "--field", "body=x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "a,body\n1,2\n1,2,3\n", ":3: expected 2 columns, got 3; correct the line"),
+        ("a.csv", "a,b\n1\n", ":2: expected 2 columns, got 1; correct the line"),
+        ("a.csv", 'a\n"open\n', ":2: not CSV: unexpected end of data; correct the line"),
+        ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has a, b"),
+        ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file seems to be truncated"),
+        ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
+        ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
+        ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),
+        ("a.txt", "ok\n\0", ":2: contains a NUL character"),
+        ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file, or exclude it"),
+        ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
+        ("a.ipynb", "{}", ":1: damaged or not a .ipynb file ('cells'); exclude it"),
+    ],
+)
+def test_a_bad_file_is_one_error_with_its_place(
+    capfd: Capture, tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = write(tmp_path / name, content)
+    write(tmp_path / "good.json", '{"body": "kept"}')
+    with pytest.raises(RecordError) as failed:
+        run_command(capfd, "import", tmp_path, "--field", "text=body")
+    assert str(failed.value).startswith(f"{path}{message}")
+    assert "\n" not in str(failed.value)
+    rows = import_rows(capfd, tmp_path, "--field", "text=body", "--skip-bad", "1")
+    assert [row["text"] for row in rows.values()][-1] == "kept"
+    assert len(rows) == (
+        2 if content in ("a,body\n1,2\n1,2,3\n", '{"body": "x"}\n{"body": \n') else 1
+    )  # the other rows of a table
+
+
+def test_an_interrupted_import_resumes(capfd: Capture, tmp_path: Path) -> None:
+    for number in range(150):
+        write(tmp_path / f"in/{number:03}.md", f"# Note {number}\n\nText {number}.\n")
+    run_command(capfd, "import", tmp_path / "in", "-o", tmp_path / "whole")
+    bad = write(tmp_path / "in/140.md", b"\xff")
+    call = ["import", tmp_path / "in", "-o", tmp_path / "in/out.jsonl"]  # the output is not an input
+    with pytest.raises(RecordError, match="not UTF-8"):
+        run_command(capfd, *call)
+    write(bad, "# Note 140\n\nText 140.\n")
+    app([*map(str, call), "--resume"], standalone_mode=False)
+    assert "resuming" in capfd.readouterr().err
+    assert (tmp_path / "in/out.jsonl").read_bytes() == (tmp_path / "whole").read_bytes()
+    run_command(capfd, *call, "--force")
+    assert (tmp_path / "in/out.jsonl").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = write(tmp_path / "a/x.md", "x"), write(tmp_path / "b/x.md", "y")
+    with pytest.raises(DrtkError, match=rf"{second}: has the same id as {first}; import a folder that contains both"):
+        run_command(capfd, "import", first.parent, second.parent)
+    with pytest.raises(DrtkError, match=r"no files to import; known types: \.txt"):
+        run_command(capfd, "import", first.parent, "--exclude", "*.md")
+    with pytest.raises(DrtkError, match="none: no such file or folder"):
+        run_command(capfd, "import", tmp_path / "none")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"import of \.md files needs markdown_it, .* pip install .* pypdfium2"):
+        run_command(capfd, "import", first)
+
+
+def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) -> None:
+    with pytest.raises(
+        RecordError, match=r"README.md:1: expected a JSON object, .*; convert the file with drtk import"
+    ):
+        run_command(capfd, "chunk", ROOT / "README.md", "-o", tmp_path / "out")
+    with pytest.raises(DrtkError, match="docs: is a folder; expected a file; drtk import reads folders of documents"):
+        run_command(capfd, "chunk", ROOT / "docs", "-o", tmp_path / "out")
+
+
+def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
+    documents, passages = tmp_path / "documents.jsonl", tmp_path / "passages.jsonl"
+    run_command(capfd, "import", ROOT / "docs", "-o", documents)
+    imported = map(orjson.loads, documents.read_bytes().splitlines())
+    rows = {row["_id"]: row for row in imported if row["_id"].endswith(".md")}
+    assert set(rows) == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert rows["install.md"]["title"] == "Installation"
+    for row in rows.values():
+        assert Path(row["metadata"]["path"]).read_text(encoding="utf-8") == row["text"]
+    run_command(capfd, "chunk", documents, "-o", passages)
+    for line in passages.read_bytes().splitlines():
+        passage = orjson.loads(line)
+        metadata = passage["metadata"]
+        if metadata["source_id"] not in rows:
+            continue
+        assert len(passage["text"].split()) <= 100
+        assert passage["title"] == " > ".join([rows[metadata["source_id"]]["title"], *metadata["headings"]])
+
+
+def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    pictures = Path(matplotlib.get_data_path()) / "images"
+    app(["import", str(pictures), "-o", str(tmp_path / "out")], standalone_mode=False)
+    log = capfd.readouterr().err
+    assert "0 out" in log
+    assert "scanned pages need OCR first" in log

@@ -1,0 +1,368 @@
+"""Models without padding: outputs, gradients and trainings equal those with padding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForSequenceClassification
+
+from drtk.cli.main import app
+from drtk.models import packing
+from drtk.models.backbone import BackboneAdapter
+from drtk.models.device import AttentionBackend
+from drtk.models.packing import MODEL_TYPES, Packing, enable_packing, is_packed
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
+from tests.pretraining_setup import PretrainingFiles
+from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, write_collection
+
+CPU = torch.device("cpu")
+LENGTHS = (9, 14, 5, 5, 1)
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "seq_classif_dropout", "classifier_dropout")
+Count = Callable[[], int]
+
+
+@pytest.fixture
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> Count:
+    """Allow packing on the CPU, and return a function that returns the number of packed attention calls so far."""
+    calls, run = [], packing._run_sdpa
+
+    def count(*args: Any, **options: Any) -> Tensor:
+        calls.append(1)
+        return run(*args, **options)
+
+    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
+    monkeypatch.setattr(packing, "_run_sdpa", count)
+    return lambda: len(calls)
+
+
+def create_model(model_type: str, auto_class: Any = AutoModel, **changes: Any) -> Any:
+    """Return a model with 3 layers and wide random weights, without dropout, in training mode."""
+    size: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 60}
+    size |= {"intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
+    if model_type == "distilbert":
+        size = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 60, "pad_token_id": 1}
+        size |= {"dropout": 0.0, "attention_dropout": 0.0, "num_labels": 1}
+    if model_type == "modernbert":  # layers of both kinds; two tokens on each side are visible in a window
+        size |= {"local_attention": 4, "global_attn_every_n_layers": 2}
+        size |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    if model_type in ("llama", "mistral", "qwen2", "qwen3"):
+        size |= {"num_key_value_heads": 2}
+    if model_type == "mistral":
+        size |= {"sliding_window": 4}
+    config = CONFIG_MAPPING[model_type](**size | dict.fromkeys(DROPOUTS, 0.0) | changes)
+    torch.manual_seed(0)
+    model = auto_class.from_config(config).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2)
+    return model
+
+
+def create_inputs(model: Any, *, left: bool = False) -> dict[str, Tensor]:
+    ids, mask = create_padded_batch(model, lengths=LENGTHS)
+    if left:
+        ids, mask = ids.flip(1), mask.flip(1)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = (torch.arange(ids.shape[1]) > 3).long() * mask
+    return inputs
+
+
+def compute_gradients(model: nn.Module, output: Tensor) -> Tensor:
+    model.zero_grad()
+    (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
+    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+def assert_equal_gradients(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("left", [False, True])
+def test_states_and_gradients_equal_those_with_padding(model_type: str, left: bool, count_calls: Count) -> None:
+    padded = create_model(model_type)
+    packed, inputs = deepcopy(padded), create_inputs(padded, left=left)
+    assert enable_packing(packed, CPU)
+    assert enable_packing(deepcopy(packed), CPU)  # once only
+    tokens = inputs["attention_mask"].unsqueeze(-1)
+    expected, actual = (model(**inputs).last_hidden_state for model in (padded, packed))
+    assert count_calls() == 3  # one call a layer
+    torch.testing.assert_close(actual, expected * tokens)
+    assert_equal_gradients(compute_gradients(packed, actual), compute_gradients(padded, expected * tokens))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_logits_equal_those_with_padding(model_type: str, count_calls: Count) -> None:
+    padded = create_model(model_type, AutoModelForSequenceClassification)
+    packed, inputs = deepcopy(padded), create_inputs(padded)
+    enable_packing(packed.base_model, CPU)
+    expected, actual = (model(**inputs).logits for model in (padded, packed))
+    assert count_calls() == 3
+    torch.testing.assert_close(actual, expected)
+    assert_equal_gradients(compute_gradients(packed, actual), compute_gradients(padded, expected))
+
+
+def test_gradient_checkpointing_keeps_the_packing(count_calls: Count) -> None:
+    padded = create_model("bert")
+    packed, inputs = deepcopy(padded), create_inputs(padded)
+    enable_packing(packed, CPU)
+    packed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    tokens = inputs["attention_mask"].unsqueeze(-1)
+    expected, actual = (model(**inputs).last_hidden_state * tokens for model in (padded, packed))
+    assert_equal_gradients(compute_gradients(packed, actual), compute_gradients(padded, expected))
+    assert count_calls() == 6  # forward, and again for the backward pass
+
+
+def test_a_bidirectional_llama(count_calls: Count) -> None:
+    padded = create_model("llama", is_causal=False)
+    packed, inputs = deepcopy(padded), create_inputs(padded)
+    enable_packing(packed, CPU)
+    tokens = inputs["attention_mask"].unsqueeze(-1)
+    torch.testing.assert_close(packed(**inputs).last_hidden_state, padded(**inputs).last_hidden_state * tokens)
+    assert count_calls() == 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_adapter_runs_layers_without_padding(family: str, count_calls: Count) -> None:
+    model = create_masked_lm(family)
+    padded = getattr(model, model.base_model_prefix)
+    packed, (ids, mask) = deepcopy(padded), create_padded_batch(padded, lengths=LENGTHS)
+    assert AttentionBackend("auto", CPU, half=False, packed=True).apply(packed) == packing.PACKED
+    rows = mask.unsqueeze(1).expand(-1, ids.shape[1], -1).bool()
+    expected, actual = (BackboneAdapter(each).encode(ids, mask) for each in (padded, packed))
+    assert count_calls() == len(actual) - 1
+    for mine, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine * mask.unsqueeze(-1), theirs * mask.unsqueeze(-1))
+    tokens = mask.unsqueeze(-1)
+    one, other = compute_gradients(packed, actual[-1] * tokens), compute_gradients(padded, expected[-1] * tokens)
+    assert_equal_gradients(one, other)
+    # a mask per token is not packed
+    before, adapter = count_calls(), BackboneAdapter(packed)
+    states = adapter.run_layers(adapter.layers, adapter.embed(ids), adapter.build_attention_mask(rows))
+    torch.testing.assert_close(adapter.apply_final_norm(states[-1]) * tokens, expected[-1] * tokens)
+    assert count_calls() == before
+
+
+def test_what_cannot_be_packed_is_padded(count_calls: Count, tmp_path: Path) -> None:
+    assert not enable_packing(AutoModel.from_config(CONFIG_MAPPING["mpnet"](num_hidden_layers=1)), CPU)
+    assert not enable_packing(AutoModel.from_config(create_model("bert").config, attn_implementation="eager"), CPU)
+    model = create_model("bert")
+    inputs = create_inputs(model)
+    expected = model(**inputs, output_hidden_states=True).hidden_states
+    assert enable_packing(model, CPU)
+    assert is_packed(model)
+    for mine, theirs in zip(model(**inputs, output_hidden_states=True).hidden_states, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    model(input_ids=inputs["input_ids"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # not among the dtypes of the device
+        assert not is_packed(model)
+        model(**inputs)
+    assert count_calls() == 0
+    model.save_pretrained(tmp_path)
+    assert packing.PACKED not in (tmp_path / "config.json").read_text()
+
+
+def test_a_gpu_needs_a_flash_attention_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    capability, gpu = (8, 0), torch.device("cuda")
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert enable_packing(create_model("bert"), gpu)
+    assert not enable_packing(create_model("bert", num_attention_heads=8), gpu)  # head size 4
+    assert not enable_packing(create_model("bert"), CPU)  # a CPU pads by default
+    capability = (7, 5)
+    assert not enable_packing(create_model("bert"), gpu)
+
+
+def run_kernel(query: Tensor, key: Tensor, value: Tensor, *places: Any, scale: float, **window: int) -> tuple[Tensor]:
+    """The documented result of `aten::_flash_attention_forward`, (T, heads, head size)."""
+    offsets, other_offsets, width, _, dropout, is_causal, _ = places
+    assert (offsets.dtype, dropout) == (torch.int32, 0.1)
+    assert torch.equal(offsets, other_offsets)
+    assert width == int(offsets.diff().max())
+    left, right = window["window_size_left"], window["window_size_right"]
+    assert not is_causal or right == 0
+    places, texts = torch.arange(len(query)), torch.repeat_interleave(offsets.diff())
+    distance = places.unsqueeze(1) - places
+    visible = texts.unsqueeze(1) == texts
+    visible &= (distance <= left) | (left < 0)
+    visible &= (distance >= -right) | (right < 0)
+    key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+    return (torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, -torch.inf).softmax(-1), value),)
+
+
+@pytest.mark.parametrize(("is_causal", "sliding_window"), [(False, None), (False, 3), (True, None), (True, 3)])
+def test_the_kernel_gets_what_sdpa_gets(
+    is_causal: bool, sliding_window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = nn.Module()
+    module.is_causal, module.config, module.num_key_value_groups = is_causal, object(), 2
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, sum(LENGTHS), 8) for heads in (4, 2, 2))
+    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)
+    options: dict[str, Any] = {"packing": Packing.from_mask(mask), "scaling": 0.3, "sliding_window": sliding_window}
+    expected, _ = packing.attend(module, query, key, value, None, **options)
+    monkeypatch.setattr(packing, "_run_sdpa", packing._run_flash_attention)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", run_kernel)
+    actual, _ = packing.attend(module, query.double(), key.double(), value, None, dropout=0.1, **options)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_the_kernel_of_torch_accepts_the_call_and_has_a_gradient() -> None:
+    module = nn.Module()
+    module.is_causal, module.config = False, object()
+    query, key, value = (torch.empty(1, 4, 20, 8, dtype=torch.bfloat16, device="meta") for _ in range(3))
+    inputs = [each.requires_grad_() for each in (query, key, value)]
+    places = Packing(torch.arange(20), torch.tensor([0, 9, 20], dtype=torch.int32, device="meta"), 2, 11)
+    context, _ = packing.attend(module, *inputs, None, packing=places, dropout=0.1, sliding_window=3)
+    assert (context.shape, context.dtype) == ((1, 20, 4, 8), torch.bfloat16)
+    assert [each.shape for each in torch.autograd.grad(context.sum(), inputs)] == [query.shape] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_half_precision_on_a_gpu_equals_float32_with_padding(model_type: str) -> None:
+    gpu = torch.device("cuda")
+    exact = create_model(model_type).to(gpu)
+    packed, inputs = deepcopy(exact), {name: value.to(gpu) for name, value in create_inputs(exact).items()}
+    if not enable_packing(packed, gpu):
+        pytest.skip("no flash attention")
+    tokens = inputs["attention_mask"].unsqueeze(-1)
+    expected = exact(**inputs).last_hidden_state * tokens
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert is_packed(packed)
+        actual = packed(**inputs).last_hidden_state
+    assert torch.cosine_similarity(actual.float().flatten(), expected.flatten(), dim=0) > 0.99
+    one, other = compute_gradients(packed, actual.float()), compute_gradients(exact, expected)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.98
+    with torch.inference_mode():
+        half = packed.eval().half()(**inputs).last_hidden_state
+    assert torch.cosine_similarity(half.float().flatten(), expected.flatten(), dim=0) > 0.99
+
+
+@pytest.mark.gpu
+def test_dropout_on_a_gpu_depends_on_the_seed() -> None:
+    gpu = torch.device("cuda")
+    model = create_model("bert", attention_probs_dropout_prob=0.5).to(gpu)
+    if not enable_packing(model, gpu):
+        pytest.skip("no flash attention")
+    inputs, states = {name: value.to(gpu) for name, value in create_inputs(model).items()}, []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            states.append(model(**inputs).last_hidden_state.float())
+    torch.testing.assert_close(states[0], states[1])
+    assert (states[0] - states[2]).abs().max() > 1e-3
+    assert compute_gradients(model, states[0]).isfinite().all()
+
+
+def run_command(*words: str | Path) -> None:
+    app([*map(str, words), "-q", "--device", "cpu"], standalone_mode=False)
+
+
+def remove_dropout(folder: Path) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | dict.fromkeys(DROPOUTS[:2], 0.0)))
+    return folder
+
+
+def read_losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in map(json.loads, (folder / "log.jsonl").read_text().splitlines()) if "loss" in row]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    files = PretrainingFiles.create(tmp_path_factory.mktemp("files"))
+    remove_dropout(files.model)
+    remove_dropout(files.generator)
+    return files
+
+
+@pytest.mark.parametrize("preset", ["simlm", "cocondenser", "retromae", "simcse", "diffcse-sts-bert"])
+def test_pretraining_without_padding(preset: str, files: PretrainingFiles, count_calls: Count, tmp_path: Path) -> None:
+    micro = 4 if preset == "diffcse-sts-bert" else 2  # batch norm needs the whole batch
+    schedule = f"--max-steps 4 --batch-size 4 --micro-batch-size {micro} --max-length 24 --learning-rate 1e-3".split()
+    schedule += ["--set", "log_steps=1", "--set", "held_out=0"]
+    if preset in ("simlm", "diffcse-sts-bert"):
+        schedule += ["--generator", str(files.generator)]
+    losses = []
+    for packed in ("true", "false"):
+        output, before = tmp_path / packed, count_calls()
+        named = ["--preset", preset, "--model", files.model, "-o", output, "--set", f"packed={packed}"]
+        run_command("pretrain", files.corpus, *named, *schedule)
+        # the loss of DiffCSE's released code includes padding
+        assert (count_calls() > before) == (packed == "true" and preset != "diffcse-sts-bert")
+        losses.append(read_losses(output))
+    assert len(losses[0]) == 4
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("more", [(), ("--grad-cache", "5"), ("--set", "lora=2")])
+def test_training_a_retriever_without_padding(more: tuple[str, ...], count_calls: Count, tmp_path: Path) -> None:
+    if "lora=2" in more:
+        pytest.importorskip("peft")
+    corpus, queries, examples = write_collection(tmp_path, 40)
+    model = remove_dropout(save_tiny_encoder(tmp_path / "model"))
+    check_training("train-retriever", examples, corpus, queries, model, "3", count_calls, tmp_path, *more)
+
+
+def test_training_a_reranker_without_padding(count_calls: Count, tmp_path: Path) -> None:
+    corpus, queries, examples = write_collection(tmp_path, 40)
+    model = remove_dropout(save_tiny_cross_encoder(tmp_path / "model"))
+    check_training("train-reranker", examples, corpus, queries, model, "3", count_calls, tmp_path)
+
+
+def check_training(
+    command: str,
+    examples: str,
+    corpus: str,
+    queries: str,
+    model: Path,
+    negatives: str,
+    count_calls: Count,
+    folder: Path,
+    *more: str,
+) -> None:
+    losses = []
+    for packed in ("true", "false"):
+        before, output = count_calls(), folder / packed
+        inputs = [examples, "--corpus", corpus, "--queries", queries, "--model", model, "-o", output]
+        schedule = "--max-steps 4 --batch-size 4 --learning-rate 1e-3 --set log_steps=1".split()
+        run_command(command, *inputs, *schedule, "--negatives", negatives, "--set", f"packed={packed}", *more)
+        assert (count_calls() > before) == (packed == "true")
+        losses.append(read_losses(output))
+    assert len(losses[0]) == 4
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_encoding_and_scoring_without_padding(count_calls: Count, tmp_path: Path) -> None:
+    corpus, queries, _ = write_collection(tmp_path, 40)
+    encoder, scorer = save_tiny_encoder(tmp_path / "encoder"), save_tiny_cross_encoder(tmp_path / "scorer")
+    run = tmp_path / "run.trec"
+    run.write_text(
+        "".join(f"q{query} Q0 d{query + rank} {rank + 1} {-rank} x\n" for query in range(9) for rank in range(9))
+    )
+    vectors, scores = [], []
+    for packed in ("true", "false"):
+        before, output = count_calls(), tmp_path / packed
+        run_command("encode", corpus, "--model", encoder, "-o", output, "--set", f"packed={packed}")
+        vectors.append(np.concatenate([np.load(file) for file in sorted(output.glob("*.npy"))]))
+        assert (count_calls() > before) == (packed == "true")
+        before, output = count_calls(), tmp_path / f"{packed}.trec"
+        inputs = [run, "--corpus", corpus, "--queries", queries, "--model", scorer, "-o", output]
+        run_command("rerank", *inputs, "--set", f"packed={packed}")
+        scores.append({tuple(line.split()[:3:2]): float(line.split()[4]) for line in output.read_text().splitlines()})
+        assert (count_calls() > before) == (packed == "true")
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+    assert len(scores[0]) == 81
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)

@@ -1,0 +1,138 @@
+"""drtk serve: results, grades and measures as JSON; requests that must be rejected; the page itself."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import orjson
+import pytest
+
+from drtk.errors import MismatchError, UsageError
+from tests.expansion_collection import write_rows
+from tests.run_commands import Capture, run_command
+
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+from fastapi.testclient import TestClient
+
+from drtk.serving.app import create_app
+from drtk.serving.systems import Systems
+
+HOSTILE = "<script>alert(1)</script> gear"
+TEXTS = ["a gear of a bike", f"{HOSTILE} box", "rain in spring", "the gear and the chain"]
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"_id": f"d{number // 2}#{number % 2}", "title": f"T{number}", "text": t} for number, t in enumerate(TEXTS)]
+    write_rows(tmp_path / "c.jsonl", rows)
+    write_rows(tmp_path / "q.jsonl", [{"_id": "q1", "text": "gear"}, {"_id": "q2", "text": "rain"}])
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0#1\t2\nq1\td1#1\t0\n")
+    for name, stemmer in (("one", "none"), ("two", "porter")):
+        run_command(capfd, "index", "c.jsonl", "--type", "bm25s", "--stemmer", stemmer, "-o", name)
+    return tmp_path
+
+
+@pytest.fixture
+def client(cwd: Path) -> TestClient:
+    return TestClient(create_app(Systems({"one": "one", "two": "two"}, queries="q.jsonl", qrels="qrels.tsv")))
+
+
+def test_a_search_returns_the_hits_of_each_system(client: TestClient, capfd: Capture) -> None:
+    found = client.get("/api/search", params={"query": "gear", "k": 2}).json()
+    assert [system["system"] for system in found] == ["one", "two"]
+    for system in found:
+        run = run_command(capfd, "search", system["system"], "q.jsonl", "-k", "2").splitlines()
+        expected = [line.split()[2:5] for line in run if line.startswith("q1 ")]
+        assert [[hit["id"], str(hit["rank"])] for hit in system["hits"]] == [row[:2] for row in expected]
+        assert [hit["score"] for hit in system["hits"]] == pytest.approx([float(row[2]) for row in expected], abs=1e-4)
+    hits = {hit["id"]: hit for hit in client.get("/api/search?query=gear&k=10").json()[0]["hits"]}
+    assert {id: hit["grade"] for id, hit in hits.items()} == {"d0#1": 2, "d1#1": 0, "d0#0": None}
+    assert hits["d0#1"]["parts"] == [
+        "<script>alert(1)</script> ",
+        "gear",
+        " box",
+    ]  # data, which the page inserts as text
+    assert hits["d0#0"]["title"] == "T0"
+
+
+def test_queries_have_the_measures_of_eval(client: TestClient, cwd: Path, capfd: Capture) -> None:
+    queries = client.get("/api/queries").json()
+    assert [(query["id"], query["text"], bool(query["values"])) for query in queries] == [
+        ("q1", "gear", True),
+        ("q2", "rain", False),
+    ]
+    (cwd / "one.run").write_text(run_command(capfd, "search", "one", "q.jsonl", "-k", "100"))
+    table = run_command(
+        capfd, "eval", "one.run", "--qrels", "qrels.tsv", "--measures", "nDCG@10 RR@10", "--format", "jsonl"
+    )
+    expected = orjson.loads(table.splitlines()[0])
+    values = queries[0]["values"]["one"]
+    assert [values["nDCG@10"], values["RR@10"]] == pytest.approx([expected["nDCG@10"], expected["RR@10"]], abs=1e-4)
+
+
+def test_a_passage_has_its_neighbors(client: TestClient) -> None:
+    passage = client.get("/api/passage", params={"id": "d0#1"}).json()
+    assert passage == {"id": "d0#1", "title": "T1", "text": f"{HOSTILE} box", "previous": "d0#0", "next": None}
+    assert client.get("/api/passage", params={"id": "../c.jsonl"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *((f"/api/search?query={query}", 422) for query in ("", "%20", "a" * 2001)),
+        *(("/api/search?query=gear&k=0", 422), ("/api/search?query=gear&k=101", 422)),
+        *((path, 404) for path in ("/c.jsonl", "/..%2fc.jsonl", "/page.html", "//etc/passwd", "/docs")),
+    ],
+)
+def test_other_requests_are_rejected(client: TestClient, path: str, status: int) -> None:
+    assert client.get(path).status_code == status
+
+
+def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    loaded = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+    assert loaded == ["/page.css", "/page.js"]
+    for path in loaded:
+        assert client.get(path).status_code == 200
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|https?://", client.get("/page.js").text
+    )
+    assert client.get("/", headers={"host": "other.example"}).status_code == 400
+    assert {"/api/search", "/api/queries", "/api/passage"} <= set(client.get("/openapi.json").json()["paths"])
+
+
+def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
+    (cwd / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td0#1\t1\n")
+    with pytest.raises(MismatchError, match="no judged query"):
+        Systems({"one": "one"}, queries="q.jsonl", qrels="other.tsv")
+    (cwd / "c.jsonl").rename("moved.jsonl")
+    with pytest.raises(MismatchError, match="corpus"):
+        Systems({"one": "one"})
+    assert Systems({"one": "one"}, corpus="moved.jsonl").get_passage("d1#1") is not None
+
+
+def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -> None:
+    command = [sys.executable, "-m", "drtk", "serve", "one", "two", "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        with urllib.request.urlopen(f"{address}/api/systems", timeout=60) as answer:
+            assert [system["name"] for system in orjson.loads(answer.read())["systems"]] == ["one", "two"]
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+
+
+def test_at_most_four_systems_fit_the_page(cwd: Path, capfd: Capture) -> None:
+    with pytest.raises(UsageError, match="at most 4"):
+        run_command(capfd, "serve", *(f"{name}=one" for name in "abcde"))
