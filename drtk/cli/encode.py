@@ -38,8 +38,15 @@ def encode(
     drtk encode corpus.jsonl --model sentence-transformers/all-MiniLM-L6-v2 -o vectors
     drtk encode queries.jsonl --model model --role query -o query-vectors
     """
-    from drtk.retrieval.encode import encode_corpus
+    from drtk.data.checks import check_first_record, warn_of_other_kind
+    from drtk.data.readers import read_passages, read_queries
+    from drtk.models.model_folder import locate
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
+    locate(model)
+    check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)
+    warn_of_other_kind(source, role)
+    from drtk.retrieval.encode import encode_corpus
+
     encode_corpus(source, model, settings, job, role=role, part=part, device=device, runner_settings=runner_settings)

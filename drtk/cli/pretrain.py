@@ -83,6 +83,8 @@ def pretrain(
     drtk pretrain passages.jsonl --preset cotmae --model bert-base-uncased --set slots.encoder.rate=0.4 --dry-run
     """
     from drtk.data.beir import choose_dev_split
+    from drtk.data.checks import check_first_record, warn_of_other_kind
+    from drtk.data.readers import read_passages
     from drtk.errors import UsageError
     from drtk.models.model_folder import locate
     from drtk.pretraining.parse import apply_changes, parse_composition
@@ -109,6 +111,9 @@ def pretrain(
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
+    for source in passages:
+        check_first_record(source, read_passages, job.tracker)
+        warn_of_other_kind(source, "passage")
     from drtk.models.device import AttentionBackend
     from drtk.pretraining.assembly import (
         build_network,

@@ -68,7 +68,8 @@ def train_retriever(
     if corpus is None or queries is None:
         raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")
     from drtk.data.beir import choose_dev_split
-    from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped
+    from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -80,6 +81,8 @@ def train_retriever(
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
     check_same_corpus(examples, corpus, skip=skip_corpus_check)
+    for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):
+        check_first_record(source, read, job.tracker)
     from drtk.training.retriever import train_from_files
 
     def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from drtk.data import sniff
 from drtk.data.ids import parse_document_id
@@ -167,6 +167,22 @@ def warn_if_swapped(corpus: str | None, queries: str | None) -> None:
         return
     if _sniff_file(queries) == sniff.PASSAGES and _sniff_file(corpus) in (sniff.QUERIES, sniff.EITHER):
         warn(f"{queries} looks like passages and {corpus} like queries; are `queries` and `corpus` swapped?")
+
+
+def warn_of_other_kind(source: str, role: Literal["passage", "query"]) -> None:
+    """Log a warning if a file of passages looks like queries, or a file of queries looks like passages."""
+    if _sniff_file(source) == (sniff.QUERIES if role == "passage" else sniff.PASSAGES):
+        looks, expected = ("queries", "passages") if role == "passage" else ("passages", "queries")
+        warn(f"{source}: looks like {looks}; expected {expected}")
+
+
+def check_first_record(source: str, read: Callable[[str], Iterator[Any]], tracker: InputTracker) -> None:
+    """Raise the error of a file's first record, to report it before a model is loaded.
+
+    Streams and tables are not checked, and no file is if `tracker` may skip bad records.
+    """
+    if not (tracker.skip_bad or is_stream(source) or is_table(source)):
+        next(read(source), None)
 
 
 PASSAGES, WITHOUT_TEXT = "passages", "without a text"  # names of counts

@@ -101,10 +101,10 @@ def sniff_row(row: Row) -> str | None:
         return EXPANSIONS
     if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
         return QUERIES if any(name in row for name in _QUERY_TEXT_FIELDS) else PREDICTIONS
-    if any(name in row for name in ("answers", "question", "query", "query_text")):
-        return QUERIES
-    if any(name in row for name in ("title", "contents", "docid")):
-        return PASSAGES
+    is_query = any(name in row for name in ("answers", "question", "query", "query_text"))
+    is_passage = any(name in row for name in ("title", "contents", "docid"))
+    if is_query or is_passage:
+        return None if is_query and is_passage else QUERIES if is_query else PASSAGES
     return EITHER if "text" in row and any(name in row for name in QUERY_IDS) else None
 
 

@@ -343,7 +343,7 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
         return kind
     kinds = {sniff_row(row) for row in rows}
-    if kinds == {sniff.QUERIES} and not any(name in row for row in rows for name in ("title", "contents", "answer")):
+    if kinds == {sniff.QUERIES} and not any("answer" in row for row in rows):
         return "queries"
     may_be_passages = kinds <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from drtk.data.checks import warn_of_other_kind
 from drtk.data.embeddings import KIND as EMBEDDINGS
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
@@ -60,6 +61,7 @@ def _index_passages(
         raise UsageError(
             f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
         )
+    warn_of_other_kind(sources[0], "passage")
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index

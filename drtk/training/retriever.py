@@ -64,8 +64,6 @@ def check_retriever_config(config: RetrieverConfig) -> None:
     """Raise UsageError for contradictory settings, MissingDependency for a missing package."""
     config.check()
     RetrieverLoss.from_config(config, similarity="cosine")
-    if config.batch_size < 2 and config.negatives == 0:
-        raise UsageError("`batch_size` 1 cannot be combined with `negatives` 0, because no negatives remain")
     if config.lora is not None:
         import_peft()
 
