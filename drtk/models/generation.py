@@ -18,11 +18,11 @@ from torch import Tensor
 from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
-from drtk.models.generator_input import get_max_input_length, load_input_format, tokenize_texts
+from drtk.models.generator_input import get_max_input_length, load_input_format
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
 from drtk.runtime.progress import warn
-from drtk.text.batching import TokenizedTexts
+from drtk.text.batching import TokenizedTexts, tokenize_texts
 
 # Entries of generation_config.json that change the generated text, with the values that change nothing. Not listed:
 # entries that options set (lengths, top-k, beams), that only affect truncation (forced_eos_token_id), or that belong to
@@ -420,7 +420,7 @@ class TextGenerator:
 
     def tokenize(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts, truncated to `max_input_tokens`."""
-        return tokenize_texts(texts, self._model.tokenizer, max_length=self.max_input_tokens)
+        return tokenize_texts(self._model.tokenizer, texts, max_length=self.max_input_tokens)
 
     def _choose_budget(self) -> int:
         """Return the number of tokens whose keys and values fit into the memory of the device."""
