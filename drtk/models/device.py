@@ -86,7 +86,7 @@ def iter_inputs(
     """
     is_asynchronous = device.type in _ASYNCHRONOUS
 
-    def iter_batches() -> Iterator[list[tuple[str, Tensor]]]:
+    def iter_batches() -> Generator[list[tuple[str, Tensor]], None, None]:
         for rows in iter_batches_by_length(tokens.lengths, budget=budget):
             arrays = {"rows": rows} | tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             tensors = [(name, torch.from_numpy(array)) for name, array in arrays.items()]
