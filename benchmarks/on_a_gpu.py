@@ -361,7 +361,7 @@ TRAIN = "train.py examples.jsonl --corpus passages.jsonl --queries queries.jsonl
 def train_retriever(options: Options) -> Iterator[Row]:
     """Time retriever training, plain, with gradient caching and padded, beside sentence-transformers."""
     rows = {}
-    for flag, form in (("", "plain"), (" --grad-cache", "cached")):
+    for flag, form in (("", "plain"), (", gradient caching", "cached")):
         for peer, system in (("", "drtk"), (", sentence-transformers", "sentence-transformers")):
             rows[f"train-retriever{flag}{peer}, passages/s"] = f"{form}/best/{system}/samples_per_second"
     command = f"{TRAIN} --negatives 3 --batch-size 128//4 --max-steps 12//4"

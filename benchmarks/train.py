@@ -3,7 +3,7 @@
 python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--reranker] [--padded] [--out FILE]
 
 InfoNCE with cosine similarity and temperature .05 over the positives and hard negatives of the batch, compared with sentence-transformers'
-MultipleNegativesRankingLoss; then --grad-cache compared with its cached version (--chunk 0 skips this). Both get the same texts in the
+MultipleNegativesRankingLoss; then gradient caching compared with its cached version (--chunk 0 skips this). Both get the same texts in the
 same order, run in separate processes and take turns. Samples per second exclude the first two steps; processor seconds vary less on a
 shared machine. Memory is the peak of the process (of the GPU, if there is one) minus that before the first step; --tensors adds the peak
 of new tensors in a step and makes the timing invalid. With --reranker, instead, the pairs per second of drtk's listwise re-ranker

@@ -178,6 +178,7 @@ def _check_extras() -> Iterator[CheckResult]:
         ("rouge-score", "selection of the best checkpoint in train-generator"),
         ("peft", "LoRA in train-retriever"),
         ("liger-kernel", "faster language-model loss on GPUs"),
+        ("vllm", "--engine vllm in continue-text and expand-queries"),
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
         ("sentence-transformers", "used by tests only"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -393,7 +394,7 @@ class TextGenerator:
         folder = locate(model)
         overrides = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
         self.input_format = load_input_format(folder, overrides, strict=True)
-        self._model = load_generation_model(folder)
+        self._model = load_generation_model(folder, weights=settings.engine == "transformers")
         if needs_encoder is not None and self.is_encoder_decoder != needs_encoder:
             raise MismatchError(
                 f"{model}: is a decoder-only model; use an encoder-decoder such as T5 or BART"
@@ -404,10 +405,14 @@ class TextGenerator:
         if ignored:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
-        dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
-        move_model(self._model.model, self._device, dtype)
-        self._budget = settings.batch_tokens or self._choose_budget()
         self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
+        self._start(folder)
+
+    def _start(self, folder: Path) -> None:
+        """Prepare the model for generation."""
+        dtype = choose_dtype(self._settings.precision, self._device, half="bfloat16")
+        move_model(self._model.model, self._device, dtype)
+        self._budget = self._settings.batch_tokens or self._choose_budget()
 
     @property
     def is_encoder_decoder(self) -> bool:

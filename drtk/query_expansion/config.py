@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import NOT_BEAM, NOT_SAMPLING, CrossEncoderSettings, GenerationSettings
+from drtk.models.config import NOT_BEAM, NOT_SAMPLING, NOT_VLLM, CrossEncoderSettings, GenerationSettings
 from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
@@ -21,6 +21,7 @@ _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of
 
 
 @redeclare("prefix", advanced=True)
+@redeclare("batch_tokens", no_effect=NOT_VLLM)
 @dataclass(frozen=True)
 class ExpansionSettings(GenerationSettings):
     """Settings of drtk expand-queries; the sampling defaults are from docs/methods/ear.md."""
@@ -53,6 +54,9 @@ class ExpansionSettings(GenerationSettings):
         None,
         "Instruction for a language model, such as 'Answer: …'; the question replaces … or precedes it.",
         no_effect=_TRAINED,
+    )
+    engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
+        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models.generation import TextGenerator
+from drtk.models.vllm_generator import load_generator
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
@@ -131,7 +132,7 @@ class QueryExpander(BatchFunction):
         resolved = settings.resolve(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
         self._is_greedy = resolved.decode in ("greedy", "greedy+sample")
-        self._generators = [TextGenerator(model, resolved, seed=seed, device=device) for model in models]
+        self._generators = [load_generator(model, resolved, seed=seed, device=device) for model in models]
         for model, generator in zip(models, self._generators, strict=True):
             if not generator.is_encoder_decoder and self._prompt is None:
                 raise UsageError(f"{model}: is a language model, which requires `prompt`")

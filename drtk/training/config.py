@@ -60,7 +60,6 @@ _NO_WARMUP = (NoEffect("requires a warm-up, but `warmup` is 0", {"warmup": (0,)}
 _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
-@redeclare("eval_steps", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
@@ -100,8 +99,8 @@ class RetrieverConfig(TrainingConfig):
     positive_sampling: Literal["rotate", "first"] = setting(
         "rotate", "Positive per epoch: rotate through all, or always the first."
     )
-    grad_cache: int | None = option(
-        None, "GradCache: texts per forward pass, for batches that do not fit into memory.", at_least=1, panel=HARDWARE
+    grad_cache: int | None = setting(
+        None, "GradCache: texts per forward pass, for batches that do not fit into memory.", at_least=1
     )
     packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     train_fraction: float = setting(

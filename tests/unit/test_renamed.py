@@ -48,7 +48,7 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("train-retriever --batch 1", "--batch was renamed to --batch-size"),
         ("pretrain --save-every 1", "--save-every was renamed to --export-steps"),
         ("pretrain --checkpoint-every 1", "--checkpoint-every is a setting: --set save_steps=VALUE"),
-        ("train-retriever --save-every 1", "--save-every is a setting: --set save_steps=VALUE"),
+        ("train-retriever --grad-cache 1", "--grad-cache is a setting: --set grad_cache=VALUE"),
         ("train-retriever --temperature-warmup", "--temperature-warmup is a setting: --set temperature_warmup=true"),
         ("train-reranker --kind hlatr", "--kind is a setting: --set kind=VALUE"),
         ("rerank-queries train --no-skip-ties", "--no-skip-ties is a setting: --set skip_ties=false"),

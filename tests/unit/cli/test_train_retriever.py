@@ -101,7 +101,7 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_pat
 
 
 def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_path: Path):
-    dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --set eval_steps=10"
+    dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
     log = read_log(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}

@@ -146,7 +146,10 @@ def dot(batch: list[BatchQuery]) -> float:
     [
         ((), simlm),
         (("--set", "mask_duplicate_positives=true"), lambda batch: simlm(batch, masking="duplicates")),
-        (("--set", "mask_false_negatives=true", "--grad-cache", "5"), lambda batch: simlm(batch, masking="answers")),
+        (
+            ("--set", "mask_false_negatives=true", "--set", "grad_cache=5"),
+            lambda batch: simlm(batch, masking="answers"),
+        ),
         (("--loss", "simlm-paper"), lambda batch: slow.mean(slow.simlm_paper(batch, **COSINE))),
         (("--set", "matryoshka=8", "--set", "matryoshka=16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
     ],

@@ -110,7 +110,7 @@ def interrupt_at_step(step: int, number: signal.Signals) -> Iterator[None]:
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 RESUMED = {
-    "retriever": "--grad-cache 5 --set temperature_warmup=true --set mask_false_negatives=true",
+    "retriever": "--set grad_cache=5 --set temperature_warmup=true --set mask_false_negatives=true",
     "reranker": "--set r_drop=true --set backward=3 --micro-batch-size 4",
     "lists": "",
     "generator": "--set schedule=cosine",
@@ -260,7 +260,7 @@ def test_training_ends_without_improvement(vector_data, tmp_path, name):
     ("name", "more"),
     [
         ("retriever", ""),
-        ("retriever", "--grad-cache 3 --set untied=true"),
+        ("retriever", "--set grad_cache=3 --set untied=true"),
         ("reranker", "--set backward=2 --set r_drop=true"),
         ("generator", "--set label_smoothing=0.1"),
     ],

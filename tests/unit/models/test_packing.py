@@ -307,7 +307,7 @@ def test_pretraining_without_padding(preset: str, files: PretrainingFiles, count
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("more", [(), ("--grad-cache", "5"), ("--set", "lora=2")])
+@pytest.mark.parametrize("more", [(), ("--set", "grad_cache=5"), ("--set", "lora=2")])
 def test_training_a_retriever_without_padding(more: tuple[str, ...], count_calls: Count, tmp_path: Path) -> None:
     if "lora=2" in more:
         pytest.importorskip("peft")

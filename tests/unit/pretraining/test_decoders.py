@@ -96,6 +96,14 @@ def test_two_stream_attention_mask_has_known_value() -> None:
     assert nothing == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
 
 
+def test_causal_attention_mask_has_known_value() -> None:
+    decoder = make_decoder("causal", make_adapter())
+    # Position 0 and the last three tokens are visible, padding is not.
+    mask = decoder.build_visible_mask(torch.tensor([[1, 1, 1, 1, 1, 0]]))[0, 0].int().tolist()
+    assert mask[:3] == [[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
+    assert mask[3:] == [[1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 0], [1, 0, 0, 1, 1, 0]]
+
+
 @pytest.mark.parametrize("family", ABSOLUTE)
 @torch.no_grad()
 def test_two_stream_position_uses_only_visible_original_tokens(family: str) -> None:
