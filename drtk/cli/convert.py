@@ -45,7 +45,6 @@ def convert(
 
     Examples:
     drtk convert collection.tsv --as passages -o corpus.jsonl
-    drtk convert examples.jsonl --as examples --to tevatron --corpus corpus.jsonl --queries queries.jsonl -o train.jsonl
     drtk convert vectors.npy --as embeddings --ids ids.txt -o vectors
     """
     if settings.kind == "embeddings" and masked_lm is None:

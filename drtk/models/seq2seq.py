@@ -149,7 +149,7 @@ class DecodingState:
 
     @property
     def can_merge(self) -> bool:
-        """Whether `merge` is supported. It is not for BART, whose decoder gives all rows the same position."""
+        """Whether two running batches can be merged. BART's cannot: its decoder has one position for all rows of a batch."""
         config: Any = self._model.model.config
         return not self._model.is_encoder_decoder or (self._shared_mask is not None and config.model_type in _T5)
 

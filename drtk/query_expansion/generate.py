@@ -76,7 +76,9 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.read(folder, count=count)
     if count is not None and seen is None:
-        raise MismatchError(f"{model}: does not record the questions of each generator; train again")
+        raise MismatchError(
+            f"{model}: does not record which questions each fold's generator was trained on; train it again"
+        )
     return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), seen)
 
 
