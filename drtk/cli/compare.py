@@ -15,7 +15,8 @@ from drtk.runtime.filter_job import FilterJob
 @filter_command("comparison")
 def compare(
     runs: Annotated[
-        list[str], make_argument("[NAME=]RUN…", "TREC runs; runs of the same NAME are runs of one system; - is stdin.")
+        list[str],
+        make_argument("[NAME=]RUN…", "TREC runs; give several runs of a system (seeds) the same NAME; - is stdin."),
     ],
     output: Output = "-",
     *,

@@ -10,9 +10,19 @@ from drtk.data.config import ConversionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 
+VECTOR_FILES = (".npy", ".safetensors", ".parquet")
+
 
 @with_settings(ConversionSettings)
-@filter_command("records", passages=True, model_parameter="masked_lm", writes=("corpus_out", "queries_out"))
+@filter_command(
+    "records",
+    passages=True,
+    model_parameter="masked_lm",
+    writes_embeddings=lambda settings, output: (
+        settings.get("kind") == "embeddings" and not output.endswith(VECTOR_FILES)
+    ),
+    writes=("corpus_out", "queries_out"),
+)
 def convert(
     sources: Annotated[
         list[str] | None,
@@ -29,14 +39,17 @@ def convert(
     settings: ConversionSettings,
     job: FilterJob | FolderJob,
 ) -> None:
-    """Convert passages, queries, judgments, runs or training examples to another format.
+    """Convert passages, queries, judgments, runs, training examples or vectors to another format.
 
     The format of the input is detected. Without --to, the output is in drtk's format.
 
     Examples:
     drtk convert collection.tsv --as passages -o corpus.jsonl
-    drtk convert examples.jsonl --as examples --to tevatron --corpus corpus.jsonl --queries queries.jsonl -o train.jsonl
+    drtk convert vectors.npy --as embeddings --ids ids.txt -o vectors
     """
+    if settings.kind == "embeddings" and masked_lm is None:
+        _convert_vectors(sources or ["-"], settings, job)
+        return
     if isinstance(job, FolderJob):
         assert masked_lm is not None
         _convert_masked_lm(sources, masked_lm, settings, job)
@@ -44,6 +57,24 @@ def convert(
     from drtk.data.conversion import convert_records
 
     convert_records(sources or ["-"], settings, job)
+
+
+def _convert_vectors(sources: list[str], settings: ConversionSettings, job: FilterJob | FolderJob) -> None:
+    from drtk.config import check_effects
+    from drtk.data.vector_files import export_vectors, import_vectors
+    from drtk.errors import UsageError
+
+    check_effects(settings)
+    if len(sources) > 1 or sources == ["-"] or job.side_files or settings.to is not None:
+        raise UsageError("--as embeddings requires one file or folder; omit --to and --with")
+    if isinstance(job, FolderJob):
+        if job.resume:
+            raise UsageError("--as embeddings cannot be resumed; omit --resume")
+        import_vectors(sources[0], settings.ids, job)
+        return
+    if settings.ids is not None:
+        raise UsageError("--ids is only valid for vectors to read; ids are written beside the output")
+    export_vectors(sources[0], job)
 
 
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:

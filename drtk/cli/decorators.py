@@ -80,6 +80,7 @@ def filter_command(
     data: bool = False,
     sharded: bool = False,
     model_parameter: str | None = None,
+    writes_embeddings: Callable[[dict[str, Any], str], bool] = lambda settings, output: False,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     """Declare a command that reads and writes records; it receives a FilterJob as `job`.
@@ -90,6 +91,7 @@ def filter_command(
     data: add --data, as the command reads corpus, queries and judgments
     sharded: add --shard, as the command processes records independently
     model_parameter: parameter that makes the command write a model folder if it is given; `job` is then a FolderJob
+    writes_embeddings: returns whether the command writes an embeddings folder; `job` is then a FolderJob
     writes: the parameters that name additional output files
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
@@ -103,6 +105,8 @@ def filter_command(
             if parse_shard(given.get("shard", "1/1")) != WHOLE_INPUT:
                 raise UsageError(f"--{flag} writes a model; omit --shard")
             return _make_folder_job(name, "model", output, settings, given, TRAINING_MAY_DIFFER)
+        if writes_embeddings(settings, output):
+            return _make_folder_job(name, "embeddings", output, settings, given)
         return FilterJob(
             name,
             kind,

@@ -178,6 +178,7 @@ def _check_extras() -> Iterator[CheckResult]:
         ("rouge-score", "selection of the best checkpoint in train-generator"),
         ("peft", "LoRA in train-retriever"),
         ("liger-kernel", "faster language-model loss on GPUs"),
+        ("vllm", "--engine vllm in continue-text and expand-queries"),
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
         ("sentence-transformers", "used by tests only"),
@@ -227,7 +228,7 @@ _CHECKS = (
 def doctor(json: Annotated[bool, make_option("--json", "Print the report as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
-    Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if
+    Prints what was found and what is missing, with the consequence and the command that installs it. The exit status is 1 if
     a required library is missing.
 
     Examples:

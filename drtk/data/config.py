@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from drtk.config import HARDWARE, INPUT, NoEffect, option
 
-Kind = Literal["passages", "queries", "qrels", "run", "examples"]
-_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
+Kind = Literal["passages", "queries", "qrels", "run", "examples", "embeddings"]
+_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run", "embeddings")}),)
+_NO_VECTORS = (NoEffect("requires --as embeddings", {"kind": ("passages", "queries", "qrels", "run", "examples")}),)
 
 
 def _declare_text_file(help: str) -> Any:
@@ -25,6 +26,13 @@ class ConversionSettings:
         None,
         "Output format, such as beir, tevatron or parquet. [default: drtk's]",
         metavar="FORMAT",
+        panel=INPUT,
+    )
+    ids: str | None = option(
+        None,
+        "Ids of the vectors in a .npy or .safetensors file, one per line. [default: NAME.ids]",
+        no_effect=_NO_VECTORS,
+        metavar="FILE",
         panel=INPUT,
     )
     corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")

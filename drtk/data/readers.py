@@ -179,7 +179,7 @@ def join_side_files(
         number, row = next(rows, (0, None))
         if row is not None:
             raise MismatchError(
-                f"{name}:{number}: id '{row['_id']}' comes after the last of {count} records of {get_source_name(source)}; "
+                f"{name}:{number}: id '{row['_id']}' is beyond the end of {get_source_name(source)} ({count} records); "
                 "use a file made from this corpus"
             )
 

@@ -11,6 +11,7 @@ from drtk.expansion.config import KeepQueriesSettings
 from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queries
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
+from drtk.models.vllm_generator import load_generator
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.runners import BatchFunction
@@ -42,7 +43,9 @@ class PassageExpander(BatchFunction):
     ) -> None:
         self._field, self._bare, self._filtering = field, bare, filtering
         self._scorer = None if filtering is None else QueryScorer(filtering, device)
-        self._generator = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
+        self._generator: TextGenerator = load_generator(
+            model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS
+        )
 
     def prepare(self, records: list[Passage]) -> tuple[list[Passage], TokenizedTexts]:
         """Return the passages and the tokens of their model inputs."""

@@ -131,8 +131,8 @@ class RankedIds:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def find_rows(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the rows of the ids with the given ranks."""
+    def get_rows_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the index rows of ids, given the ranks of the ids in sorted order."""
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)

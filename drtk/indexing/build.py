@@ -18,7 +18,7 @@ from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.lucene.jvm import is_lucene_installed
 from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import describe_folder, read_manifest_if_any
+from drtk.runtime.manifest import describe_folder, find_inputs, read_manifest_if_any
 from drtk.runtime.progress import Progress, log
 from drtk.runtime.streams import count_lines, get_source_name
 
@@ -40,6 +40,9 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
     kind: an entry of `INDEXES`, or a faiss factory string; by default that of `choose_type`
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
+    if settings.ids is not None:
+        _import_faiss(sources, kind, settings, job)
+        return
     kind = kind or choose_type(sources)
     job.record(settings, kind=kind, sources=list(sources))
     engine = get_index_class(kind)
@@ -48,6 +51,18 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
             raise UsageError(f"`{name}` requires an index of type bm25 or bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors
     job.finish(type=kind, **build(engine, sources, kind, settings, job))
+
+
+def _import_faiss(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
+    if len(sources) > 1 or kind is not None or job.side_files or not Path(sources[0]).is_file():
+        raise UsageError("`ids` requires one file with a faiss index; omit `type` and `with`")
+    from drtk.indexing.faiss_index import FaissIndex
+
+    assert settings.ids is not None
+    job.record(settings, kind=None, sources=list(sources))
+    entries = FaissIndex.import_file(sources[0], settings.ids, job.begin)
+    job.tracker.inputs += find_inputs({"source": sources[0], "ids": settings.ids})
+    job.finish(encoder=None, corpus=None, **entries)
 
 
 def _index_passages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, NoEffect, option, setting
+from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 INDEX_KIND = "index"  # of manifests
 _WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
@@ -175,6 +175,13 @@ class IndexedTextSettings:
 @dataclass(frozen=True)
 class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
     """Settings of `drtk index`, for all index types."""
+
+    ids: str | None = option(
+        None,
+        "Ids of the vectors of SOURCE, a faiss index of another program; one per line.",
+        metavar="FILE",
+        panel=INPUT,
+    )
 
 
 @dataclass(frozen=True)

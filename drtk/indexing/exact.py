@@ -110,7 +110,7 @@ class ExactIndex:
         rankings: list[Ranking] = []
         for part in _split(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
             keys = torch.cat(self._find_top_keys(part, depth)).cpu()
-            rows = [self.ids.find_rows(ranks) for ranks in unpack_ranks(keys).numpy()]
+            rows = [self.ids.get_rows_of_ranks(ranks) for ranks in unpack_ranks(keys).numpy()]
             if self._full is None:
                 hits = zip(rows, unpack_scores(keys).numpy(), strict=True)
                 rankings += [self.ids.make_ranking(*pair) for pair in hits]
@@ -141,7 +141,7 @@ class ExactIndex:
                 scores = torch.mm(queries, block.T, out=scores if coarse is None else None)
                 # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
                 if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
-                    raise self.ids.make_score_error(int(self.ids.find_rows(ranks[~finite].cpu().numpy())[0]))
+                    raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
                 keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
         return keys
 

@@ -8,13 +8,15 @@ indexes return any of the tied passages.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+from drtk.data.vector_files import read_ids
+from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
 from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
@@ -109,6 +111,42 @@ class FaissIndex:
         return entries
 
     @classmethod
+    def import_file(cls, file: str, ids_file: str, begin: Callable[[], Path]) -> dict[str, Any]:
+        """Copy the faiss index of another program, and write its ids; return entries for the manifest.
+
+        ids_file: file with one id per line, in the order in which the vectors were added
+        begin: function that creates the folder of the index and returns its path
+        Raises MismatchError for ids that do not fit, and for an index that is not supported.
+        """
+        from faiss.contrib.factory_tools import reverse_index_factory
+
+        try:
+            index = faiss.read_index(file)
+        except RuntimeError as error:
+            raise DrtkError(f"{file}: is not a faiss index: {_shorten_message(error)}") from error
+        if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
+            raise MismatchError(f"{file}: has metric {index.metric_type}; use inner product or L2")
+        try:
+            factory = str(reverse_index_factory(index))
+            faiss.index_factory(int(index.d), factory)
+        except (NotImplementedError, AttributeError, RuntimeError, AssertionError) as error:
+            name = type(faiss.downcast_index(index)).__name__
+            raise MismatchError(
+                f"{file}: {name} is not supported; convert its vectors to embeddings instead"
+            ) from error
+        if not _has_row_numbers(index):
+            raise MismatchError(
+                f"{file}: vectors have numbers of their own; number them from 0 in the order of the ids"
+            )
+        ids = read_ids(ids_file, int(index.ntotal))
+        folder = begin()
+        RankedIds.write(ids, folder)
+        faiss.write_index(index, str(folder / INDEX_FILE))
+        write_json(folder / FACTS_FILE, {"factory": factory, "full": False})
+        metric = "inner product" if index.metric_type == faiss.METRIC_INNER_PRODUCT else "L2"
+        return {"type": factory, "dimension": int(index.d), "metric": metric, "factory": factory, "full": False}
+
+    @classmethod
     def open(cls, folder: Path, settings: DenseSearchSettings) -> FaissIndex:
         return cls(folder, settings)
 
@@ -180,6 +218,8 @@ class FaissIndex:
             self._graph.hnsw.efSearch = max(depth, self._settings.ef_search or max(128, 2 * depth))
         index = self._on_gpu if self._on_gpu is not None and depth <= GPU_DEPTH else self._index
         scores, rows = index.search(vectors, depth)
+        if self._index.metric_type == faiss.METRIC_L2:  # squared distances; an index of another program
+            scores = -scores
         counts = (rows >= 0).sum(axis=1)
         if self._returns_all:
             is_faulty = counts < depth
@@ -290,6 +330,19 @@ def _build_on_gpu(
         if progress is not None:
             progress.add(-on_gpu.ntotal)
         return index
+
+
+def _has_row_numbers(index: Any) -> bool:
+    """Return whether the vectors of an index are numbered 0, 1, …; IndexIDMap and add_with_ids set other numbers."""
+    if isinstance(faiss.downcast_index(index), faiss.IndexIDMap):
+        return False
+    clusters = faiss.try_extract_index_ivf(index)
+    if clusters is None:
+        return True
+    lists: Any = clusters.invlists
+    sizes = [lists.list_size(number) for number in range(lists.nlist)]
+    numbers = [faiss.rev_swig_ptr(lists.get_ids(number), size) for number, size in enumerate(sizes) if size]
+    return np.array_equal(np.sort(np.concatenate(numbers)), np.arange(index.ntotal)) if numbers else True
 
 
 def _cast_to_hnsw(index: Any) -> Any:

@@ -119,7 +119,7 @@ class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # 
         at_least=0,
     )
     by: ScoringUnit = option(
-        "passage", "Judgments are of passages, or of source documents (positive: their best passage)."
+        "passage", "Unit of the judgments: passage, or source document (its best passage is the positive)."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = setting(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, NoEffect, check_effects, option, setting
+from drtk.config import HARDWARE, NoEffect, check_effects, option, redeclare, setting
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -49,6 +49,7 @@ NOT_BEAM = (NoEffect("requires --decode beam", {"decode": (None, "sample", "gree
 class GenerationSettings:
     """Settings of `drtk doc2query`, by default those of query-as-context pre-training."""
 
+    engine: ClassVar[str] = "transformers"
     n: int = option(5, "Number of queries to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
         "sample", "Decoding method; greedy generates one text, beam the --n best."
@@ -81,10 +82,16 @@ class GenerationSettings:
     def check(self) -> None:
         """Raise UsageError for settings without effect, and for `n` above 1 with greedy decoding."""
         check_effects(self)
+        if self.engine == "vllm" and self.decode == "beam":
+            raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
         if self.decode == "greedy" and self.n not in (1, type(self).n):
             raise UsageError(f"`n` {self.n}: cannot be combined with `decode` greedy, which generates one text")
 
 
+NOT_VLLM = (NoEffect("has no effect with --engine vllm", {"engine": ("vllm",)}),)
+
+
+@redeclare("batch_tokens", no_effect=NOT_VLLM)
 @dataclass(frozen=True)
 class ContinuationSettings(GenerationSettings):
     """Settings of `drtk continue-text`, by default those of docs/methods/master.md (MASTER's paper gives none)."""
@@ -94,6 +101,9 @@ class ContinuationSettings(GenerationSettings):
         50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
     )
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
+    engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
+        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from drtk.models.checkpoint import (
     save_pretrained_model,
 )
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
-from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
@@ -245,12 +245,10 @@ class CrossEncoderScorer:
         if vectors is not None:  # one forward pass computes scores and vectors
             body: Any = self._model.base_model
             hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
+        batches = iter_inputs(tokens, self._tokenizer, budget=self._budget, device=self.device)
         try:
-            for batch_rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
-                batch = tokens.pad(batch_rows, pad=self._tokenizer.pad, left=self._tokenizer.left)
-                inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-                index = torch.from_numpy(batch_rows).to(self.device)
-                num_tokens = batch["input_ids"].size
+            for index, inputs in batches:
+                num_tokens = inputs["input_ids"].numel()
                 with report_out_of_memory(self.device, f"lower `{self._batch_field}`", num_tokens=num_tokens):
                     logits = self._model(**inputs).logits
                 out[index] = self._activation(logits.float()).squeeze(-1)  # (batch,)
@@ -259,6 +257,7 @@ class CrossEncoderScorer:
                     first = inputs["attention_mask"].argmax(dim=1)  # padding may be on the left
                     vectors[index] = hidden[torch.arange(len(hidden), device=self.device), first].float()
         finally:
+            batches.close()
             if hook is not None:
                 hook.remove()
         scores: np.ndarray = out.cpu().numpy()

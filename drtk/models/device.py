@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 from drtk.models.packing import PACKED, enable_packing
+from drtk.runtime.runners import read_ahead
+from drtk.text.batching import PairTokenizer, TextTokenizer, TokenizedTexts, iter_batches_by_length
 
 _FLOAT16_OVERFLOWS = ("t5", "mt5", "umt5")  # model types whose activations exceed the range of float16
+_ASYNCHRONOUS = ("cuda",)  # device types that copy pinned memory and run kernels while Python continues
 
 
 def choose_device(name: str) -> torch.device:
@@ -71,6 +74,28 @@ def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens:
             raise
         batch = f" at {num_tokens:,} tokens" if num_tokens else ""
         raise DrtkError(f"{device}: out of memory{batch}; {advice}") from error
+
+
+def iter_inputs(
+    tokens: TokenizedTexts, tokenizer: TextTokenizer | PairTokenizer, *, budget: int, device: torch.device
+) -> Generator[tuple[Tensor, dict[str, Tensor]], None, None]:
+    """Yield batches of texts of similar length: (row indices; model inputs), on the device.
+
+    On a CUDA GPU, a thread prepares the next batches. The caller must close the generator.
+    budget: maximum number of tokens in a batch, padding included
+    """
+    is_asynchronous = device.type in _ASYNCHRONOUS
+
+    def iter_batches() -> Generator[list[tuple[str, Tensor]], None, None]:
+        for rows in iter_batches_by_length(tokens.lengths, budget=budget):
+            arrays = {"rows": rows} | tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
+            tensors = [(name, torch.from_numpy(array)) for name, array in arrays.items()]
+            yield [(name, tensor.pin_memory()) for name, tensor in tensors] if is_asynchronous else tensors
+
+    with closing(read_ahead(iter_batches()) if is_asynchronous else iter_batches()) as batches:
+        for batch in batches:
+            inputs = {name: tensor.to(device, non_blocking=is_asynchronous) for name, tensor in batch}
+            yield inputs.pop("rows"), inputs
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from torch import Tensor
 from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
-from drtk.models.generator_input import get_max_input_length, load_input_format, tokenize_texts
+from drtk.models.generator_input import get_max_input_length, load_input_format
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
 from drtk.runtime.progress import warn
-from drtk.text.batching import TokenizedTexts
+from drtk.text.batching import TokenizedTexts, tokenize_texts
 
 # Entries of generation_config.json that change the generated text, with the values that change nothing. Not listed:
 # entries that options set (lengths, top-k, beams), that only affect truncation (forced_eos_token_id), or that belong to
@@ -393,7 +394,7 @@ class TextGenerator:
         folder = locate(model)
         overrides = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
         self.input_format = load_input_format(folder, overrides, strict=True)
-        self._model = load_generation_model(folder)
+        self._model = load_generation_model(folder, weights=settings.engine == "transformers")
         if needs_encoder is not None and self.is_encoder_decoder != needs_encoder:
             raise MismatchError(
                 f"{model}: is a decoder-only model; use an encoder-decoder such as T5 or BART"
@@ -404,10 +405,14 @@ class TextGenerator:
         if ignored:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
-        dtype = choose_dtype(settings.precision, self._device, half="bfloat16")
-        move_model(self._model.model, self._device, dtype)
-        self._budget = settings.batch_tokens or self._choose_budget()
         self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
+        self._start(folder)
+
+    def _start(self, folder: Path) -> None:
+        """Prepare the model for generation."""
+        dtype = choose_dtype(self._settings.precision, self._device, half="bfloat16")
+        move_model(self._model.model, self._device, dtype)
+        self._budget = self._settings.batch_tokens or self._choose_budget()
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -420,7 +425,7 @@ class TextGenerator:
 
     def tokenize(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts, truncated to `max_input_tokens`."""
-        return tokenize_texts(texts, self._model.tokenizer, max_length=self.max_input_tokens)
+        return tokenize_texts(self._model.tokenizer, texts, max_length=self.max_input_tokens)
 
     def _choose_budget(self) -> int:
         """Return the number of tokens whose keys and values fit into the memory of the device."""

@@ -1,8 +1,8 @@
-"""Format and tokenize the input of a text generator."""
+"""Format the input of a text generator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.model_folder import read_training_entry
 from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
-from drtk.text.batching import TokenizedTexts
 
 INPUT_ENTRY = "writing"  # entry of meta.json
 
@@ -80,19 +79,3 @@ def get_max_input_length(model: GenerationModel, input_format: GeneratorInputFor
             f"`prefix`: {prefix_length} tokens leave none of `max_length` {limit} for a passage; shorten it"
         )
     return limit
-
-
-def tokenize_texts(
-    texts: Sequence[str], tokenizer: Any, *, max_length: int, are_targets: bool = False
-) -> TokenizedTexts:
-    """Tokenize texts, truncated to `max_length` tokens including special ones.
-
-    are_targets: tokenize as decoder targets, for which some tokenizers use other special tokens
-    """
-    if not texts:
-        return TokenizedTexts.from_lists([], None)
-    name = "text_target" if are_targets else "text"
-    encoding = tokenizer(
-        **{name: list(texts)}, truncation=True, max_length=max_length, padding=False, return_attention_mask=False
-    )
-    return TokenizedTexts.from_lists(encoding["input_ids"], None)

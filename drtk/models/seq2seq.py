@@ -48,13 +48,16 @@ class GenerationModel:
         return int(self.ends[0] if pad is None else pad)
 
 
-def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None) -> GenerationModel:
+def load_generation_model(
+    folder: Path, *, tokenizer_folder: Path | None = None, weights: bool = True
+) -> GenerationModel:
     """Load a generation model in float32 on the CPU, in evaluation mode.
 
     tokenizer_folder: folder of the tokenizer; None: the model's folder
+    weights: False: leave out the weights, for another engine
     Raises MismatchError for a model that cannot generate, missing weights or tokenizer files, DrtkError for a damaged folder.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     if not (folder / "config.json").exists():
@@ -68,7 +71,13 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
                 raise MismatchError(
                     f"{folder}: expected a generation model, got an encoder ({config.model_type}); use T5, BART or GPT-2"
                 )
-        model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
+        if weights:
+            model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
+        else:
+            with torch.device("meta"):
+                model, missing = loader.from_config(config), []
+            if (folder / "generation_config.json").exists():
+                model.generation_config = GenerationConfig.from_pretrained(folder)
         if missing:  # transformers initializes them at random
             raise MismatchError(
                 f"{folder}: the {config.model_type} checkpoint has no weights for {missing[0]}; restore it"
@@ -140,7 +149,7 @@ class DecodingState:
 
     @property
     def can_merge(self) -> bool:
-        """Whether `merge` is supported. It is not for BART, whose decoder gives all rows the same position."""
+        """Whether two running batches can be merged. BART's cannot: its decoder has one position for all rows of a batch."""
         config: Any = self._model.model.config
         return not self._model.is_encoder_decoder or (self._shared_mask is not None and config.model_type in _T5)
 

@@ -147,7 +147,7 @@ class TokenObjective(Objective):
 
     @property
     def source_by_slot(self) -> tuple[str, ...]:
-        """For each slot in `slot`, the source slot whose vector the decoder gets; () without sources."""
+        """The slot whose text vector the decoder receives, for each slot in `slot`; () for an objective without text vectors."""
         return self.source * len(self.slot) if len(self.source) == 1 else self.source
 
     @property

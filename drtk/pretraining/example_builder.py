@@ -135,7 +135,10 @@ class ExampleBuilder:
         return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, TokenizedSlot]:
-        """Build the slots of a row by name. Raises MismatchError if a masking needs weights and the text has none."""
+        """Return the token sequences (slots) of a training example, {slot name: slot}.
+
+        row: index of the passage or document    Raises MismatchError if a masking needs term weights and the text has none.
+        """
         texts: dict[Any, Mapping[str, Text] | None] = {}  # two slots that use one view of two texts share a sample
         slots: dict[str, TokenizedSlot] = {}
         for name in self._order:

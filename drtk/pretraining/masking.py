@@ -113,7 +113,7 @@ def compute_added_rate(rate: float, inner: float) -> float:
 
 
 def mask_extension(inputs: MaskInput) -> np.ndarray:
-    """Mask the tokens that `other` masks, and more words by an independent `mask_whole_words` (SimLM's decoder)."""
+    """Mask the tokens masked in `inputs.other` (the encoder's input), and more words by an independent `mask_whole_words` (SimLM's decoder)."""
     added_rate = compute_added_rate(inputs.rate, inputs.other_rate)
     masked: np.ndarray = inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
     return masked

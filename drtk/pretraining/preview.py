@@ -109,7 +109,7 @@ class TokenFormatter:
 
 
 def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot with their marks. Special tokens are omitted, except for an edited last token.
+    """Return the tokens of a slot, and which are masked, replaced or inserted. Special tokens are omitted, except for an edited last token.
 
     input_ids: ids of the slot, with the generator's tokens if there is a generator
     """

@@ -48,7 +48,7 @@ VIEWS = Registry(
 
 
 class ViewInput(NamedTuple):
-    """The input of a view.
+    """Arguments of a view, the function that selects a text of a passage or document.
 
     row: index of a passage in the corpus, or of a document if examples are documents
     max_tokens: maximum length of each text, without the special tokens before and after it

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import NOT_BEAM, NOT_SAMPLING, CrossEncoderSettings, GenerationSettings
+from drtk.models.config import NOT_BEAM, NOT_SAMPLING, NOT_VLLM, CrossEncoderSettings, GenerationSettings
 from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
@@ -21,6 +21,7 @@ _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of
 
 
 @redeclare("prefix", advanced=True)
+@redeclare("batch_tokens", no_effect=NOT_VLLM)
 @dataclass(frozen=True)
 class ExpansionSettings(GenerationSettings):
     """Settings of drtk expand-queries; the sampling defaults are from docs/methods/ear.md."""
@@ -53,6 +54,9 @@ class ExpansionSettings(GenerationSettings):
         None,
         "Instruction for a language model, such as 'Answer: …'; the question replaces … or precedes it.",
         no_effect=_TRAINED,
+    )
+    engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
+        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
@@ -121,7 +125,7 @@ class LabelSettings(_BM25Settings):
     batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
 
     def check(self) -> None:
-        """Raise UsageError if candidates without an answer could have a better rank than candidates with an answer."""
+        """Raise UsageError unless `max_rank`, the rank of candidates that retrieve no answer, is above the search depth of the labels."""
         if self.max_rank <= self.depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above `depth`, {self.depth}")
 
@@ -187,7 +191,7 @@ class QueryRerankerConfig(TrainingConfig):
             )
 
     def check_depth(self, depth: int) -> None:
-        """Raise UsageError if candidates without an answer could have a better rank than candidates with an answer."""
+        """Raise UsageError unless `max_rank`, the rank of candidates that retrieve no answer, is above the search depth of the labels."""
         if self.max_rank <= depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 

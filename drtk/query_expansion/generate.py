@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models.generation import TextGenerator
+from drtk.models.vllm_generator import load_generator
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
@@ -75,7 +76,9 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.read(folder, count=count)
     if count is not None and seen is None:
-        raise MismatchError(f"{model}: does not record the questions of each generator; train again")
+        raise MismatchError(
+            f"{model}: does not record which questions each fold's generator was trained on; train it again"
+        )
     return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), seen)
 
 
@@ -131,7 +134,7 @@ class QueryExpander(BatchFunction):
         resolved = settings.resolve(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
         self._is_greedy = resolved.decode in ("greedy", "greedy+sample")
-        self._generators = [TextGenerator(model, resolved, seed=seed, device=device) for model in models]
+        self._generators = [load_generator(model, resolved, seed=seed, device=device) for model in models]
         for model, generator in zip(models, self._generators, strict=True):
             if not generator.is_encoder_decoder and self._prompt is None:
                 raise UsageError(f"{model}: is a language model, which requires `prompt`")

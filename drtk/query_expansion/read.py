@@ -26,7 +26,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import get_source_name
-from drtk.text.batching import TokenizedTexts, iter_batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length, tokenize_texts
 
 _MIN_UNFINISHED = 0.75  # finished questions are removed from the batch below this share of unfinished questions
 
@@ -181,12 +181,10 @@ class AnswerReader(BatchFunction):
     def prepare(self, records: list[ReaderQuestion]) -> ReaderBatch:
         """Tokenize the inputs of the questions."""
         texts = [text for question in records for text in question.inputs]
-        encoded = self._reader.tokenizer(
-            texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False
-        )
+        tokens = tokenize_texts(self._reader.tokenizer, texts, max_length=self._room)
         ends = np.cumsum([len(question.inputs) for question in records])
         groups = [np.arange(end - len(question.inputs), end) for question, end in zip(records, ends, strict=True)]
-        return records, TokenizedTexts.from_lists(encoded["input_ids"], None), groups
+        return records, tokens, groups
 
     def __call__(self, batch: ReaderBatch) -> BatchResult:
         """Return the answers, in order, as JSON lines. Raises DrtkError if out of memory, or for a non-finite score."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -20,7 +21,7 @@ from drtk.data.readers import read_passages, read_queries
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
-from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
@@ -32,7 +33,7 @@ from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, get_source_name
-from drtk.text.batching import TokenizedTexts, iter_batches_by_length
+from drtk.text.batching import TokenizedTexts
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -160,15 +161,14 @@ class Embedder:
         encoder = self.load()._encoder
         assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
-        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.pad(rows, pad=self._tokenize.pad, left=self._tokenize.left)
-            inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-            num_tokens = batch["input_ids"].size
-            with report_out_of_memory(self.device, "lower `batch_tokens`", num_tokens=num_tokens):
-                vectors = encoder(**inputs, prompt_length=self._prompt_length)
-            out[torch.from_numpy(rows).to(self.device)] = vectors
-            if report is not None:
-                report(len(rows))
+        with closing(iter_inputs(tokens, self._tokenize, budget=self._budget, device=self.device)) as batches:
+            for rows, inputs in batches:
+                num_tokens = inputs["input_ids"].numel()
+                with report_out_of_memory(self.device, "lower `batch_tokens`", num_tokens=num_tokens):
+                    vectors = encoder(**inputs, prompt_length=self._prompt_length)
+                out[rows] = vectors
+                if report is not None:
+                    report(len(rows))
         return out.cpu().numpy()
 
 
@@ -264,7 +264,8 @@ def encode_records(
 ) -> None:
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
-    part: (index, n), to encode every n-th shard only. Shards that are already written are not encoded again.
+    A thread writes a shard while the next one is encoded. Shards that are already written are not encoded again.
+    part: (index, n), to encode every n-th shard only
     total: number of records, for the progress bar
     get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text
@@ -277,6 +278,7 @@ def encode_records(
     pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
     reported = 0  # records of the current shard
     num_read = 0
+    writing: Future[None] | None = None  # of the previous shard
 
     def get_share() -> float | None:
         share = get_share_read()
@@ -297,8 +299,11 @@ def encode_records(
         nonlocal reported
         reported += count
         progress.add(count)
+        if writing is not None and writing.done():
+            writing.result()  # raises its error
 
     with (
+        ThreadPoolExecutor(1, thread_name_prefix="drtk-write") as thread,
         Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
         closing(
             map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
@@ -306,7 +311,11 @@ def encode_records(
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()
-            writer.write(ids, vectors, digest=digest)
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(writer.write, ids, vectors, digest=digest)
             if len(ids) > reported:  # runners on other machines do not report batches
                 progress.add(len(ids) - reported)
             reported = 0
+        if writing is not None:
+            writing.result()

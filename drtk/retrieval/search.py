@@ -132,6 +132,8 @@ class IndexGroup:
             raise MismatchError(
                 f"{folder}: the scale of term weights differs from {first_folder}; search the indexes separately"
             )
+        if manifest.get("metric") != first.get("metric"):
+            raise MismatchError(f"{folder}: the metric differs from {first_folder}; search the indexes separately")
         if manifest.get("dimension") != first.get("dimension"):
             raise MismatchError(
                 f"{folder}: has dimension {manifest['dimension']}, but {first_folder} has {first['dimension']}; give indexes "

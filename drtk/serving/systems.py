@@ -30,7 +30,7 @@ _BEGIN, _END = "\0", "\1"  # around a matching word
 
 
 @dataclass(frozen=True)
-class RankedPassage:
+class ResultPassage:
     """A retrieved passage.
 
     parts: the snippet in parts; every second part is a matching word
@@ -51,7 +51,7 @@ class SystemHits:
 
     system: str
     seconds: float
-    hits: list[RankedPassage]
+    hits: list[ResultPassage]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Systems:
             for rank, (id, score) in enumerate(ranking, start=1):
                 passage = self._find(id)
                 hits.append(
-                    RankedPassage(
+                    ResultPassage(
                         id,
                         rank,
                         float(score),

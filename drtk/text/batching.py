@@ -8,6 +8,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
 from drtk.records import Passage, Query
 
@@ -98,7 +100,7 @@ class TextTokenizer:
         return f"{self.prompt}{item.title}{between} {item.text}", ""
 
     def _encode(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
-        return _encode(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
+        return tokenize_texts(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
 
 
 class PairTokenizer:
@@ -113,24 +115,56 @@ class PairTokenizer:
         """Tokenize the pairs."""
         pairs = list(pairs)
         first, second = [self.prompt + text for text, _ in pairs], [text for _, text in pairs]
-        return _encode(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
+        return tokenize_texts(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
 
 
-def _encode(
-    tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool
+def tokenize_texts(
+    tokenizer: Any,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    max_length: int,
+    with_types: bool = False,
+    are_targets: bool = False,
 ) -> TokenizedTexts:
+    """Tokenize texts, or pairs of texts, with special tokens.
+
+    tokenizer: a tokenizer of transformers
+    pairs: the second text of each pair
+    max_length: maximum length of a text or pair in tokens; the longer text of a pair is truncated
+    are_targets: tokenize as decoder targets, for which some tokenizers use other special tokens
+    """
     if not texts:
         return TokenizedTexts.from_lists([], [] if with_types else None)
-    encoded = tokenizer(
-        texts,
-        text_pair=pairs,
-        truncation="longest_first",
-        max_length=max_length,
-        padding=False,
-        return_attention_mask=False,
-        return_token_type_ids=with_types,
+    if are_targets or not _has_plain_backend(tokenizer):
+        encoded = tokenizer(
+            **{"text_target" if are_targets else "text": list(texts)},
+            text_pair=None if pairs is None else list(pairs),
+            truncation="longest_first",
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=with_types,
+        )
+        return TokenizedTexts.from_lists(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+    # The same calls as those of transformers, which does twice as much work per text in Python.
+    tokenizer.set_truncation_and_padding(
+        PaddingStrategy.DO_NOT_PAD, TruncationStrategy.LONGEST_FIRST, max_length, 0, None, None
     )
-    return TokenizedTexts.from_lists(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+    tokenizer.backend_tokenizer.encode_special_tokens = tokenizer.split_special_tokens
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(
+        list(texts if pairs is None else zip(texts, pairs, strict=True))
+    )
+    return TokenizedTexts.from_lists(
+        [encoding.ids for encoding in encodings],
+        [encoding.type_ids for encoding in encodings] if with_types else None,
+    )
+
+
+def _has_plain_backend(tokenizer: Any) -> bool:
+    """Return whether a tokenizer of transformers only calls its backend, a tokenizer of the library `tokenizers`."""
+    own, plain = type(tokenizer), PreTrainedTokenizerFast
+    return own.__call__ is plain.__call__ and getattr(own, "_encode_plus", None) is plain._encode_plus
 
 
 def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:

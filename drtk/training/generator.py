@@ -17,10 +17,10 @@ from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
-from drtk.models.generator_input import GeneratorInputFormat, get_max_input_length, load_input_format, tokenize_texts
+from drtk.models.generator_input import GeneratorInputFormat, get_max_input_length, load_input_format
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model
-from drtk.text.batching import iter_batches_by_length
+from drtk.text.batching import iter_batches_by_length, tokenize_texts
 from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import GeneratorConfig
@@ -158,9 +158,9 @@ def collate(
     labels: IGNORE_INDEX at padding    max_length, target_length: maximum lengths of source and target, in tokens
     """
     rows = np.arange(len(pairs))
-    sources = tokenize_texts([pair.source for pair in pairs], generator.tokenizer, max_length=max_length)
+    sources = tokenize_texts(generator.tokenizer, [pair.source for pair in pairs], max_length=max_length)
     targets = tokenize_texts(
-        [pair.target for pair in pairs], generator.tokenizer, max_length=target_length, are_targets=True
+        generator.tokenizer, [pair.target for pair in pairs], max_length=target_length, are_targets=True
     )
     batch = sources.pad(rows, pad=generator.pad)
     batch["labels"] = targets.pad(rows, pad=IGNORE_INDEX)["input_ids"]

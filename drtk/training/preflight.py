@@ -74,7 +74,7 @@ def check_trainer_items(items: Sequence[str]) -> None:
         if not separator:
             raise UsageError(f"`trainer`: expected KEY=VALUE, got '{item}'")
         if key in _FIELDS:
-            raise UsageError(f"`trainer` {key}: use `{_FIELDS[key]}`")
+            raise UsageError(f"`trainer` {key}: is set by drtk; use `{_FIELDS[key]}` instead")
         if key in _FIXED:
             raise UsageError(f"`trainer` {key}: cannot be set ({_FIXED[key]})")
 

@@ -101,7 +101,7 @@ class JavaMap:
     def __init__(self, handle: Any, *, parallel: bool = True) -> None:
         handles = load_class("java.lang.invoke.MethodHandles")
         holder = load_class("java.util.concurrent.atomic.AtomicReference")()
-        _store_function(handle.asType(make_method_type("java.lang.Object", "java.lang.Object")), holder)
+        _store_java_function(handle.asType(make_method_type("java.lang.Object", "java.lang.Object")), holder)
         supply = bind(find_method(holder.getClass().getName(), "get", "java.lang.Object"), 0, holder)
         stream = find_method("java.util.Collection", "parallelStream" if parallel else "stream", _STREAM)
         mapped = handles.collectArguments(
@@ -118,7 +118,7 @@ class JavaMap:
         return orjson.loads(self._run.invokeWithArguments(make_java_list([items])))
 
 
-def _store_function(handle: Any, holder: Any) -> None:
+def _store_java_function(handle: Any, holder: Any) -> None:
     """Convert a method handle to a java.util.function.Function, and store the Function in the AtomicReference `holder`.
 
     Since Java 24, the class of the Function is hidden from pyjnius, so one composed method handle creates and stores the

@@ -180,7 +180,7 @@ def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path):
     assert b"text        caf\\xe9\n" in actual.stdout
 
 
-NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
+NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples', 'embeddings'"
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,9 @@ def faulty_calls() -> list[tuple[str, str, str]]:
         if "--model" in words:
             results.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         results.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
-        results.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
+        results.append(
+            (name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: is set by drtk; use --max-steps")
+        )
         results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda or mps"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"

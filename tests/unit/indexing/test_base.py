@@ -20,7 +20,7 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     RankedIds.write(["b", "10", "9", "a"], tmp_path)
     table = RankedIds(tmp_path)
     assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
-    assert table.find_rows(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
+    assert table.get_rows_of_ranks(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
     assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
     ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))
     assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0

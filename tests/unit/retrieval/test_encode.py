@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
+from drtk.text.batching import TokenizedTexts
 from tests.run_commands import write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
@@ -107,6 +110,48 @@ def test_an_interrupted_run_resumes_with_the_same_records_only(model, tmp_path):
     after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "again").glob("*.npy")}
     assert before.items() <= after.items()
     assert len(after) == 3
+
+
+def test_batches_prepared_in_a_thread_give_the_same_vectors(model, monkeypatch):
+    records = make_passages(40)
+    expected = embedder(model, batch_tokens=100)(records)
+    pinned = []
+    monkeypatch.setattr("drtk.models.device._ASYNCHRONOUS", ("cpu",))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(threading.get_ident()) or tensor)
+    np.testing.assert_array_equal(embedder(model, batch_tokens=100)(records), expected)
+    assert pinned
+    assert threading.get_ident() not in pinned
+    threads, broken = threading.active_count(), embedder(model, batch_tokens=100)
+    tokens = broken.tokenize(records)
+    monkeypatch.setattr(broken, "_encoder", lambda **_: pytest.fail("stops at the first batch"))
+    with pytest.raises(pytest.fail.Exception):
+        broken.encode_tokens(tokens)
+    assert threading.active_count() == threads
+
+
+def test_an_error_of_writing_ends_the_run_while_the_next_shard_is_encoded(model, tmp_path, monkeypatch):
+    failed, write, encode_tokens = threading.Event(), ShardWriter.write, Embedder.encode_tokens
+    shards = 0
+
+    def fail_at_the_second(writer: ShardWriter, *given: object, **options: object) -> None:
+        if not writer.entries:
+            write(writer, *given, **options)
+            return
+        failed.set()
+        raise DrtkError("disk full")
+
+    def wait_in_the_third(encoder: Embedder, tokens: TokenizedTexts, report: Callable[[int], None]) -> np.ndarray:
+        nonlocal shards
+        shards += 1
+        assert shards < 3 or failed.wait(10)
+        return encode_tokens(encoder, tokens, report)
+
+    monkeypatch.setattr(ShardWriter, "write", fail_at_the_second)
+    monkeypatch.setattr(Embedder, "encode_tokens", wait_in_the_third)
+    with pytest.raises(DrtkError, match="disk full"):
+        encode(model, tmp_path / "v", make_passages(70))
+    assert shards == 3
+    assert sorted(path.name for path in (tmp_path / "v").iterdir()) == ["00000.ids", "00000.npy", "shards.json.part"]
 
 
 def test_out_of_memory_is_one_line(model, monkeypatch):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import copy
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
-from drtk.text.batching import TextTokenizer, TokenizedTexts, group_by_length, iter_batches_by_length
+from drtk.text.batching import (
+    TextTokenizer,
+    TokenizedTexts,
+    group_by_length,
+    iter_batches_by_length,
+    tokenize_texts,
+)
+from tests.backbone_families import create_byte_level_tokenizer
 from tests.tiny_models import save_tiny_encoder
 
 TOKENS = TokenizedTexts.from_lists([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
@@ -94,6 +103,32 @@ def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
     assert cut.endswith("[SEP]")
     tokens = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert tokens.pad([], pad=0)["input_ids"].shape == (0, 0)
+
+
+class OwnTokenizer(PreTrainedTokenizerFast):
+    """A tokenizer that changes the result of its backend, as those of some model families do."""
+
+    def _encode_plus(self, *args: object, **options: object) -> BatchEncoding:
+        encoded = super()._encode_plus(*args, **options)
+        return BatchEncoding({name: [row[::-1] for row in rows] for name, rows in encoded.items()})
+
+
+@pytest.mark.parametrize("kind", ["bert", "byte-level", "own"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_tokens_equal_those_of_transformers(kind: str, side: str, tokenizer):
+    chosen = tokenizer if kind == "bert" else create_byte_level_tokenizer()
+    chosen = OwnTokenizer(tokenizer_object=chosen.backend_tokenizer) if kind == "own" else copy.deepcopy(chosen)
+    chosen.truncation_side = side
+    texts, others = ["rivers riverer " * 9, "", "a [SEP] river"], ["riverish", "rivers " * 30, ""]
+    for max_length, pairs in product((8, 500), (None, others)):
+        given = {"text_pair": pairs, "max_length": max_length, "return_token_type_ids": True}
+        expected = chosen(texts, truncation="longest_first", **given)
+        if kind != "own":
+            chosen(texts, padding=True, truncation=True, max_length=3)  # leaves its settings behind
+        tokens = tokenize_texts(chosen, texts, pairs, max_length=max_length, with_types=True)
+        ends = np.cumsum(tokens.lengths)[:-1]
+        assert [row.tolist() for row in np.split(tokens.ids, ends)] == expected["input_ids"]
+        assert [row.tolist() for row in np.split(tokens.types, ends)] == expected["token_type_ids"]
 
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))

@@ -33,7 +33,7 @@ def test_values_are_parsed_as_json():
     [
         ({"trainer": ("max_grad_norm",)}, "expected KEY=VALUE, got 'max_grad_norm'"),
         ({"trainer": ("max_grad_nrom=1",)}, "max_grad_nrom: not an argument of transformers' TrainingArguments"),
-        ({"trainer": ("learning_rate=1",)}, "learning_rate: use `learning_rate`"),
+        ({"trainer": ("learning_rate=1",)}, "learning_rate: is set by drtk; use `learning_rate`"),
         ({"trainer": ("gradient_accumulation_steps=2",)}, r"cannot be set \(the loss needs the whole batch"),
         ({"trainer": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
         ({"device": "cuda:1"}, "`device` cuda:1: use auto, cpu, cuda or mps"),

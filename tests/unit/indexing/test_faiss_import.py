@@ -1,0 +1,68 @@
+"""drtk index --ids: faiss indexes of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from tests.embedding_folders import write_embeddings
+from tests.run_commands import run_command
+
+faiss = pytest.importorskip("faiss")
+VECTORS = np.random.default_rng(2).normal(size=(60, 8)).astype(np.float32)
+
+
+def _write(folder: Path, factory: str, metric: int, ids: list[str] | None = None) -> tuple[Path, Path]:
+    index = faiss.index_factory(8, factory, metric)
+    index.train(VECTORS)
+    index.add(VECTORS)
+    faiss.write_index(index, str(folder / "index"))
+    ids = [f"d{number}" for number in range(60)] if ids is None else ids
+    (folder / "docid").write_text("".join(f"{id}\n" for id in ids))
+    return folder / "index", folder / "docid"
+
+
+@pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF2,Flat", "SQ8"])
+def test_hits_are_those_of_faiss(factory, metric, tmp_path, capfd):
+    file, ids = _write(tmp_path, factory, metric)
+    run_command(capfd, "index", file, "--ids", ids, "-o", tmp_path / "imported")
+    queries = write_embeddings(tmp_path / "queries", VECTORS[:3] + 0.1, ["q0", "q1", "q2"], role="query", encoder=None)
+    nprobe = ["--nprobe", "2"] if "IVF" in factory else []
+    run_command(capfd, "search", tmp_path / "imported", queries, "-k", "5", *nprobe, "-o", tmp_path / "run")
+    hits = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
+    index = faiss.read_index(str(file))
+    if "IVF" in factory:
+        index.nprobe = 2
+    if "HNSW" in factory:
+        index.hnsw.efSearch = 128
+    scores, rows = index.search(VECTORS[:3] + np.float32(0.1), 5)
+    sign = -1 if metric == faiss.METRIC_L2 else 1
+    assert [hit[2] for hit in hits] == [f"d{row}" for row in rows.ravel()]
+    np.testing.assert_allclose([float(hit[4]) for hit in hits], sign * scores.ravel(), rtol=1e-4, atol=1e-5)
+
+
+def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
+    out = tmp_path / "out"
+    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"] * 60)
+    with pytest.raises(DrtkError, match=r"docid:2: the id 'd1' is also in line 1"):
+        run_command(capfd, "index", file, "--ids", ids, "-o", out)
+    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"])
+    with pytest.raises(MismatchError, match="has 1 ids for 60 vectors"):
+        run_command(capfd, "index", file, "--ids", ids, "-o", out)
+    file, ids = _write(tmp_path, "Flat", faiss.METRIC_L1)
+    with pytest.raises(MismatchError, match="use inner product or L2"):
+        run_command(capfd, "index", file, "--ids", ids, "-o", out)
+    for factory in ("IDMap,Flat", "IVF2,Flat"):
+        index = faiss.index_factory(8, factory)
+        index.train(VECTORS)
+        index.add_with_ids(VECTORS, np.arange(60)[::-1] + 7)
+        faiss.write_index(index, str(file))
+        with pytest.raises(MismatchError, match=r"is not supported|numbers of their own"):
+            run_command(capfd, "index", file, "--ids", ids, "-o", out)
+    with pytest.raises(DrtkError, match="is not a faiss index"):
+        run_command(capfd, "index", ids, "--ids", ids, "-o", out)
+    assert not out.exists()
