@@ -48,6 +48,9 @@ REJECTED = {  # additional options and the error message of each command
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: must be given only once",
         "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling requires hard negatives, but --negatives is 0",
         "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
+        "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
+        "--corpus bad.jsonl": "bad.jsonl:1:",
+        "--queries bad.jsonl": "bad.jsonl:1:",
         "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
     },
     "train-reranker": {
@@ -139,7 +142,6 @@ REJECTED = {  # additional options and the error message of each command
 LATE = {  # rejected once torch is imported
     "train-retriever": {
         "--loss kl --negatives 0": "--loss kl requires --negatives above 0",
-        "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
     "rerank-queries train": {"--kind poem": "labeled.jsonl: contains no candidates of kind 'poem'"},
@@ -207,6 +209,7 @@ def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path):
     write_text(
         tmp_path / "labeled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
     )
+    write_text(tmp_path / "bad.jsonl", "{}\n")
     write_text(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     for name in ("train-retriever", "train-reranker", "pretrain", "rerank-queries train", "train-generator"):

@@ -100,6 +100,22 @@ def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert [line.endswith("are `queries` and `corpus` swapped?") for line in caplog.messages] == [True] * 3
 
 
+def test_queries_given_as_passages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    passages = str(write_text(tmp_path / "passages", FILES["passages"]))
+    queries = str(write_text(tmp_path / "queries", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n'))
+    faq = str(write_text(tmp_path / "faq", '{"_id": "d1", "question": "which?", "title": "one", "text": "two"}\n'))
+    checks.warn_of_other_kind(passages, "passage")
+    checks.warn_of_other_kind(queries, "query")
+    checks.warn_of_other_kind(faq, "passage")
+    assert caplog.messages == []
+    checks.warn_of_other_kind(queries, "passage")
+    checks.warn_of_other_kind(passages, "query")
+    assert caplog.messages == [
+        f"{queries}: looks like queries; expected passages",
+        f"{passages}: looks like passages; expected queries",
+    ]
+
+
 def drtk(*lines: str) -> None:
     for line in lines:
         app(line.split(), standalone_mode=False)
