@@ -228,7 +228,7 @@ _CHECKS = (
 def doctor(json: Annotated[bool, make_option("--json", "Print the report as JSON lines.")] = False) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
-    Prints what was found and what is missing, with the consequence and the command that installs it. The exit status is 1 if
+    Prints each component found or missing, the consequence, and the command that installs it. The exit status is 1 if
     a required library is missing.
 
     Examples:
