@@ -8,8 +8,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
-from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
 from drtk.records import Passage, Query
 
@@ -147,6 +145,8 @@ def tokenize_texts(
             return_token_type_ids=with_types,
         )
         return TokenizedTexts.from_lists(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+    from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
+
     # The same calls as those of transformers, which does twice as much work per text in Python.
     tokenizer.set_truncation_and_padding(
         PaddingStrategy.DO_NOT_PAD, TruncationStrategy.LONGEST_FIRST, max_length, 0, None, None
@@ -163,6 +163,8 @@ def tokenize_texts(
 
 def _has_plain_backend(tokenizer: Any) -> bool:
     """Return whether a tokenizer of transformers only calls its backend, a tokenizer of the library `tokenizers`."""
+    from transformers import PreTrainedTokenizerFast
+
     own, plain = type(tokenizer), PreTrainedTokenizerFast
     return own.__call__ is plain.__call__ and getattr(own, "_encode_plus", None) is plain._encode_plus
 
