@@ -259,6 +259,7 @@ REJECTED = {  # options added to a call with a run and judgments, and the error
     "--set max_overlap=0.9": "`max_overlap` requires `corpus`",
     "--set max_cosine=0.9": "`max_cosine` requires `vectors`",
     "--scorer x": "`scorer` requires `queries` and `corpus`",
+    "--scorer x --corpus corpus.jsonl": "`scorer` requires `queries` and `corpus`",
     "--policy nq": "`policy=nq` requires `queries` and `corpus`",
     "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",
     "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",

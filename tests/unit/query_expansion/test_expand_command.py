@@ -116,6 +116,7 @@ def test_greedy_beam_and_greedy_with_samples(files, models, capfd):
     assert {row["_id"].rpartition("#")[2] for row in beam} == {"01", "02", "03"}
     both = run("--decode greedy+sample --n 6")
     assert [row for row in both if row["_id"].endswith("#01")] == greedy
+    assert [row for row in both if row.get("decode") == "greedy"] == greedy
     assert both == run("--n 6")  # the default with a prompt
     texts, greedy_texts, sampled_texts = (
         {(row["query_id"], row["text"]) for row in rows} for rows in (both, greedy, run("--n 6 --decode sample"))
