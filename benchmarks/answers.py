@@ -85,7 +85,14 @@ def main() -> None:
         measure_drtk(
             "search", folder / "bm25s", folder / "questions.jsonl", "-k", str(options.depth), "-o", folder / "x.run"
         )
-        call = ["eval", folder / "x.run", "--answers", folder / "questions.jsonl", "--corpus", folder / "corpus.jsonl"]
+        call: list[str | Path] = [
+            "eval",
+            folder / "x.run",
+            "--answers",
+            folder / "questions.jsonl",
+            "--corpus",
+            folder / "corpus.jsonl",
+        ]
         seconds: dict[str, list[float]] = {"drtk": [], "drtk, one process": [], "the obvious way": []}
         for _ in range(options.rounds):
             for kind, more in (("drtk", []), ("drtk, one process", ["--num-workers", "1"])):

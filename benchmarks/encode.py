@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -56,10 +57,10 @@ def main() -> None:
         for name in precisions
     }
     systems: dict[str, Callable[[], np.ndarray]] = {
-        f"drtk {name}": lambda embedder=embedder: embedder(texts) for name, embedder in embedders.items()
+        f"drtk {name}": partial(embedder, texts) for name, embedder in embedders.items()
     }
     for size in chosen.st_batch:
-        systems[f"sentence-transformers, batch {size}"] = lambda size=size: peer.encode(texts, batch_size=size)
+        systems[f"sentence-transformers, batch {size}"] = partial(peer.encode, texts, batch_size=size)
 
     if chosen.padded:
         settings = EncodeSettings(precision=precisions[-1], packed=False)

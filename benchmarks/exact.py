@@ -90,7 +90,7 @@ def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -
         ids = index.ids
         seconds["lists of ids and scores"] = time_best_of(
             lambda: [
-                ids.make_ranking(ids.find_rows(ranks.numpy()), scores.numpy())
+                ids.make_ranking(ids.get_rows_of_ranks(ranks.numpy()), scores.numpy())
                 for ranks, scores in zip(unpack_ranks(best), unpack_scores(best), strict=True)
             ],
             rounds,

@@ -243,13 +243,13 @@ def compare_cross_entropies(options: Options) -> Iterator[Row]:
 
     exact = compute_gradients(compute_plain, [each.detach().double().requires_grad_() for each in inputs])
     load_liger, ours = language._load_liger_loss, language.linear_cross_entropy
-    own = language._replace_by_gradients
+    own: Callable[..., Any] = language._replace_by_gradients
     for name, loss in {"drtk's chunks": ours, "compile": ours, "liger": ours, "plain torch": compute_plain}.items():
         label = f"cross-entropy, {name}, Mtok/s"
         if name in ("compile", "liger") and (reason := find_reason_to_skip(name, options)):
             yield make_row(label, reason)
             continue
-        language._load_liger_loss = load_liger if name == "liger" else lambda: None
+        language._load_liger_loss = load_liger if name == "liger" else lambda: None  # type: ignore[assignment]
         language._replace_by_gradients = torch.compile(own, dynamic=True) if name == "compile" else own
         found = compute_gradients(loss, inputs)
         errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)]

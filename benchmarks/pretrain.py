@@ -228,6 +228,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     from drtk.pretraining import trainer as training
     from drtk.pretraining.assembly import build_network
     from drtk.pretraining.config import PretrainSettings
+    from drtk.pretraining.dataset import PretrainingData
     from drtk.pretraining.example_builder import list_corpus_fields
     from drtk.pretraining.parse import parse_composition
     from drtk.pretraining.trainer import Pretrainer
@@ -256,7 +257,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
         chosen["micro_batch_size"] = options.micro
     settings = merge_settings(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
-    data = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
+    data = PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
     original_step = Pretrainer.training_step
 

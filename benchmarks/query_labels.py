@@ -30,7 +30,7 @@ SYSTEMS = ("anserini", "drtk search", "drtk label")
 
 def make_inputs(data: Path, folder: Path, questions: int, candidates: int) -> None:
     """Write passages, index, questions with answers, and their candidates."""
-    run = [sys.executable, "-m", "drtk"]
+    run: list[str | Path] = [sys.executable, "-m", "drtk"]
     (folder / "corpus.jsonl").write_bytes(gzip.decompress((data / "squad" / "corpus.jsonl.gz").read_bytes()))
     with gzip.open(data / "squad" / "queries.jsonl.gz", "rb") as lines, open(folder / "queries.jsonl", "wb") as chosen:
         rows = [line for line in lines if json.loads(line)["metadata"].get("answers")]

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 WORDS = [f"w{number}" for number in range(5000)]
 
@@ -30,20 +31,20 @@ def make_corpus(path: Path, passages: int) -> None:
             file.write(json.dumps({"_id": f"d{number}", "title": f"t{number}", "text": text}) + "\n")
 
 
-def open_store(path: str) -> object:
+def open_store(path: str) -> Any:
     from drtk.data.corpus_store import CorpusStore
 
     return CorpusStore.open(path)
 
 
-def open_dict(path: str) -> object:
+def open_dict(path: str) -> Any:
     import orjson
 
     with open(path, "rb") as file:
         return {row["_id"]: row for row in map(orjson.loads, file)}
 
 
-def open_datasets(path: str) -> object:
+def open_datasets(path: str) -> Any:
     import datasets
 
     datasets.disable_progress_bars()
@@ -51,7 +52,7 @@ def open_datasets(path: str) -> object:
     places = {id: row for row, id in enumerate(table["_id"])}  # datasets looks up rows by number only
 
     class Rows:
-        def __getitem__(self, id: str) -> object:
+        def __getitem__(self, id: str) -> Any:
             return table[places[id]]
 
     return Rows()
@@ -87,7 +88,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(*options.one, options.passages, options.reads)))
+        system, path = options.one
+        print(json.dumps(measure(system, path, options.passages, options.reads)))
         return
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"DRTK_CACHE": f"{folder}/cache", "HF_HUB_OFFLINE": "1"}

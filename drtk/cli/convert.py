@@ -6,11 +6,9 @@ from typing import Annotated
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
-from drtk.data.config import ConversionSettings
+from drtk.data.config import VECTOR_FILE_SUFFIXES, ConversionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-
-VECTOR_FILES = (".npy", ".safetensors", ".parquet")
 
 
 @with_settings(ConversionSettings)
@@ -19,7 +17,7 @@ VECTOR_FILES = (".npy", ".safetensors", ".parquet")
     passages=True,
     model_parameter="masked_lm",
     writes_embeddings=lambda settings, output: (
-        settings.get("kind") == "embeddings" and not output.endswith(VECTOR_FILES)
+        settings.get("kind") == "embeddings" and not output.endswith(VECTOR_FILE_SUFFIXES)
     ),
     writes=("corpus_out", "queries_out"),
 )
@@ -66,14 +64,14 @@ def _convert_vectors(sources: list[str], settings: ConversionSettings, job: Filt
 
     check_effects(settings)
     if len(sources) > 1 or sources == ["-"] or job.side_files or settings.to is not None:
-        raise UsageError("--as embeddings requires one file or folder; omit --to and --with")
+        raise UsageError("--as embeddings takes one input, a file or folder, without --to and --with")
     if isinstance(job, FolderJob):
         if job.resume:
             raise UsageError("--as embeddings cannot be resumed; omit --resume")
         import_vectors(sources[0], settings.ids, job)
         return
     if settings.ids is not None:
-        raise UsageError("--ids is only valid for vectors to read; ids are written beside the output")
+        raise UsageError("--ids is only valid when reading vectors; ids are written beside the output")
     export_vectors(sources[0], job)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from drtk.config import HARDWARE, INPUT, NoEffect, option
 
 Kind = Literal["passages", "queries", "qrels", "run", "examples", "embeddings"]
+VECTOR_FILE_SUFFIXES = (".npy", ".safetensors", ".parquet")
 _NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run", "embeddings")}),)
 _NO_VECTORS = (NoEffect("requires --as embeddings", {"kind": ("passages", "queries", "qrels", "run", "examples")}),)
 

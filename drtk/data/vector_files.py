@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from drtk.data.config import VECTOR_FILE_SUFFIXES
 from drtk.data.embeddings import KIND, PAIR_ROLE, Shard, ShardWriter, check_finite, digest_records, read_shards
 from drtk.data.tables import require_library
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -19,20 +20,19 @@ from drtk.runtime.manifest import Clock, complete_manifest, create_manifest, des
 from drtk.runtime.progress import log
 from drtk.runtime.streams import read_lines
 
-SUFFIXES = (".npy", ".safetensors", ".parquet")
 _ID_COLUMNS = ("_id", "id", "docid", "doc_id", "qid", "query_id", "passage_id")
 _SHARD_ROWS = 100_000
 
 
 def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
-    """Write the vectors of a file to the embeddings folder of `job`, in the data type of the file, at least float16.
+    """Write the vectors of a file to the embeddings folder of `job`; float16 stays float16, other types become float32.
 
     ids_file: file with one id per line; by default NAME.ids beside the file, or the id column of a Parquet file
     Raises DrtkError for NaN or infinity, MismatchError for a wrong number of ids or duplicate ids.
     """
     suffix = Path(source).suffix
-    if suffix not in SUFFIXES:
-        raise UsageError(f"{source}: expected a file that ends in {', '.join(SUFFIXES)}")
+    if suffix not in VECTOR_FILE_SUFFIXES:
+        raise UsageError(f"{source}: expected a file that ends in {', '.join(VECTOR_FILE_SUFFIXES)}")
     if suffix == ".parquet" and ids_file is not None:
         raise UsageError(f"`ids` has no effect on {source}, which has a column of ids; omit it")
     try:
@@ -57,7 +57,6 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
     for start in range(0, len(ids), _SHARD_ROWS):
         part = ids[start : start + _SHARD_ROWS]
         writer.write(part, vectors[start : start + _SHARD_ROWS], digest=digest_records(part))
-    writer.close()
     job.counts["vectors"] = len(ids)
     job.tracker.inputs += find_inputs({"source": source, "ids": ids_name})
     job.finish(encoder=None, dimension=vectors.shape[1], dtype=dtype, shards=writer.entries)
@@ -66,7 +65,7 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
 def _read_tensor(source: str) -> np.ndarray:
     """Return the array of a .npy file, memory-mapped, or the only tensor of a safetensors file."""
     if source.endswith(".npy"):
-        array: np.ndarray = np.load(source, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = np.lib.format.open_memmap(source, mode="r")
         return array
     from safetensors import safe_open
 

@@ -125,7 +125,7 @@ class LabelSettings(_BM25Settings):
     batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
 
     def check(self) -> None:
-        """Raise UsageError unless `max_rank`, the rank of candidates that retrieve no answer, is above the search depth of the labels."""
+        """Raise UsageError unless `max_rank`, the rank of a candidate without an answer, is above the search depth."""
         if self.max_rank <= self.depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above `depth`, {self.depth}")
 
@@ -191,7 +191,7 @@ class QueryRerankerConfig(TrainingConfig):
             )
 
     def check_depth(self, depth: int) -> None:
-        """Raise UsageError unless `max_rank`, the rank of candidates that retrieve no answer, is above the search depth of the labels."""
+        """Raise UsageError unless `max_rank`, the rank of a candidate without an answer, is above the search depth."""
         if self.max_rank <= depth:
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 

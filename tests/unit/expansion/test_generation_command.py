@@ -22,14 +22,6 @@ from tests.tiny_models import make_passages, save_tiny_encoder, save_tiny_genera
 SHORT = "--max-new-tokens 8 --n 2 -q"
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    for arch in ("t5", "gpt2"):
-        save_tiny_generator(folder / arch, arch)
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

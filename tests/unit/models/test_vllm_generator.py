@@ -15,17 +15,8 @@ from drtk.models.vllm_generator import load_generator
 from drtk.query_expansion.config import ExpansionSettings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_rows
-from tests.tiny_models import save_tiny_generator
 
 TEXTS = ["rivers winters", "planets", "market rivers planets"]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    for arch in ("t5", "gpt2"):
-        save_tiny_generator(folder / arch, arch)
-    return folder
 
 
 class FakeLLM:

@@ -20,18 +20,9 @@ from drtk.text.batching import TokenizedTexts
 from tests.expansion_collection import read_rows, write_rows
 from tests.qa_collection import QuestionFiles, write_questions
 from tests.run_commands import Capture, fail_at_call, run_rows
-from tests.tiny_models import save_tiny_generator
 
 SHORT = "--n 6 --max-new-tokens 4"
 FROM_RUN = "questions.jsonl --from-run bm25.run --corpus passages.jsonl"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    for arch in ("t5", "gpt2"):
-        save_tiny_generator(folder / arch, arch)
-    return folder
 
 
 @pytest.fixture
