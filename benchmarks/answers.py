@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.metadata
 import json
 import os
 import platform
@@ -24,6 +23,8 @@ import unicodedata
 from pathlib import Path
 
 import regex
+
+from drtk.runtime.manifest import list_versions
 
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
@@ -114,7 +115,7 @@ def main() -> None:
         "seconds": fastest,
         "ratio": fastest["the obvious way"] / fastest["drtk"],
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": len(os.sched_getaffinity(0))},
-        "versions": {"python": platform.python_version(), "drtk": importlib.metadata.version("drtk")},
+        "versions": list_versions(),
     }
     text = json.dumps(result, indent=2) + "\n"
     Path(options.out).write_text(text) if options.out else print(text, end="")

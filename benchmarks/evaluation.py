@@ -28,6 +28,10 @@ NAMES = ("nDCG@10", "RR@10", "R@10", "R@100", "Success@10")
 RANX = """
 import sys
 from ranx import Qrels, Run, evaluate
+
+from drtk.runtime.manifest import list_versions
+
+from drtk.runtime.manifest import list_versions
 found = evaluate(Qrels.from_file(sys.argv[1], kind="trec"), Run.from_file(sys.argv[2], kind="trec"),
                  ["ndcg@10", "mrr@10", "recall@10", "recall@100", "hit_rate@10"], make_comparable=True)
 print(*found.values())
@@ -160,11 +164,8 @@ def main() -> None:
                 "system": platform.system(),
                 "cores": len(os.sched_getaffinity(0)),
             },
-            "versions": {"python": platform.python_version()}
-            | {
-                package: importlib.metadata.version(package)
-                for package in ("drtk", "ir-measures", "pytrec-eval-terrier", "numpy")
-            },
+            "versions": list_versions()
+            | {package: importlib.metadata.version(package) for package in ("ir-measures", "pytrec-eval-terrier")},
             "peak of this process, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
     text = json.dumps(result, indent=2) + "\n"

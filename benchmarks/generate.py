@@ -11,7 +11,6 @@ expensive operations of drtk, from a separate round.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
@@ -33,6 +32,7 @@ from drtk.models.config import GenerationSettings, InitModelSettings
 from drtk.models.init_model import init_generator, train_tokenizer
 from drtk.models.seq2seq import load_generation_model
 from drtk.records import Passage
+from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity
 
 WORDS = [
@@ -187,7 +187,7 @@ def main() -> None:
         "ratio": rates["drtk"] / rates["model.generate"],
         "words a text": words,
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": len(os.sched_getaffinity(0))},
-        "versions": {package: importlib.metadata.version(package) for package in ("drtk", "torch", "transformers")},
+        "versions": list_versions(),
     }
     if profiling is not None:
         result["profile"] = profiling

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.metadata
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from drtk.runtime.manifest import list_versions
 from drtk.text.words import split_basic_words
 
 MEASURES = "nDCG@10 RR@10 R@100"
@@ -246,7 +246,7 @@ def main() -> None:
         "training": training,
         "systems": systems,
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
-        "versions": {name: importlib.metadata.version(name) for name in ("drtk", "torch", "transformers")},
+        "versions": list_versions(),
     }
     text = json.dumps(result, indent=2)
     print(text)

@@ -67,5 +67,7 @@ def choose_dev_split(folder: str | Path) -> str:
             if split != "dev":
                 log(f"{folder}: has no qrels/dev.tsv; using qrels/{split}.tsv")
             return split
-    others = f", only {', '.join(splits)}" if splits else ""
-    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with{others}; add one")
+    others = f" (found: {', '.join(splits)})" if splits else ""
+    raise DrtkError(
+        f"{folder}: checkpoint selection requires qrels/dev.tsv or qrels/train.tsv{others}; add one of them"
+    )

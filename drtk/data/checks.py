@@ -1,4 +1,4 @@
-"""Detect common mistakes in inputs: unknown ids, swapped files, missing texts, another corpus."""
+"""Detect common mistakes in inputs: unknown ids, swapped files, missing texts, and a run and judgments of different collections."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ class JudgedHitCounter:
         )
 
     def report_problem(self) -> None:
-        """Log a warning if no judged document was retrieved. Raises UsageError if the run has passages of judged documents."""
+        """Log a warning if no judged document was retrieved.
+
+        Raises UsageError if the reason is that the run has passage ids and the judgments have ids of source documents.
+        """
         if (problem := self.describe_problem()) is not None:
             if self._names_documents:
                 raise UsageError(problem)

@@ -70,7 +70,11 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
 
 
 def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str] = ()) -> Iterator[Any]:
-    """Yield the records of a source as `kind` (passages, queries, …); errors of records go to `tracker`."""
+    """Yield the records of a source; `tracker` skips invalid records or raises their errors.
+
+    kind: "passages", "queries", "qrels", "run" or "examples"
+    side_files: files with further fields of the passages, line by line; used for passages only
+    """
     if kind == "passages":
         return read_passages(source, tracker=tracker, side_files=side_files)
     if kind == "queries":

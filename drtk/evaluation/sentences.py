@@ -256,7 +256,9 @@ def _evaluate_retrieval(task: Task, vectors: SentenceVectors, settings: Sentence
     first = [2 * at for at, pair in enumerate(task.pairs) if pair.score == settings.same]
     second = [row + 1 for row in first]
     if not first:
-        raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
+        raise DrtkError(
+            f"{task.name}: no pair is rated {settings.same:g}, as retrieval requires; set `same` to a rating that occurs"
+        )
     ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
     def compute_recall(query_ranks: np.ndarray) -> Values:

@@ -90,9 +90,9 @@ class Bm25sIndex:
             analyze = make_analyzer(read_object(folder / _ANALYSIS, language=str, stemmer=str, stopwords=list))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             if np.dtype(library.dtype).kind != "f" or np.dtype(library.int_dtype).kind not in "iu":
-                raise ValueError("its arrays have invalid data types")
+                raise ValueError("the score or index arrays have invalid data types")
             if not all(type(number) is int for number in library.vocab_dict.values()):
-                raise ValueError("its vocabulary is damaged")
+                raise ValueError("the vocabulary is damaged")
             k1, b = settings.get_parameters()
             if (k1, b) != (library.k1, library.b):
                 log_detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")

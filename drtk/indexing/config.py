@@ -29,7 +29,7 @@ class DenseIndexSettings:
 
     vector_dtype: Literal["float32", "float16", "int8"] | None = option(
         None,
-        "Data type of the stored vectors. [default: as encoded for exact, else float32]",
+        "Data type of the stored vectors. [default: for exact, that of the embeddings; else float32]",
         no_effect=_require_types(*_VECTORS),
     )
     full: bool = setting(

@@ -25,7 +25,10 @@ def compute_similarities(left: Tensor, right: Tensor, *, similarity: str, temper
 
 
 def get_positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
-    """Return the index of each query's positive among the passages, (B,): 0, n, 2 n, …"""
+    """Return the index of each query's positive among the passages, (B,): 0, n, 2 n, …
+
+    queries: (B, H)    passages: (B * n, H), n per query, the positive first
+    """
     return torch.arange(len(queries), device=queries.device) * (len(passages) // len(queries))
 
 

@@ -252,7 +252,7 @@ class Miner:
             elif check.describe_problem():
                 judged.setdefault(name, 0)
 
-    def find_unjudged_sources(self) -> list[str]:
+    def describe_unjudged_sources(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""
         sources = [name for name, has_judged in self.counts.get(JUDGED_HITS, {}).items() if not has_judged]
         problems = [self._judged[name].describe_problem() if name in self._judged else None for name in sources]
@@ -263,7 +263,7 @@ class Miner:
 
     def find_id_mismatch(self) -> str | None:
         """Return an error message if no source retrieved a judged document and there is no corpus to check ids; else None."""
-        problems = self.find_unjudged_sources()
+        problems = self.describe_unjudged_sources()
         if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
             return None
         return f"{problems[0]}. Judged documents could become negatives; give `corpus` to check all ids"
@@ -319,7 +319,7 @@ def mine_negatives(
     with rows or nullcontext():
         job.run_batches(iter(miner.queries), mine, unit="queries")
     warn_if_texts_missing(job.counts.get(ANSWER_CHECKS, {}), str(inputs.corpus))
-    for problem in miner.find_unjudged_sources():
+    for problem in miner.describe_unjudged_sources():
         warn(problem)
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):

@@ -135,7 +135,7 @@ class QueryBuffer:
         self.buffered: dict[str, deque[MiningQuery]] = {}
 
     def take(self, query_id: str) -> MiningQuery | None:
-        """Return the next record of a query; None if the file has no more."""
+        """Return the next record with this query id, reading ahead as needed; None if the file has no further one."""
         if query_id in self.buffered:
             records = self.buffered[query_id]
             if len(records) == 1:

@@ -69,7 +69,7 @@ class BackboneAdapter:
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
         if begin + length > len(table):
             raise MismatchError(
-                f"the encoder has {len(table) - begin} positions for inputs of {length} tokens; shorten them"
+                f"inputs of {length} tokens exceed the encoder's {len(table) - begin} positions; set a lower `max_length`"
             )
         return self._project(table[begin : begin + length], bias=False)
 

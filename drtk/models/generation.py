@@ -315,7 +315,10 @@ class _InputQueue:
         return inputs * lengths + self._count * self._new_tokens
 
     def read(self) -> InputBatch | None:
-        """Return inputs for the free memory; None if there are none, or if less than a quarter of the memory is free."""
+        """Return the next inputs that fit into the free part of the token budget.
+
+        Return None if no inputs are left, if less than a quarter of the budget is free, or if the next input does not fit.
+        """
         if self._used > _COMPACT_BELOW * self._budget:
             return None
         if not len(self._order):

@@ -306,7 +306,7 @@ class PretrainingData:
         )
 
     def sample_slots(self, count: int) -> list[Mapping[str, TokenizedSlot]]:
-        """Return the slots of at most `count` evenly spaced training rows."""
+        """Build the examples of at most `count` evenly spaced training rows; return {slot name: tokenized slot} for each."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 

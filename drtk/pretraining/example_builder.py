@@ -21,7 +21,7 @@ from drtk.pretraining.masking import (
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields
 from drtk.text.rng import create_generator, sample_uniform
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import TokenizedText
 
 
 class TokenizedSlot(NamedTuple):
@@ -69,13 +69,13 @@ class SpecialTokens(NamedTuple):
         vocabulary = Vocabulary(len(tokenizer), tokenizer.mask_token_id, frozenset(tokenizer.all_special_ids))
         return cls(first, last, vocabulary, tuple(between), has_types)
 
-    def add_to(self, text: Text) -> Text:
+    def add_to(self, text: TokenizedText) -> TokenizedText:
         """Add special tokens before and after a text; they get the token types of their neighbors."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):
             types = np.pad(text.types, 1, mode="edge")
-        return Text(
+        return TokenizedText(
             np.concatenate([[self.first], text.ids, [self.last]]).astype(np.int32),
             np.pad(text.words, 1, constant_values=-1),
             weights,
@@ -88,7 +88,7 @@ class SlotView(NamedTuple):
 
     name: str
     key: str
-    function: Callable[..., Mapping[str, Text] | None]
+    function: Callable[..., Mapping[str, TokenizedText] | None]
     options: dict[str, Any]
 
 
@@ -139,7 +139,9 @@ class ExampleBuilder:
 
         row: index of the passage or document    Raises MismatchError if a masking needs term weights and the text has none.
         """
-        texts: dict[Any, Mapping[str, Text] | None] = {}  # two slots that use one view of two texts share a sample
+        texts: dict[
+            Any, Mapping[str, TokenizedText] | None
+        ] = {}  # two slots that use one view of two texts share a sample
         slots: dict[str, TokenizedSlot] = {}
         for name in self._order:
             slots[name] = self._build_slot(name, row, epoch, step, texts, slots)
@@ -185,7 +187,9 @@ class ExampleBuilder:
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return TokenizedSlot(text.ids, input_ids, content, masked, None, noise, True, text.types)
 
-    def _get_text(self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]) -> Text | None:
+    def _get_text(
+        self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]
+    ) -> TokenizedText | None:
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from drtk.registry import Registry
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import TokenizedText
 
 Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
 Scale = Literal["max", "minmax", "sum"]
@@ -43,7 +43,7 @@ class MaskInput(NamedTuple):
     other_rate: rate of that slot
     """
 
-    text: Text
+    text: TokenizedText
     rate: float
     rng: np.random.Generator
     counted: int
@@ -247,7 +247,7 @@ class EditedText(NamedTuple):
     edited: (tokens,) int64, 1 at inserted tokens and at tokens that follow a deletion
     """
 
-    text: Text
+    text: TokenizedText
     masked: np.ndarray
     edited: np.ndarray
 
@@ -277,7 +277,7 @@ def corrupt_tokens(
     return corrupted
 
 
-def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
+def insert_masks(text: TokenizedText, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
     """Insert [MASK] at round(rate * T) random positions next to the T word pieces, at most once per position."""
     beside = np.zeros(len(text.ids) + 1, dtype=bool)
     content = text.words >= 0
@@ -287,7 +287,7 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
     return insert_masks_at(text, np.sort(gaps), vocabulary.mask)
 
 
-def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
+def insert_masks_at(text: TokenizedText, gaps: np.ndarray, mask: int) -> EditedText:
     """Insert [MASK] before each token index in `gaps`, which is sorted. A word that is split becomes two words.
 
     An inserted token is a separate word and has the token type of the next token. mask: id of [MASK]
@@ -298,27 +298,27 @@ def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
     types = None
     if text.types is not None:
         types = np.insert(text.types, gaps, text.types[np.minimum(gaps, len(text.types) - 1)])
-    return EditedText(Text(ids, _renumber(words), None, types), masked, masked.astype(np.int64))
+    return EditedText(TokenizedText(ids, _renumber(words), None, types), masked, masked.astype(np.int64))
 
 
-def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
+def delete_tokens(text: TokenizedText, rate: float, rng: np.random.Generator) -> EditedText:
     """Delete round(rate * T) of the T word pieces at random."""
     removed = np.zeros(len(text.ids), dtype=bool)
     removed[rng.permutation((text.words >= 0).nonzero()[0])[: _count_edits(rate, text)]] = True
     return delete_tokens_at(text, removed)
 
 
-def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
+def delete_tokens_at(text: TokenizedText, removed: np.ndarray) -> EditedText:
     """Delete tokens, and label the token after each deleted token with 1. removed: (tokens,) bool, True at deleted tokens"""
     kept = ~removed
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]
     types = None if text.types is None else text.types[kept]
-    edited = Text(text.ids[kept], _renumber(text.words[kept]), None, types)
+    edited = TokenizedText(text.ids[kept], _renumber(text.words[kept]), None, types)
     return EditedText(edited, np.zeros(len(edited.ids), dtype=bool), after[kept])
 
 
-def _count_edits(rate: float, text: Text) -> int:
+def _count_edits(rate: float, text: TokenizedText) -> int:
     return round(rate * int(np.count_nonzero(text.words >= 0)))
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import Count, Share
 from drtk.registry import Registry
-from drtk.text.token_dataset import Text, TokenCorpus
+from drtk.text.token_dataset import TokenCorpus, TokenizedText
 
-ViewTexts = dict[str, Text]
+ViewTexts = dict[str, TokenizedText]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
 Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
@@ -65,7 +65,7 @@ class ViewInput(NamedTuple):
         """Return one of `choices`, sampled uniformly, or None if `choices` is empty."""
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
-    def crop(self, text: Text, mode: Crop, max_tokens: int | None = None) -> Text:
+    def crop(self, text: TokenizedText, mode: Crop, max_tokens: int | None = None) -> TokenizedText:
         """Crop a text to `max_tokens` tokens: to its first tokens ("head"), or to a random span ("random")."""
         count, max_tokens = len(text.ids), self.max_tokens if max_tokens is None else max_tokens
         if count <= max_tokens:
@@ -74,8 +74,8 @@ class ViewInput(NamedTuple):
         return slice_text(text, begin, begin + max_tokens)
 
     def build_passage(
-        self, row: int, title: Title, crop: Crop, *, text: Text | None = None, max_tokens: int | None = None
-    ) -> Text:
+        self, row: int, title: Title, crop: Crop, *, text: TokenizedText | None = None, max_tokens: int | None = None
+    ) -> TokenizedText:
         """Return a passage with its title, cropped to `max_tokens` tokens.
 
         title: see `add_title`    text: text to use instead of the passage's text
@@ -109,12 +109,12 @@ def list_needed_fields(view: Callable[..., Any], options: Mapping[str, Any]) -> 
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
-def slice_text(text: Text, begin: int, end: int) -> Text:
+def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
     """Return the tokens [begin, end) of a text, with word indices from 0."""
     words = text.words[begin:end]
     is_word = words >= 0
     lowest = words[is_word].min() if is_word.any() else 0
-    return Text(
+    return TokenizedText(
         text.ids[begin:end],
         np.where(is_word, words - lowest, words).astype(np.int32),
         None if text.weights is None else text.weights[begin:end],
@@ -122,7 +122,7 @@ def slice_text(text: Text, begin: int, end: int) -> Text:
     )
 
 
-def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Text:
+def join_texts(texts: Sequence[TokenizedText], separator: Separator | None = None) -> TokenizedText:
     """Concatenate texts, with `separator` between them. Separators have word index -1 and weight 0.
 
     The result has no token types, and has weights only if all texts have weights.
@@ -140,7 +140,7 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
         words.append(np.where(text.words >= 0, text.words + first, -1))
         weights.append(np.zeros(0) if text.weights is None else text.weights)
         first = max(first, int(words[-1].max(initial=-1)) + 1)
-    return Text(
+    return TokenizedText(
         np.concatenate(ids).astype(np.int32),
         np.concatenate(words).astype(np.int32),
         np.concatenate(weights).astype(np.float32) if weighted else None,
@@ -150,12 +150,12 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
 def add_title(
     corpus: TokenCorpus,
     row: int,
-    text: Text,
+    text: TokenizedText,
     title: Title,
     separator: Separator | None,
     *,
     max_tokens: int | None = None,
-) -> Text:
+) -> TokenizedText:
     """Add the title of passage `row` before `text`.
 
     title: "none": no title; "join": title and text; "sep": title, separator and text; "segment": title, separator and text,
@@ -183,7 +183,9 @@ def add_title(
     return joined._replace(types=types)
 
 
-def truncate_longest_first(first: Text, second: Text, max_tokens: int) -> tuple[Text, Text]:
+def truncate_longest_first(
+    first: TokenizedText, second: TokenizedText, max_tokens: int
+) -> tuple[TokenizedText, TokenizedText]:
     """Truncate two texts to `max_tokens` tokens in total, the longer text first; if both are longer than half, each gets half."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > max_tokens:
@@ -343,7 +345,7 @@ def sample_overlap(
     return sorted(selected)
 
 
-def _build_overlapping_text(view: ViewInput, passages: np.ndarray, index: int) -> Text:
+def _build_overlapping_text(view: ViewInput, passages: np.ndarray, index: int) -> TokenizedText:
     """Return a text that overlaps with passage `passages[index]`: at most `max_tokens` tokens, or a single longer sentence."""
     corpus, step = view.corpus, -1 if index == len(passages) - 1 else 1
     rows = [int(passages[index])]  # the passage, and the passages after it (or before the last) that the text can reach

@@ -16,7 +16,7 @@ from drtk.records import Passage, Query
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.runners import BatchFunction
-from drtk.text.sentences import split_plain_sentences
+from drtk.text.sentences import split_english_sentences
 from drtk.text.words import extract_content_words
 
 
@@ -95,7 +95,7 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     @cache  # evaluated lazily, because most passages are not used
     def rank_sentences(index: int) -> list[str]:
         return sorted(
-            split_plain_sentences(passages[index].text),
+            split_english_sentences(passages[index].text),
             key=lambda sentence: -len(question_words & set(extract_content_words(sentence))),
         )
 

@@ -20,7 +20,7 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import format_query
-from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
+from drtk.training.folds import KIND, TrainingQuestions, get_fold_folder
 
 TRAINED_ON = "trained on"  # key of the count of questions that their generator was trained on
 PLACEHOLDER = "…"  # replaced by the question in a prompt
@@ -52,7 +52,7 @@ class Generators(NamedTuple):
     models: list[str]
     kind: str | None
     length: int | None
-    seen: TrainedQuestions | None
+    seen: TrainingQuestions | None
 
 
 def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
@@ -74,7 +74,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
-    seen = TrainedQuestions.read(folder, count=count)
+    seen = TrainingQuestions.read(folder, count=count)
     if count is not None and seen is None:
         raise MismatchError(
             f"{model}: does not record which questions each fold's generator was trained on; train it again"
@@ -83,7 +83,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 
 
 def iter_questions(
-    queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
+    queries: Iterable[Query], source: str, *, seen: TrainingQuestions | None, draw: bool, tracker: InputTracker
 ) -> Iterator[GeneratorInput]:
     """Yield the questions; with several generators, each question has the fold of its generator.
 

@@ -25,7 +25,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import get_source_name
 from drtk.text.answers import MATCHERS, Contains
-from drtk.text.sentences import split_plain_sentences
+from drtk.text.sentences import split_english_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
 from drtk.training.folds import get_fold_folder
@@ -59,7 +59,7 @@ def select_sentence_target(passages: Iterable[Passage], contains: Contains) -> s
     text = next((passage.text for passage in passages if contains(passage.text)), None)
     if text is None:
         return None
-    sentences = split_plain_sentences(text)
+    sentences = split_english_sentences(text)
     for length in range(1, len(sentences)):
         for start in range(len(sentences) - length + 1):
             sequence = " ".join(sentences[start : start + length])

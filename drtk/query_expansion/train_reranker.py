@@ -190,7 +190,7 @@ def train_query_reranker(
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])
     tokenizer = CandidateTokenizer(start.tokenizer, input_format)
 
-    def make_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:
+    def make_model_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:
         count = min(len(candidates), settings.dev_questions or len(candidates))
         indices = [index * len(candidates) // count for index in range(count)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, indices, tokenizer=tokenizer, kind=kind)
@@ -201,11 +201,11 @@ def train_query_reranker(
     checkpoints = folder / "checkpoints"
     selection: ModelSelection | ModelSelections | None = None
     if "" in dev:
-        selection = make_selection(dev[""], checkpoints)
+        selection = make_model_selection(dev[""], checkpoints)
     elif dev:
         selection = ModelSelections(
             {
-                kind: make_selection(candidates, get_selection_folder(checkpoints, kind), kind)
+                kind: make_model_selection(candidates, get_selection_folder(checkpoints, kind), kind)
                 for kind, candidates in dev.items()
             }
         )

@@ -60,7 +60,7 @@ class FuseSettings:
     )
     norm: Literal["none", "minmax", "zscore"] = option(
         "minmax",
-        "Normalization of each run's scores per query (weighted).",
+        "Normalization of each run's scores per query (--method weighted only).",
         no_effect=_exclude_methods("rrf", "linear", "zscore", "max", "round-robin"),
     )
     depth: int | None = option(
@@ -69,10 +69,14 @@ class FuseSettings:
     top: int = option(1000, "Maximum number of documents per query to write.", at_least=1)
     sweep: bool = option(False, "Choose the weights that maximize --measure on --qrels.")
     step: float = setting(
-        0.1, "Step between the weights to try, 0.001 to 1 (sweep).", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
+        0.1,
+        "Step between the weights to try, 0.001 to 1 (--sweep only).",
+        at_least=0.001,
+        at_most=1,
+        no_effect=_WITH_SWEEP,
     )
-    measure: str = option("nDCG@10", "Measure to maximize (sweep).", no_effect=_WITH_SWEEP, metavar="NAME")
+    measure: str = option("nDCG@10", "Measure to maximize (--sweep only).", no_effect=_WITH_SWEEP, metavar="NAME")
     by: ScoringUnit = option(
-        "passage", "Score passages, or source documents by their best passage (sweep).", no_effect=_WITH_SWEEP
+        "passage", "Score passages, or source documents by their best passage (--sweep only).", no_effect=_WITH_SWEEP
     )
     tag: str = setting("drtk", "Run name, the last column of the run.", one_word=True)

@@ -166,7 +166,7 @@ class SentenceSplitter:
         return [span for span in (trim(text, start, stop) for start, stop in spans) if span[0] < span[1]]
 
 
-def split_plain_sentences(text: str) -> list[str]:
+def split_english_sentences(text: str) -> list[str]:
     """Split an English text into sentences with collapsed white space, by a model of common abbreviations only.
 
     The result does not depend on whether nltk's data is installed.

@@ -44,7 +44,7 @@ META = "meta.json"
 SHORTEST = 3  # word pieces; shorter passages are excluded
 
 
-class Text(NamedTuple):
+class TokenizedText(NamedTuple):
     """A tokenized text. Every array has the shape (tokens,).
 
     ids: token ids, int32
@@ -150,23 +150,23 @@ class TokenCorpus:
         """Return the id of a passage."""
         return self._ids[row].tobytes().decode()
 
-    def get_text(self, row: int) -> Text:
+    def get_text(self, row: int) -> TokenizedText:
         """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
         text = self._unpack(self._texts[row])
         return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.fields else text
 
-    def get_title(self, row: int) -> Text:
+    def get_title(self, row: int) -> TokenizedText:
         """Return the title of a passage, perhaps empty, with its weights if it has any."""
         title = self._unpack(self._titles[row])
         if not self._weights or len(self._weights["title_weights"][row]) != len(title.ids):
             return title
         return title._replace(weights=np.array(self._weights["title_weights"][row]))
 
-    def get_queries(self, row: int) -> list[Text]:
+    def get_queries(self, row: int) -> list[TokenizedText]:
         """Return the generated queries of a passage in order. Duplicates are kept, empty queries are dropped."""
         return self._get_texts("queries", row)
 
-    def get_continuations(self, row: int) -> list[Text]:
+    def get_continuations(self, row: int) -> list[TokenizedText]:
         """Return the generated continuations of a passage in order, without empty ones."""
         return self._get_texts("continuations", row)
 
@@ -212,21 +212,21 @@ class TokenCorpus:
         span, place = self.get_consecutive_passages(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
-    def _get_texts(self, name: str, row: int) -> list[Text]:
+    def _get_texts(self, name: str, row: int) -> list[TokenizedText]:
         assert name in self._lists, f"the corpus was opened without {name}"
         texts, numbers = self._lists[name]
         first, end = numbers[row].tolist()
         return [self._unpack(texts[number]) for number in range(first, end)]
 
-    def _unpack(self, packed: np.ndarray) -> Text:
+    def _unpack(self, packed: np.ndarray) -> TokenizedText:
         ids = (packed & self._mask).astype(np.int32)
         begins = packed >> self._bit
         special = None if self._specials is None else np.isin(ids, self._specials)
         if special is None or not special.any():
-            return Text(ids, np.cumsum(begins, dtype=np.int32) - np.int32(1))
+            return TokenizedText(ids, np.cumsum(begins, dtype=np.int32) - np.int32(1))
         words = np.cumsum(np.where(special, 0, begins), dtype=np.int32) - np.int32(1)
         words[special] = -1
-        return Text(ids, words)
+        return TokenizedText(ids, words)
 
 
 def tokenize_corpus(

@@ -150,7 +150,7 @@ def _load_nltk() -> tuple[Any, Any]:
 
 
 def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words as the tokenizer does, by merging the pieces of each word."""
+    """Return the spans of the tokenizer's own words: the pieces of a word are merged to one span."""
     spans: list[Span] = []
     last = None
     for (begin, end), word in zip(pieces.offsets, pieces.words, strict=True):
@@ -167,7 +167,7 @@ def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
 
 
 def split_plain(text: str, pieces: WordPieces) -> list[Span]:
-    """Split into words of any script, with the apostrophes inside them, and single punctuation marks."""
+    """Return the spans of words of any script, with the apostrophes inside them, and of single punctuation marks."""
     return [match.span() for match in _PLAIN.finditer(text)]
 
 

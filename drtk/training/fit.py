@@ -493,7 +493,7 @@ class DrtkTrainer(Trainer):
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint unless a weight is not finite or the loss has diverged, when resuming would not help."""
+        """Write a checkpoint, unless a weight is not finite or the loss has diverged: training could not resume from it."""
         step, first = self.state.global_step, self._first_loss
         if not is_finite(self.model):
             warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")

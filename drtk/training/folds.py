@@ -46,7 +46,7 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
     return {id: sample_integer(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
 
 
-class TrainedQuestions:
+class TrainingQuestions:
     """Training questions of the generators in a folder, with their folds."""
 
     def __init__(
@@ -57,7 +57,7 @@ class TrainedQuestions:
         self._questions, self._folds = questions, folds
 
     @classmethod
-    def read(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
+    def read(cls, folder: Path, *, count: int | None) -> TrainingQuestions | None:
         """Read the record of training questions in a folder; return None if the folder has no record.
 
         Raises RecordError (file:line) for an invalid line, DrtkError for inconsistent folds.

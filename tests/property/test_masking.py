@@ -22,7 +22,7 @@ from drtk.pretraining.masking import (
     mask_whole_words,
 )
 from drtk.text.rng import create_generator
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import TokenizedText
 
 RATES = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.45, 0.5, 0.999, 1.0]) | st.floats(0, 1)
 WHOLE_WORD_STRATEGIES = {"whole-word", "keyword"}
@@ -39,7 +39,7 @@ def texts(draw):
         ids += [*draw(st.lists(st.integers(5, 49), min_size=sum(sizes), max_size=sum(sizes))), 3]
     weights = draw(st.lists(st.sampled_from([0.0, 0.0, 0.25, 1.0, 7.5]), min_size=len(ids), max_size=len(ids)))
     types = np.cumsum([0, *(id == 3 for id in ids[:-1])]).clip(max=1)
-    return Text(
+    return TokenizedText(
         np.array(ids, np.int32), np.array(words, np.int32), np.array(weights, np.float32), types.astype(np.int32)
     )
 

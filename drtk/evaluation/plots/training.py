@@ -137,9 +137,9 @@ def style_step_axis(axis: Any, last_step: int) -> None:
 
 
 def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the moving average and standard deviation. The window extends over a twentieth of all values on either side.
+    """Return the centered moving average and standard deviation of `values`.
 
-    With 8 or more values, the window has at least one neighbor on either side.
+    The half-width of the window is 5% of the values, and at least 1 for 8 or more values.
     """
     reach = len(values) // 20 or int(len(values) >= 8)
     windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]

@@ -117,7 +117,10 @@ class CollectionStatistics:
     def add(self, words: Mapping[str, Sequence[float]], *, length: int, documents: int = 1) -> None:
         """Add the statistics of one or several passages.
 
-        words: {word: values}, added to the totals of the word    length: number of words    documents: number of passages
+        words: {word: values}, added to the word's totals: [document frequency, collection frequency] for "counts", else
+            [summed saturated attention]
+        length: number of words in the passages
+        documents: number of passages
         """
         self.documents += documents
         self.length += length
@@ -163,7 +166,9 @@ def read_statistics(
             if made_by is None:
                 made_by = row["made_by"]
             if differences := _describe_differences(row["made_by"], made_by):
-                raise MismatchError(f"{place}: collected with {differences}; collect again with equal settings")
+                raise MismatchError(
+                    f"{place}: statistics were collected with other settings ({differences}); collect them again with equal settings"
+                )
             total = total or CollectionStatistics(kind, made_by)
             total.add(row["words"], length=row["length"], documents=row["documents"])
     if total is None or not total.documents:

@@ -48,7 +48,7 @@ _MORE_ANALYZERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
+class AnalyzerSettings:
     """Settings of the analyzer, which are stored with the index to analyze queries like passages.
 
     stopwords: "lucene", "none", "default" or "file" (a file in the index folder)
@@ -60,8 +60,8 @@ class Analysis:
     term_vectors: bool
 
     @classmethod
-    def from_settings(cls, settings: BM25IndexSettings, folder: Path) -> Analysis:
-        """Return the analysis that `settings` select, and copy a file of stop words into the index folder.
+    def from_settings(cls, settings: BM25IndexSettings, folder: Path) -> AnalyzerSettings:
+        """Return the analyzer settings that `settings` select, and copy a file of stop words into the index folder.
 
         Raises UsageError for an unknown language, and if a stemmer or stop words are set for a language other than English.
         """
@@ -84,7 +84,7 @@ class Analysis:
         return cls(language, stemmer, stopwords, settings.term_vectors)
 
     @classmethod
-    def load(cls, folder: Path) -> Analysis:
+    def load(cls, folder: Path) -> AnalyzerSettings:
         """Load the analyzer settings of an index. Raises DrtkError if the folder has no Lucene index."""
         keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
         content = read_object(folder / ANALYSIS_FILE, **keys)
@@ -110,7 +110,7 @@ def find_languages() -> list[str]:
 
 
 class LuceneIndex(LuceneSearcher):
-    """BM25 index of Lucene, with `analysis.json` (see `Analysis`) and `ids.txt` (passage ids by document number).
+    """BM25 index of Lucene, with `analysis.json` (see `AnalyzerSettings`) and `ids.txt` (passage ids by document number).
 
     Scores are not rounded, but Lucene rounds passage lengths above 40 terms to store them in one byte. Repeated query words
     count repeatedly. Queries may have any number of words.
@@ -127,7 +127,7 @@ class LuceneIndex(LuceneSearcher):
 
         Raises UsageError for contradicting settings, and the errors of `write_index`.
         """
-        analysis = Analysis.from_settings(settings, folder)
+        analysis = AnalyzerSettings.from_settings(settings, folder)
 
         def configure(arguments: Any) -> None:
             arguments.collectionClass = "JsonCollection"
@@ -145,7 +145,7 @@ class LuceneIndex(LuceneSearcher):
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> LuceneIndex:
         """Open the index in `folder`. Raises MismatchError for RM3 on an index without term vectors."""
-        analysis = Analysis.load(folder)
+        analysis = AnalyzerSettings.load(folder)
         if settings.rm3 and not analysis.term_vectors:
             raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
         k1, b = settings.get_parameters()

@@ -25,21 +25,21 @@ from drtk.pretraining.masking import (
     order_by_weight,
 )
 from drtk.text.rng import create_generator
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import TokenizedText
 
 LONG = 142
 
 
-def make_text(sizes: Sequence[int], weights: Sequence[float] | None = None) -> Text:
+def make_text(sizes: Sequence[int], weights: Sequence[float] | None = None) -> TokenizedText:
     """Return [CLS] words [SEP]. sizes: pieces of each word; weights: of each piece"""
     words = np.array([-1, *np.arange(len(sizes)).repeat(np.array(sizes, dtype=int)), -1], dtype=np.int32)
     ids = np.arange(len(words), dtype=np.int32) + 10
-    return Text(ids, words, None if weights is None else np.array([0, *weights, 0], dtype=np.float32))
+    return TokenizedText(ids, words, None if weights is None else np.array([0, *weights, 0], dtype=np.float32))
 
 
 def mask(
     strategy: Callable[..., np.ndarray],
-    text: Text,
+    text: TokenizedText,
     rate: float,
     *,
     rng: Any = 1,
@@ -182,10 +182,10 @@ VOCABULARY = Vocabulary(size=1000, mask=MASK, special=frozenset({0, 100, CLS, SE
 A, B, C, D, E = range(200, 205)
 
 
-def make_plain_text(*ids: int) -> Text:
+def make_plain_text(*ids: int) -> TokenizedText:
     """Return [CLS] ids [SEP], in which each id is a word."""
     words = np.array([-1, *range(len(ids)), -1], dtype=np.int32)
-    return Text(np.array([CLS, *ids, SEP], dtype=np.int32), words)
+    return TokenizedText(np.array([CLS, *ids, SEP], dtype=np.int32), words)
 
 
 def mask_positions(length: int, *places: int) -> np.ndarray:
@@ -247,7 +247,7 @@ def test_tokens_after_deletions_are_labeled() -> None:
 
 def test_masks_are_inserted_before_the_given_positions() -> None:
     # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
-    text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
+    text = TokenizedText(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
     actual = insert_masks_at(text, np.array([1, 2, 3]), MASK)
     assert actual.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
     assert actual.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
@@ -258,7 +258,7 @@ def test_masks_are_inserted_before_the_given_positions() -> None:
 
 def test_inserted_masks_get_the_token_type_of_the_next_token() -> None:
     ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
-    text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
+    text = TokenizedText(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
     longer = insert_masks_at(text, np.array([2, 3, 5]), MASK)  # after the title, before the text, after the text
     assert longer.text.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
     assert longer.text.types is not None

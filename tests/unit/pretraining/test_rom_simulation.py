@@ -17,7 +17,7 @@ import pytest
 from drtk.expansion.term_weights.bprop import compute_contrasts, gather_occurrences, normalize, saturate, softmax
 from drtk.pretraining.masking import MaskInput, Scale, mask_rom
 from drtk.text.rng import create_generator
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import TokenizedText
 
 PASSAGES, LENGTH, VOCABULARY, STOP = 300, 128, 30_000, 45
 MARKS = dict(zip((1, 2, 12, 13, 14, 20), ",.-():", strict=True))  # ranks of punctuation among the stop words
@@ -66,7 +66,7 @@ def compute_share(weighing: Weighing, scale: Scale) -> float:
     stop = []
     for row, score in zip(ranks, scores, strict=True):
         weights = weighing(score)
-        text = Text(
+        text = TokenizedText(
             row.astype(np.int32), np.arange(LENGTH, dtype=np.int32), np.array([weights[word(r)] for r in row.tolist()])
         )
         stop += (row[mask_rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()

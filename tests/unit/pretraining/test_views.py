@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import MismatchError
 from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other
 from drtk.text.rng import create_generator
-from drtk.text.token_dataset import Text, TokenCorpus
+from drtk.text.token_dataset import TokenCorpus, TokenizedText
 from drtk.text.token_writer import FIELDS
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.unit.text.small_tokenizers import word_pieces
@@ -34,7 +34,7 @@ class Shelf:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         return TokenCorpus.open(str(path), self.tokenizer, fields=fields)
 
-    def decode(self, text: Text) -> str:
+    def decode(self, text: TokenizedText) -> str:
         return " ".join(self._pieces.tokenizer.convert_ids_to_tokens(text.ids.tolist()))
 
 
@@ -69,9 +69,9 @@ def count_views(shelf: Shelf, name: str, corpus, row: int, part: str, times: int
     return Counter(shelf.decode(parts[part]) for parts in found if parts is not None)
 
 
-def make_text(*words: int, weights: list[float] | None = None) -> Text:
+def make_text(*words: int, weights: list[float] | None = None) -> TokenizedText:
     ids = np.arange(10, 10 + len(words), dtype=np.int32)
-    return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
+    return TokenizedText(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
 
 
 def test_random_crop_starts_anywhere_and_short_text_is_unchanged():

@@ -14,7 +14,7 @@ from drtk.query_expansion.train_generator import (
 )
 from drtk.records import Passage
 from drtk.text.answers import PatternMatcher, TokenMatcher
-from drtk.text.sentences import split_plain_sentences
+from drtk.text.sentences import split_english_sentences
 from tests.reference import queries as slow
 
 NILE = Passage("p1", "The Nile flows north. Dr. Speke saw Lake Victoria in 1858. He wrote home.", "Nile")
@@ -99,7 +99,7 @@ def test_targets_equal_those_of_the_reference():
         passages = sample_hits(draw, [answer.upper() for answer in answers if answer != "never said"])
         hits = [slow.Passage(passage.id, passage.text, passage.title) for passage in passages]
         contains = TokenMatcher(answers)
-        sentence = slow.sentence_target(hits, answers, split=split_plain_sentences)
+        sentence = slow.sentence_target(hits, answers, split=split_english_sentences)
         assert select_sentence_target(passages, contains) == sentence
         for mode in ("all", "first"):
             titles = slow.title_targets(hits, answers, every=mode == "all")

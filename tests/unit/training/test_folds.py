@@ -10,14 +10,14 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
-from drtk.training.folds import QUESTIONS, TrainedQuestions, assign_folds, digest_question, write_question_record
+from drtk.training.folds import QUESTIONS, TrainingQuestions, assign_folds, digest_question, write_question_record
 
 QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in range(200)]
 
 
-def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
+def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainingQuestions:
     write_question_record(folder, questions, folds)
-    results = TrainedQuestions.read(folder, count=None if folds is None else 4)
+    results = TrainingQuestions.read(folder, count=None if folds is None else 4)
     assert results is not None
     return results
 
@@ -64,7 +64,7 @@ def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ[:5], None)
     assert Query("other", "Who is number 3") in seen
     assert Query("q3", "who is number 5?") not in seen
-    assert TrainedQuestions.read(tmp_path / "nothing", count=None) is None
+    assert TrainingQuestions.read(tmp_path / "nothing", count=None) is None
 
 
 def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
         with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         with pytest.raises(DrtkError, match=f"questions.jsonl:2: {message}"):
-            TrainedQuestions.read(tmp_path, count=4)
+            TrainingQuestions.read(tmp_path, count=4)
