@@ -44,6 +44,7 @@ def encode(
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
+    settings.check()
     locate(model)
     check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)
     warn_of_other_kind(source, role)
