@@ -92,14 +92,14 @@ def _copy_irds(source: str, part: Part) -> Path:
     try:
         dataset = library.load(id)
     except KeyError as error:
-        raise DrtkError(f"{source}: ir_datasets has no data set '{id}'; see https://ir-datasets.com") from error
+        raise DrtkError(f"{source}: ir_datasets has no dataset '{id}'; see https://ir-datasets.com") from error
     has_part = {"corpus": dataset.has_docs, "queries": dataset.has_queries, "qrels": dataset.has_qrels}[part]
     if not has_part():
         names = {"corpus": "passages", "queries": "queries", "qrels": "judgments"}
         raise DrtkError(
-            f"{source}: has no {names[part]}; choose another data set of ir_datasets, such as one of its splits"
+            f"{source}: has no {names[part]}; choose another dataset of ir_datasets, such as one of its splits"
         )
-    if part == "corpus":  # the data sets of all splits have one corpus
+    if part == "corpus":  # the datasets of all splits have one corpus
         parent = library.docs_parent_id(id) or id
         return _write_copy(
             source, IRDS_PREFIX + parent, _FILES[part], lambda: map(_make_irds_passage, dataset.docs_iter())
@@ -133,7 +133,7 @@ def _make_irds_query(query: Any) -> Query:
 
 
 def _resolve_hub(source: str, part: Part, split: str) -> str:
-    """Return the cached copy of a part, if `source` names a data set with the configurations corpus and queries, else `source`."""
+    """Return the cached copy of a part, if `source` names a dataset with the configurations corpus and queries, else `source`."""
     name = source.removeprefix(HUB_PREFIX)
     configurations = [] if ":" in name else list_configurations(name)
     if not {"corpus", "queries"} <= {*configurations}:
@@ -143,7 +143,7 @@ def _resolve_hub(source: str, part: Part, split: str) -> str:
         table, file = f"{source}:{part}:", _FILES[part]
         return str(_write_copy(table, f"{table} {get_version(name, part)}", file, lambda: read(table)))
     configuration = next((known for known in ("qrels", "default") if known in configurations), None)
-    if configuration is None:  # BEIR's data sets of the hub have their judgments in NAME-qrels
+    if configuration is None:  # BEIR's datasets of the hub have their judgments in NAME-qrels
         name, configuration = f"{name.partition('@')[0]}-qrels", "default"
     splits = list_hub_splits(name, configuration)
     wanted = ("dev", "validation", "train") if split == "dev" else (split,)

@@ -1,4 +1,4 @@
-"""Collections as inputs: BEIR folders, ir_datasets, and data sets in the layout of the Hugging Face hub."""
+"""Collections as inputs: BEIR folders, ir_datasets, and datasets in the layout of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
     (row,) = run_rows(capfd, "eval --format jsonl", tmp_path / "run", "--qrels", source)
     assert row["nDCG@10"] == 1
     assert run_command(capfd, "validate", source).count("no problems found") == 3
-    with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no data set 'nothing'"):
+    with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no dataset 'nothing'"):
         resolve("irds:nothing", "corpus")
     with pytest.raises(DrtkError, match="irds:beir/scifact: has no judgments"):
         resolve("irds:beir/scifact", "qrels")
