@@ -23,7 +23,7 @@ _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"} 
 
 
 def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
-    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve`).
+    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve_collection_file`).
 
     data: collection that provides the corpus, queries and judgments that are not given
     """
@@ -38,10 +38,12 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
             if value is None and name in _PROVIDED.get(command, ()):
                 value = data
             if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
-                given[name] = _resolve(value, part, split)
+                given[name] = _resolve_file(value, part, split)
     for key, value in settings.items():
         known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
-        files = {name: _resolve(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)}
+        files = {
+            name: _resolve_file(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)
+        }
         given[key] = replace(value, **files) if files != known else value
     input_part = _get_positional_part(command, given, settings)
     if input_part is None:
@@ -49,9 +51,9 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     for name in _POSITIONAL:
         value = given.get(name)
         if isinstance(value, list):
-            given[name] = [_resolve(item, input_part, split) for item in value]
+            given[name] = [_resolve_file(item, input_part, split) for item in value]
         elif value is not None:
-            given[name] = _resolve(value, input_part, split)
+            given[name] = _resolve_file(value, input_part, split)
     return given
 
 
@@ -62,13 +64,13 @@ def _check_data(data: str) -> None:
         raise UsageError(f"--data {data}: is no collection; expected a BEIR folder, irds:ID or hf:NAME")
 
 
-def _resolve(source: str | None, part: Part, split: str) -> str | None:
+def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
     """Resolve a collection; return a regular file unchanged, without importing readers."""
     if source is None or source == "-" or Path(source).is_file():
         return source
-    from drtk.data.collection import resolve
+    from drtk.data.collection import resolve_collection_file
 
-    return resolve(source, part, split=split)
+    return resolve_collection_file(source, part, split=split)
 
 
 def _get_split(command: str, given: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ _FILES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl"}
 _DRTK_FOLDERS = ("index", EMBEDDINGS, "model")
 
 
-def resolve(source: str, part: Part, *, split: str = "test") -> str:
+def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> str:
     """Return the file with the corpus, queries or judgments of a collection; return any other source unchanged.
 
     split: split of the judgments; dev means dev, or else train
@@ -71,15 +71,15 @@ def is_collection(source: str) -> bool:
     return is_hub or source.startswith(IRDS_PREFIX) or is_beir_folder(source)
 
 
-def list_parts(source: str) -> Iterator[tuple[Part, str]]:
+def iter_collection_files(source: str) -> Iterator[tuple[Part, str]]:
     """Yield (part, file) of each file of a collection; of a BEIR folder, the judgments of all splits."""
-    yield "corpus", resolve(source, "corpus")
-    yield "queries", resolve(source, "queries")
+    yield "corpus", resolve_collection_file(source, "corpus")
+    yield "queries", resolve_collection_file(source, "queries")
     if not is_beir_folder(source):
-        yield "qrels", resolve(source, "qrels")
+        yield "qrels", resolve_collection_file(source, "qrels")
         return
     for split in list_splits(Path(source)):
-        yield "qrels", resolve(source, "qrels", split=split)
+        yield "qrels", resolve_collection_file(source, "qrels", split=split)
 
 
 def _copy_irds(source: str, part: Part) -> Path:

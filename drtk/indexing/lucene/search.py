@@ -219,7 +219,8 @@ class LuceneSearcher:
         except jnius.JavaException as error:
             raise convert_java_error(error, str(self.folder)) from error
         return [
-            sort_hits(self._ids.take(hit["doc"] for hit in hits), [hit["score"] for hit in hits], k) for hits in results
+            sort_hits(self._ids.get_ids(hit["doc"] for hit in hits), [hit["score"] for hit in hits], k)
+            for hits in results
         ]
 
     def _search(self, make_search: Callable[[int], Any], texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
