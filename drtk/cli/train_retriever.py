@@ -42,7 +42,7 @@ def train_retriever(
     dev: Annotated[
         str | None,
         make_option(
-            "--dev DIR", "BEIR folder with qrels/dev.tsv, used to select the best checkpoint.", panel=EVALUATION
+            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
