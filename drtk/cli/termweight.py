@@ -49,7 +49,10 @@ def termweight(
         make_option("--model MODEL", "Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."),
     ] = None,
     tokenizer: Annotated[
-        str | None, make_option("--tokenizer NAME", "Tokenizer of the output word pieces, a folder or Hub name.")
+        str | None,
+        make_option(
+            "--tokenizer NAME", "Tokenizer of the output word pieces, a folder or Hub name. [default: that of --model]"
+        ),
     ] = None,
     collection: Annotated[
         list[str] | None,

@@ -106,7 +106,7 @@ def parse_candidate_lines(lines: Iterator[Line], kind: Literal["passages", "quer
 
 
 def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
-    """Return the parser of the lines below a header with the field names `text` and one of `ids`; None for other lines."""
+    """Return the parser of the lines below a header with `text`, one of `ids` and any of `others`; None for other lines."""
     names = [column.strip() for column in columns]
     if "text" not in names or sum(name in ids for name in names) != 1 or not {*names} <= {*ids, *others}:
         return None

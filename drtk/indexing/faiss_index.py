@@ -136,7 +136,7 @@ class FaissIndex:
             ) from error
         if not _has_row_numbers(index):
             raise MismatchError(
-                f"{file}: vectors have numbers of their own; number them from 0 in the order of the ids"
+                f"{file}: the vectors have explicit ids (add_with_ids); add them without ids, in the order of the ids file"
             )
         ids = read_ids(ids_file, int(index.ntotal))
         folder = begin()

@@ -51,7 +51,10 @@ def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WO
 
 
 def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
-    """Return the word index of the match that is followed by the most distinct stems, then by the most matches."""
+    """Return the word index of the match at the start of the window with the most distinct stems, then the most matches.
+
+    matches: word index -> stem
+    """
     best, start = (0, 0), 0
     for number in matches:
         window = [matches[other] for other in range(number, number + words - MAX_LEAD_WORDS) if other in matches]

@@ -17,7 +17,7 @@ class TokenizedTexts:
     """The token ids of several texts, concatenated.
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
-    lengths, starts: (texts,)
+    lengths, starts: number of tokens and index of the first token of each text, (texts,)
     """
 
     ids: np.ndarray
@@ -87,7 +87,7 @@ class TextTokenizer:
         return _interleave(is_pair, self._tokenize([one for one, _ in pairs], [two for _, two in pairs]), single)
 
     def _make_segments(self, item: Passage | Query | str) -> tuple[str, str]:
-        """Return (title, text) for two segments, or (text, "") for one segment. Prompts are added."""
+        """Return the segments of an item with the prompt: (title, text), or (text, "") for a single segment."""
         if isinstance(item, str):
             return self.prompt + item, ""
         if isinstance(item, Query) or not item.title.strip() or self.title == "none":

@@ -45,6 +45,7 @@ def split_sections(
 ) -> list[Section]:
     """Split a document at its headings into sections, in order.
 
+    count_units: returns the length of each text, in words or word pieces; cap: maximum length in these units
     A section with all its subsections is kept together if it has at most `cap` units. Otherwise the text before its
     first subsection, and each subsection, is a section. The heading of a section is not part of its text.
     """
@@ -92,7 +93,7 @@ def _find_children(levels: Sequence[int], index: int, stop: int) -> list[int]:
 def find_pages(document: Passage, section: Section, text: str, begins: Sequence[int]) -> list[int] | None:
     """Return the page number, from 1, of each position in a section; None if the document has no pages.
 
-    text: the text of the section, with other white space; begins: positions in this text, in ascending order
+    text: the text of the section, with different white space; begins: positions in this text, in ascending order
     """
     pages = (document.metadata or {}).get("pages")
     if not isinstance(pages, list) or not pages or any(type(page) is not int for page in pages):

@@ -261,7 +261,7 @@ class TokenCorpusWriter:
             )
 
     def finish(self) -> None:
-        """Write the documents of the passages, and close all files."""
+        """Write which passages belong to each document (see `group_documents`), and close all files."""
         for writer in self._writers.values():
             writer.close()
         if "documents" not in self._fields:
