@@ -79,7 +79,7 @@ def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
 
 
 def _resolve_dev(source: str) -> str:
-    """Return the folder of a development set."""
+    """Return the BEIR folder of a development set; `irds:ID` and `hf:NAME` are copied to the cache."""
     if Path(source).is_dir():
         return source
     from drtk.data.collection import copy_dev_set

@@ -95,7 +95,7 @@ def iter_known_hits(
 ) -> Iterator[WithErrors[QueryHits]]:
     """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
 
-    `hits` is None for an unknown query, which is an error too, and if no hit is left.
+    `hits` is None for an unknown query (also an error), or if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
     order: order of the hits, as in `QueryHits.to_ranking`

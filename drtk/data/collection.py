@@ -207,6 +207,6 @@ def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[An
 
 
 def _get_copy_folder(key: str, name: str) -> Path:
-    """Return the folder in the cache for the content that `key` identifies. name: shown in the folder's name"""
+    """Return the cache folder of the content that `key` identifies; its name begins with `name`."""
     digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
     return get_cache_folder() / "collections" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)[:80]}-{digest}"

@@ -73,7 +73,7 @@ def read_ranking_texts(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
-        texts, num_without_text = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
+        texts, num_without_text = _look_up_texts(corpus, [id for id, _ in ranking[:depth]], title)
         yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_without_text)
 
 
@@ -101,11 +101,11 @@ def read_example_texts(
             yield (None if errors else example), errors
 
     for example in skip_unknown_ids(check_ids(), source, tracker):
-        texts, num_without_text = _look_up(corpus, [*example.positives, *example.negatives], title)
+        texts, num_without_text = _look_up_texts(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
 
 
-def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+def _look_up_texts(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the formatted texts of passages, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(

@@ -116,13 +116,13 @@ def format_passages(
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield _INDENT + id
-        yield from _wrap(
+        yield from _wrap_line(
             extract_snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
         )
         yield ""
 
 
-def _wrap(line: str, width: int, highlight: Highlight) -> Iterator[str]:
+def _wrap_line(line: str, width: int, highlight: Highlight) -> Iterator[str]:
     """Wrap a line to `width` columns, and highlight the words between NUL and SOH characters, which have no width."""
     column, row = 0, ""
     for word in line.split():

@@ -24,7 +24,7 @@ class Section:
 
 
 def get_headings(document: Passage) -> list[dict[str, Any]] | None:
-    """Return the headings in the metadata of an imported document; None if it has none, or they do not fit its text."""
+    """Return the headings in the metadata of an imported document; None if there are none, or if they do not fit the text."""
     headings = (document.metadata or {}).get("headings")
     if not isinstance(headings, list):
         return None
@@ -82,7 +82,7 @@ def split_sections(
 
 
 def _find_children(levels: Sequence[int], index: int, stop: int) -> list[int]:
-    """Return the headings directly below the heading `index`, whose subsections end at `stop`."""
+    """Return the indices of the headings directly below heading `index`; its last subsection ends before heading `stop`."""
     children: list[int] = []
     for other in range(index + 1, stop):
         if not children or levels[other] <= levels[children[-1]]:
