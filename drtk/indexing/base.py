@@ -102,7 +102,7 @@ class IdTable:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def take(self, rows: Iterable[int]) -> list[str]:
+    def get_values(self, rows: Iterable[int]) -> list[str]:
         """Return the ids of the given rows."""
         indices = np.fromiter(rows, dtype=np.int64)
         starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
@@ -169,9 +169,9 @@ class RankedIds:
             raise self.make_score_error(int(rows[int(np.argmin(finite))]))
         scores = scores.astype(np.float32) + np.float32(0)  # -0.0 becomes 0.0
         top = np.lexsort((self.ranks[rows], scores))[::-1][:k]
-        return list(zip(self._ids.take(rows[top].tolist()), scores[top].tolist(), strict=True))
+        return list(zip(self._ids.get_values(rows[top].tolist()), scores[top].tolist(), strict=True))
 
     def make_score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
-        (id,) = self._ids.take([row])
+        (id,) = self._ids.get_values([row])
         return DrtkError(f"{self._folder}: the score of '{id}' is NaN or infinite; encode and index the passages again")

@@ -19,7 +19,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQueries, make_query_encoder
+from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQuerySearcher, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, stem_query_words
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress
@@ -83,7 +83,7 @@ class SearchSystem:
     def __init__(self, name: str, folder: str) -> None:
         self.name, settings = name, SearchSettings()
         self.group = IndexGroup([folder], settings)
-        self._search = TextQueries(self.group, make_query_encoder(self.group, settings, None))
+        self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
         self._lock = Lock()
 
     def search(self, queries: Sequence[Query], k: int) -> list[Ranking]:

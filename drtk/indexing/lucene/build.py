@@ -149,7 +149,7 @@ def _write_ids(folder: Path, count: int) -> None:
         stored = StoredField(reader, ID)
         ids: list[str] = []
         for start in range(0, count, _IDS_AT_A_TIME):
-            ids.extend(stored.take(range(start, min(count, start + _IDS_AT_A_TIME))))
+            ids.extend(stored.get_values(range(start, min(count, start + _IDS_AT_A_TIME))))
     finally:
         reader.close()
     for id, next_id in pairwise(sorted(ids)):

@@ -183,7 +183,7 @@ class StoredField:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, rows: Iterable[int]) -> list[Any]:
+    def get_values(self, rows: Iterable[int]) -> list[Any]:
         """Return the values of documents: strings, or None for a document without the field."""
         values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
         return values
@@ -256,7 +256,7 @@ class LuceneSearcher:
                     tied, self._search(self._sort_by_score_then_id, [texts[at] for at in tied], k), strict=True
                 ):
                     results[at] = hits
-            ids = iter(self._ids.take(hit["doc"] for hits in results for hit in hits))
+            ids = iter(self._ids.get_values(hit["doc"] for hits in results for hit in hits))
         except jnius.JavaException as error:
             raise convert_java_error(error, str(self.folder)) from error
         return [sort_hits([*islice(ids, len(hits))], [hit["score"] for hit in hits], k) for hits in results]
@@ -273,7 +273,7 @@ class LuceneSearcher:
         keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
         find = JavaMap(compose(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
         (result,) = run_interruptibly(partial(find, make_java_list([id])))
-        for raw in self._raw.take(hit["doc"] for hit in result["scoreDocs"]):
+        for raw in self._raw.get_values(hit["doc"] for hit in result["scoreDocs"]):
             try:
                 return parse_passage(parse_row((raw or "").encode()))
             except ValueError:  # the markup of another collection class
