@@ -198,7 +198,7 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
 Encode = Callable[[Sequence[str]], np.ndarray]
 
 
-class TextQueries:
+class TextQuerySearcher:
     """Searcher of indexes with query texts.
 
     encode: function from texts to vectors; None for a sparse index
@@ -232,7 +232,7 @@ class StoredQuery:
     row: int
 
 
-class StoredQueries:
+class StoredQuerySearcher:
     """Searcher of indexes with the query vectors of an embeddings folder; iterating yields its queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
@@ -357,20 +357,20 @@ def write_run(
     source: file of queries ("-" is stdin), or folder of query embeddings
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
-    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQueries`.
+    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQuerySearcher`.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
-    searcher: TextQueries | StoredQueries
+    searcher: TextQuerySearcher | StoredQuerySearcher
     if Path(source).is_dir():
-        queries = searcher = StoredQueries(indexes, source)
+        queries = searcher = StoredQuerySearcher(indexes, source)
         job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = make_query_encoder(indexes, settings, model)
-        queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
+        queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
         job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
     if qrels is not None:
         judgments = load_qrels(qrels, tracker=job.tracker)
