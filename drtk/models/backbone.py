@@ -55,7 +55,9 @@ class BackboneAdapter:
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, L, H). ids, types: (B, L); `types` None: token type 0 everywhere"""
-        return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
+        return self._project_embeddings(
+            self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types))
+        )
 
     def embed_positions(self, length: int) -> Tensor:
         """Return the position embeddings of the first `length` positions, (length, H).
@@ -71,9 +73,9 @@ class BackboneAdapter:
             raise MismatchError(
                 f"inputs of {length} tokens exceed the encoder's {len(table) - begin} positions; set a lower `max_length`"
             )
-        return self._project(table[begin : begin + length], bias=False)
+        return self._project_embeddings(table[begin : begin + length], bias=False)
 
-    def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
+    def _project_embeddings(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
         """Project embeddings to the hidden size; without effect except for ELECTRA, whose embeddings are smaller."""
         projection = getattr(self.backbone, "embeddings_project", None)
         if projection is None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
-from drtk.models.model_folder import locate, resolve_tower_folder, write_untied_layout
+from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder, write_untied_layout
 from drtk.models.packing import is_packed
 from drtk.text.batching import group_by_length
 
@@ -80,7 +80,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
     untied: return two encoders even if the folder contains one; the query encoder is then a copy
     Raises MismatchError if the vectors of the two encoders have different dimensions.
     """
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     paths = {role: resolve_tower_folder(folder, role) for role in ("query", "passage")}
     passage = load_encoder(paths["passage"], overrides=overrides, strict=False)
     if paths["query"] != paths["passage"]:

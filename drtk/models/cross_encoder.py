@@ -30,12 +30,12 @@ from drtk.models.encoder import run_by_length
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
-    locate,
     read_layout,
     read_module_settings,
     read_modules,
     read_shared_config,
     read_training_entry,
+    resolve_model_folder,
     resolve_tower_folder,
 )
 from drtk.models.packing import enable_packing, is_packed
@@ -177,7 +177,7 @@ class CrossEncoderScorer:
         settings = settings or CrossEncoderSettings()
         self.model, self._batch_field = model, batch_field
         self.device = choose_device(device)
-        folder = locate(model)
+        folder = resolve_model_folder(model)
         if make_tokenizer is None:
             check_not_query_reranker(model)
         loaded = load_cross_encoder(folder)
@@ -268,13 +268,13 @@ class CrossEncoderScorer:
 
 def check_not_query_reranker(model: str) -> None:
     """Raise MismatchError for a query reranker, whose scores are estimated ranks (lower is better)."""
-    if read_training_entry(locate(model), "query_reranker") is not None:
+    if read_training_entry(resolve_model_folder(model), "query_reranker") is not None:
         raise MismatchError(f"{model}: is a query reranker; use a cross-encoder, or run `drtk rerank-queries apply`")
 
 
 def identify_scorer(model: str) -> dict[str, Any]:
     """Return the identity of a cross-encoder: name, dimension, and digests of weights, configuration and tokenizer."""
-    path, _ = _read_layout(locate(model))
+    path, _ = _read_layout(resolve_model_folder(model))
     digest = hashlib.blake2b(digest_size=16)
     for file in list_weight_files(path):
         digest.update(compute_content_digest(file).encode())
@@ -304,10 +304,10 @@ class PairClassifier(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None or is_packed(self.classifier.base_model):
-            return self._logits(inputs)
-        return run_by_length(self._logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
+            return self._compute_logits(inputs)
+        return run_by_length(self._compute_logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
 
-    def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _compute_logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits
         return logits.float().squeeze(-1)
 
@@ -323,7 +323,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     """
     from transformers import AutoModelForSequenceClassification
 
-    folder = resolve_tower_folder(locate(model), "passage")
+    folder = resolve_tower_folder(resolve_model_folder(model), "passage")
     layout = None if is_classifier(folder) else read_layout(folder)
     if layout is None:
         loaded = load_cross_encoder(folder)
@@ -379,7 +379,7 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
 
     strict: raise MismatchError if `override` differs from the training
     """
-    stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
+    stated = (read_training_entry(resolve_model_folder(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}, not {override}; omit it")
     return str(override or stated or default)

@@ -20,7 +20,7 @@ from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import get_max_input_length, load_input_format
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
 from drtk.runtime.progress import warn
 from drtk.text.batching import TokenizedTexts, tokenize_texts
@@ -394,7 +394,7 @@ class TextGenerator:
         """
         self._settings, self._seed = settings, seed
         self._device = choose_device(device)
-        folder = locate(model)
+        folder = resolve_model_folder(model)
         overrides = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
         self.input_format = load_input_format(folder, overrides, strict=True)
         self._model = load_generation_model(folder, weights=settings.engine == "transformers")
@@ -409,9 +409,9 @@ class TextGenerator:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
         self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
-        self._start(folder)
+        self._prepare_model(folder)
 
-    def _start(self, folder: Path) -> None:
+    def _prepare_model(self, folder: Path) -> None:
         """Prepare the model for generation."""
         dtype = choose_dtype(self._settings.precision, self._device, half="bfloat16")
         move_model(self._model.model, self._device, dtype)

@@ -25,7 +25,7 @@ _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
 
 
-def locate(model: str) -> Path:
+def resolve_model_folder(model: str) -> Path:
     """Return the local folder of a model; a model of the Hugging Face hub is downloaded if it is not in the cache.
 
     model: a folder, or a hub name such as intfloat/simlm-base-msmarco, optionally with @revision

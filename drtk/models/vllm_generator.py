@@ -27,7 +27,7 @@ def load_generator(
 class VllmGenerator(TextGenerator):
     """Generator that runs a decoder-only model with vLLM. Each sampled text has its own seed, as in TextGenerator."""
 
-    def _start(self, folder: Path) -> None:
+    def _prepare_model(self, folder: Path) -> None:
         if self.is_encoder_decoder:
             raise MismatchError(f"{folder}: `engine` vllm requires a decoder-only model; use `engine` transformers")
         try:
@@ -75,7 +75,7 @@ class VllmGenerator(TextGenerator):
             ]
             inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
             for row, output in zip(texts, self._engine.generate(inputs, params, use_tqdm=False), strict=True):
-                row += self._detokenize([self._cut(each.token_ids) for each in output.outputs])
+                row += self._detokenize([self._cut_at_end_token(each.token_ids) for each in output.outputs])
         return texts
 
     def _compute_seed(self, key: str) -> int:
@@ -83,6 +83,6 @@ class VllmGenerator(TextGenerator):
         name = f"{self._seed}\0{key}".encode(errors="surrogatepass")
         return int.from_bytes(blake2b(name, digest_size=7).digest(), "little")  # below 2**56
 
-    def _cut(self, tokens: Sequence[int]) -> list[int]:
+    def _cut_at_end_token(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the first end token."""
         return [*tokens][: next((at for at, token in enumerate(tokens) if token in self._model.ends), None)]

@@ -14,14 +14,14 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.device import AttentionBackend
 from drtk.models.lm_head import get_head_path, load_masked_lm, warn_untrained_head
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective
 from drtk.pretraining.config import check_options, prefix_errors
 from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import PretrainingNetwork, Projector
-from drtk.pretraining.objectives import LossParts
+from drtk.pretraining.objectives import SharedModules
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
@@ -101,7 +101,7 @@ def build_network(
             if name in used:
                 with prefix_errors(place):
                     readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
-        parts = LossParts(adapter, head, readers)
+        parts = SharedModules(adapter, head, readers)
         token_losses: dict[str, Any] = {
             objective.name: load_attribute(objective.implementation)(objective, parts)
             for objective in composition.objectives
@@ -190,7 +190,10 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
         others = ', or init = "copy" or "random"' if settings.mode == "joint" else ""
         raise UsageError(f"[generator] has no model; set `generator` to a model folder{others}")
     return TokenGenerator.from_folder(
-        locate(settings.model), tokenizer, frozen=settings.mode == "frozen", reinitialize=settings.init == "random"
+        resolve_model_folder(settings.model),
+        tokenizer,
+        frozen=settings.mode == "frozen",
+        reinitialize=settings.init == "random",
     )
 
 

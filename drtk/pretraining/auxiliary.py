@@ -13,14 +13,14 @@ from drtk.errors import MismatchError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.dataset import SlotBatch
 from drtk.pretraining.decoders import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
 from drtk.pretraining.masking import corrupt_tokens
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork
-from drtk.pretraining.objectives import LossParts, TokenLoss
+from drtk.pretraining.objectives import SharedModules, TokenLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.text.rng import create_generator
@@ -73,12 +73,12 @@ def build_diffcse_network(
             )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies; use one tokenizer")
-    generator = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
+    generator = TokenGenerator.from_folder(resolve_model_folder(settings.aux_generator), tower.tokenizer)
     adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
+        parts = SharedModules(adapter, nothing, {"discriminator": Discriminator(adapter)})
         losses = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
         for token_loss in losses.values():  # one head for queries and passages
             token_loss.target = next(iter(losses.values())).target

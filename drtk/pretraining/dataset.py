@@ -252,7 +252,7 @@ class PretrainingData:
         self._builder = self._make_builder(seed=seed)
         rows = self._builder.rows
         self.unit = "documents" if by_document else "passages"
-        self.held_out, self.rows = self._split(rows, min(settings.held_out, int(len(rows) * max_held_out)))
+        self.held_out, self.rows = self._split_rows(rows, min(settings.held_out, int(len(rows) * max_held_out)))
         what = "documents of several passages" if by_document else "passages"
         if settings.held_out:
             fewer = f" ({settings.held_out:,} requested)" if len(self.held_out) < settings.held_out else ""
@@ -273,7 +273,7 @@ class PretrainingData:
         for index in range(min(16, len(examples))):  # raise errors in building examples before anything is written
             examples[index]
 
-    def _split(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    def _split_rows(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (held-out rows, training rows), sampled by a hash of the ids.
 
         If views use neighboring passages, whole documents are held out, and surplus passages of the last held-out document are

@@ -55,7 +55,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
             for name in slots:
                 vectors.setdefault(name, []).append(F.normalize(encoded.get_vector(name).float(), dim=-1))
                 present_rows.setdefault(name, []).append(present[name])
-        for group, present in regroup(compared):
+        for group, present in regroup_rows(compared):
             rows = len(next(iter(present.values())))
             for name, value in compute_contrastive_losses(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
@@ -69,7 +69,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
     )
 
 
-def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
+def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
     """Split the rows of all batches into groups of GROUP_SIZE rows. The last group may be smaller.
 
     A group of a single row is dropped, because it has no negatives.

@@ -74,7 +74,7 @@ class MaskInput(NamedTuple):
         return masked
 
 
-def uses_weights(strategy: Masking) -> Masking:
+def needs_weights(strategy: Masking) -> Masking:
     """Declare that a masking strategy needs token weights, so that a corpus without weights is rejected."""
     strategy.needs_weights = True  # type: ignore[attr-defined]
     return strategy
@@ -119,7 +119,7 @@ def mask_extension(inputs: MaskInput) -> np.ndarray:
     return masked
 
 
-@uses_weights
+@needs_weights
 def mask_keywords(inputs: MaskInput) -> np.ndarray:
     """Mask words sampled in proportion to their weight until at least `budget` tokens are masked (MASTER).
 
@@ -134,7 +134,7 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
     return words.expand(chosen)
 
 
-@uses_weights
+@needs_weights
 def mask_rom(
     inputs: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
 ) -> np.ndarray:

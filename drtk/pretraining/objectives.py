@@ -24,7 +24,7 @@ from drtk.pretraining.network import EncodedBatch
 
 
 @dataclass
-class LossParts:
+class SharedModules:
     """The modules that token losses share.
 
     adapter: adapter of the encoder    head: masked-LM head of the encoder    readers: decoders by name
@@ -50,7 +50,7 @@ class LossParts:
 class TokenLoss(nn.Module):
     """The loss of a TokenObjective: a decoder predicts a target at the tokens of slots."""
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.objective, self.reader = objective, parts.readers[objective.reader]
         self.target: Any = TARGETS.load(objective.target)(objective, parts)
@@ -94,7 +94,7 @@ class TokenPrediction(nn.Module):
     (docs/methods/cotmae.md).
     """
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.head = parts.get_head(objective.reader)
         self.everywhere = objective.target == "all"
@@ -125,7 +125,7 @@ class EditDetection(nn.Module):
     With reduction `mean_all`, padding is labeled as original, as in DiffCSE's released code.
     """
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.classes, self.counts_padding = objective.classes, objective.reduction == "mean_all"
         width = parts.adapter.hidden_size
@@ -170,7 +170,7 @@ class CorrectiveLM(nn.Module):
 
     chunk = 1024  # positions whose logits are in memory at once
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.head = parts.get_head(objective.reader)
         self.gate = nn.Linear(parts.adapter.hidden_size, 1)

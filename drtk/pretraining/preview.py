@@ -43,14 +43,16 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     """Describe an objective in a line: its decoder and the predicted tokens, or the vectors that it compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
-        positives = _quote([objective.b, *objective.extra_positives])
+        positives = _quote_names([objective.b, *objective.extra_positives])
         positives += ", in both directions" if objective.symmetric else ""
         negatives = "all texts" if objective.candidates == "all" else "the texts of the other slot"
-        negatives += f" and of {_quote(objective.extra_negatives)}" if objective.extra_negatives else ""
+        negatives += f" and of {_quote_names(objective.extra_negatives)}" if objective.extra_negatives else ""
         scores = f"{objective.similarity} / {objective.temperature:g}"
         return f"queries '{objective.a}', positives {positives}, negatives {negatives} ({scores}){projected}"
     if not isinstance(objective, TokenObjective):
-        return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
+        return (
+            f"{OBJECTIVES[objective.use]}: {_quote_names((*objective.token_slots, *objective.vector_slots))}{projected}"
+        )
     reader = plan.readers[objective.reader]
     who = "the encoder" if reader.use == "encoder" else _add_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
@@ -58,8 +60,10 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
     if reader.use == "causal":
         target = "each next token of"
-    source = f", given the vector of {_quote(objective.source)}" if objective.source else ""
-    return f"{who} predicts {target} {_quote(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
+    source = f", given the vector of {_quote_names(objective.source)}" if objective.source else ""
+    return (
+        f"{who} predicts {target} {_quote_names(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
+    )
 
 
 def describe_slot(slot: Slot) -> str:
@@ -80,16 +84,16 @@ def _add_options(name: str, options: Mapping[str, Any]) -> str:
     return f"{name} ({values})" if values else name
 
 
-def _quote(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: a key of `_COLORS`, or "" without color    is_glued: whether the token continues a word"""
+    """A token to print. mark: a key of `_COLORS`, or "" without color    continues_word: whether the token continues a word"""
 
     text: str
     mark: str
-    is_glued: bool
+    continues_word: bool
 
 
 class TokenFormatter:
@@ -120,7 +124,7 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
     last = len(input_ids) - 1
     is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
-        text, is_glued = formatter(input_ids[position])
+        text, continues_word = formatter(input_ids[position])
         original, original_is_glued = formatter(slot.original_ids[position])
         is_masked = bool(slot.masked[position])
         if slot.edited is not None:
@@ -129,9 +133,11 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
                 continue
             if slot.edited[position]:
                 pieces.append(MarkedPiece("{-}", "edited", False))
-            pieces.append(MarkedPiece(text, "", is_glued))
+            pieces.append(MarkedPiece(text, "", continues_word))
         elif input_ids[position] == slot.original_ids[position]:
-            pieces.append(MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", is_glued))
+            pieces.append(
+                MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", continues_word)
+            )
         elif text == formatter.mask:
             pieces.append(MarkedPiece(text, "masked", original_is_glued))
         else:
@@ -157,7 +163,7 @@ def _format_slot(
         return
     words: list[list[MarkedPiece]] = []
     for piece in mark_tokens(slot, input_ids, formatter):
-        if piece.is_glued and words:
+        if piece.continues_word and words:
             words[-1].append(piece)
         else:
             words.append([piece])
@@ -265,11 +271,11 @@ def preview_slots(
 
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
     """Return a function from the slots of an example to the input ids by slot, including the generator's tokens."""
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.dataset import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 
-    model = TokenGenerator.from_folder(locate(folder), tokenizer)
+    model = TokenGenerator.from_folder(resolve_model_folder(folder), tokenizer)
     collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
     def fill_slots(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:

@@ -71,11 +71,11 @@ class Pretrainer(DrtkTrainer):
         """Run one training step, and return the weighted sum of the losses for the log, a scalar."""
         model.train()
         network: PretrainingNetwork = self.accelerator.unwrap_model(model)
-        total = self._step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
+        total = self._train_step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
         self._num_terms_steps += 1
         return total
 
-    def _step(
+    def _train_step(
         self,
         model: nn.Module,
         network: PretrainingNetwork,
@@ -97,7 +97,7 @@ class Pretrainer(DrtkTrainer):
             is_last = number == len(parts) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
-                self._seed(number)
+                self._set_part_seed(number)
                 with self.compute_loss_context_manager():
                     output: PretrainingOutput = model(part, counts)
                 terms = {name: value * get_world_size() for name, value in output.losses.items()}
@@ -124,7 +124,7 @@ class Pretrainer(DrtkTrainer):
             total += self._sum_weighted(network, terms).detach()
         return total
 
-    def _seed(self, part: int) -> None:
+    def _set_part_seed(self, part: int) -> None:
         torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
     def _cache_gradients(
@@ -134,7 +134,7 @@ class Pretrainer(DrtkTrainer):
         vectors: list[Sums] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
-                self._seed(number)
+                self._set_part_seed(number)
                 with self.compute_loss_context_manager():
                     vectors.append(model(part, only_vectors=True).vectors)
         whole = {

@@ -179,7 +179,7 @@ class ModelSelection(TrainingEvaluator):
     def save(self, checkpoint: Path) -> None:
         """Save the state and the best weights into a checkpoint, the weights as a hard link if possible."""
         if self.best is not None:
-            _link(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
+            _link_or_copy(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
@@ -193,7 +193,7 @@ class ModelSelection(TrainingEvaluator):
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _link(saved / _WEIGHTS, self._folder / _WEIGHTS)
+                _link_or_copy(saved / _WEIGHTS, self._folder / _WEIGHTS)
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class ModelSelection(TrainingEvaluator):
         return {"step": self.best.step, self.metric: self.best.value}
 
 
-def _link(path: Path, target: Path) -> None:
+def _link_or_copy(path: Path, target: Path) -> None:
     target.unlink(missing_ok=True)  # a checkpoint may be written twice
     try:
         os.link(path, target)

@@ -268,7 +268,7 @@ class RerankerConfig(TrainingConfig):
     )
 
     @property
-    def negatives_in_a_step(self) -> int:
+    def negatives_per_step(self) -> int:
         """The number of negatives per query and step; 0 for loss bce, which trains on single pairs."""
         return 0 if self.loss == "bce" else NEGATIVES if self.negatives is None else self.negatives
 
@@ -276,7 +276,7 @@ class RerankerConfig(TrainingConfig):
         """Raise UsageError for values that cannot be combined."""
         if self.kind == "hlatr" and self.hidden % self.heads:
             raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")
-        passages = self.negatives_in_a_step + 1
+        passages = self.negatives_per_step + 1
         if self.kind == "crossencoder" and self.loss == "listwise" and (self.backward or 0) > passages:
             raise UsageError(f"`backward` {self.backward}: must be at most {passages}, the passages per query")
 

@@ -91,9 +91,9 @@ class PackedExamples:
         """Keep the examples of a random fraction of the queries. With the same seed, smaller samples are subsets of larger ones."""
         order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
         selected = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(fraction * len(order)))])
-        self._keep([index for index, id in enumerate(self.query_ids) if id in selected])
+        self._keep_examples([index for index, id in enumerate(self.query_ids) if id in selected])
 
-    def _keep(self, selected: Sequence[int]) -> None:
+    def _keep_examples(self, selected: Sequence[int]) -> None:
         """Keep only the selected examples and the passages that they use. selected: example indices"""
         indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
@@ -166,7 +166,7 @@ class PackedExamples:
             else:
                 on_error(error)
         if len(valid) < len(self):
-            self._keep(valid)
+            self._keep_examples(valid)
         self._indices = {}  # needed for packing only
 
     def _find_absent_id(self, example: int, absent: set[str]) -> str | None:

@@ -387,12 +387,12 @@ class DrtkTrainer(Trainer):
         step = self.state.global_step
         with self.accelerator.autocast():
             metrics = self.evaluator.evaluate(step)
-        self._write({"step": step} | metrics)
+        self._write_log_entry({"step": step} | metrics)
         self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
         self.control.should_training_stop |= self.evaluator.should_stop
         return metrics
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write_log_entry(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             epoch = round(entry["step"] / self._steps_per_epoch, 4)
             entry = {name: round_significant(value) for name, value in entry.items()}
@@ -450,7 +450,7 @@ class DrtkTrainer(Trainer):
             self._num_terms_steps = 0
         super().log(logs, *args, **kwargs)
         if "loss" in logs:
-            self._write({"step": step} | logs)
+            self._write_log_entry({"step": step} | logs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)

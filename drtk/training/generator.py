@@ -18,7 +18,7 @@ from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import GeneratorInputFormat, get_max_input_length, load_input_format
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.text.batching import iter_batches_by_length, tokenize_texts
 from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
@@ -137,7 +137,7 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
 
     model: a folder or hub name. Raises MismatchError for a decoder-only model.
     """
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
     input_format = load_input_format(folder, overrides, strict=False)
     generator = load_generation_model(folder)

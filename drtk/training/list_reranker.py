@@ -39,7 +39,7 @@ class RankedCandidates:
 
 
 @dataclass
-class ListData:
+class CandidateLists:
     """Candidate lists of a run for training, and the ids of their queries.
 
     without_relevant, unjudged, queries: numbers of queries without a relevant candidate, without judgments, and in total
@@ -53,12 +53,14 @@ class ListData:
     queries: int = 0
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker) -> ListData:
+def read_lists(
+    run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker
+) -> CandidateLists:
     """Read the top `depth` documents of each judged query of a run. A grade above 0 is relevant.
 
     Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
-    data = ListData(get_source_name(run))
+    data = CandidateLists(get_source_name(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgments.get(hits.query_id)
@@ -85,7 +87,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
     return data
 
 
-def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
+def plan_list_schedule(data: CandidateLists, config: RerankerConfig) -> Schedule:
     """Return the training schedule. Raises DrtkError if no query is judged, and the errors of `plan_schedule`."""
     if data.queries and data.unjudged == data.queries:
         raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged; check the qrels file")
@@ -151,7 +153,7 @@ class ListEvaluator:
 
 
 def train_list_reranker(
-    data: ListData,
+    data: CandidateLists,
     folder: Path,
     *,
     vectors: PairVectors,

@@ -115,7 +115,7 @@ def build_reranker_objective(config: RerankerConfig) -> Objective:
         return compute_bce_terms
     return partial(
         compute_listwise_terms,
-        passages=config.negatives_in_a_step + 1,
+        passages=config.negatives_per_step + 1,
         backward=config.backward,
         use_r_drop=config.r_drop,
     )
@@ -177,7 +177,7 @@ def train_reranker(
     Raises the errors of `plan_reranker_schedule` and `drtk.training.fit.fit`.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
-    data.examples.warn_of_few_negatives(config.negatives_in_a_step)
+    data.examples.warn_of_few_negatives(config.negatives_per_step)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     if config.packed:
         enable_packing(start.model.base_model, arguments.device)
@@ -198,7 +198,7 @@ def train_reranker(
             data.examples,
             queries=data.queries,
             corpus=data.corpus,
-            negatives=config.negatives_in_a_step,
+            negatives=config.negatives_per_step,
             **schedule_options,
         )
 

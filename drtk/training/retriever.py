@@ -16,7 +16,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
-from drtk.models.model_folder import EncodingConfig, locate
+from drtk.models.model_folder import EncodingConfig, resolve_model_folder
 from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
@@ -27,7 +27,7 @@ from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import TrainingData, load_examples
 from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.grad_cache import RetrieverTrainer
-from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
+from drtk.training.retriever_loss import RetrieverLoss, uses_teacher_scores
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # docs/methods/fine-tuning.md
 # Cost of one more group, in tokens, when texts are encoded in groups of similar length: the gradient of the word
@@ -215,7 +215,7 @@ def train_from_files(
         corpus=corpus,
         tracker=job.tracker,
         negatives=config.negatives,
-        scored=learns_from_teacher(config.loss),
+        scored=uses_teacher_scores(config.loss),
         fraction=config.train_fraction,
         seed=seed,
     )
@@ -227,7 +227,7 @@ def train_from_files(
         data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
     )
     job.tracker.inputs += find_inputs(
-        {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
+        {"corpus": corpus, "model": str(resolve_model_folder(model)), "generator": config.aux_generator}
     )
     best = summary.pop("best", None)
     job.counts |= {"examples": len(data.examples), **summary}

@@ -23,7 +23,7 @@ _ALPHA = {"kl": 0.2}  # SimLM, Table 12; 0 for other distillation losses
 LOSS_INPUTS = ("passage_indices", "positives", "teacher")  # inputs of a step for the loss, not the model
 
 
-def learns_from_teacher(loss: str) -> bool:
+def uses_teacher_scores(loss: str) -> bool:
     """Return whether the registered loss named `loss` uses teacher scores. Raises UsageError for an unknown name."""
     return "teacher" in inspect.signature(RETRIEVER_LOSSES.load(loss)).parameters
 
@@ -58,14 +58,14 @@ class RetrieverLoss:
         """
         main = RETRIEVER_LOSSES.load(config.loss)
         contrastive, distillation, alpha = main, None, 1.0
-        if learns_from_teacher(config.loss):
+        if uses_teacher_scores(config.loss):
             if config.negatives == 0:
                 raise UsageError(
                     f"`loss` {config.loss} requires `negatives` above 0, because it compares the passages of a query"
                 )
             distillation = main
             alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
-            if learns_from_teacher(config.contrastive):
+            if uses_teacher_scores(config.contrastive):
                 raise UsageError(
                     f"`contrastive` {config.contrastive}: is a distillation loss; choose a contrastive one"
                 )
