@@ -40,9 +40,9 @@ _DROPOUTS = (
 
 
 def check_composition(composition: Composition, *, place: str) -> set[str]:
-    """Check a composition without loading a model, and return the corpus fields that it needs.
+    """Check a composition without loading a model; return the names of the corpus fields that it needs.
 
-    place: prefix of error messages
+    place: prefix of error messages, such as the name of the preset
     Raises UsageError for an unknown view, masking, decoder, target or option, and for a missing or unused `source`.
     """
     with prefix_errors(place):
@@ -133,7 +133,10 @@ def build_network(
 
 
 def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
-    """Load the decoders and projectors that an earlier pre-training saved in `model`, and return the number of tensors."""
+    """Load the decoders, projectors and joint generator that an earlier pre-training saved; return the number of loaded tensors.
+
+    Tensors with another name or shape are ignored. model: model folder of the earlier pre-training
+    """
     path = get_head_path(model, MODULES_FILE)
     if not path.exists():
         return 0
@@ -160,7 +163,10 @@ def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
 
 
 def get_max_positions(config: Any) -> int:
-    """Return the maximum input length in tokens, without the positions that RoBERTa reserves for padding."""
+    """Return the maximum input length of a model in tokens, from its transformers configuration; 10**9 without maximum.
+
+    The positions that RoBERTa reserves for padding do not count.
+    """
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
@@ -198,7 +204,7 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
 
 
 def _build_stop_word_mask(tokenizer: Any) -> Tensor:
-    """Return a mask of the vocabulary, (vocabulary,) bool, True at stop words and at tokens without a letter or digit."""
+    """Return (vocabulary,) bool, True at the ids of stop words and of tokens without a letter or digit."""
     words = load_stop_words()
     mask = torch.zeros(len(tokenizer), dtype=torch.bool)
     for token, id in tokenizer.get_vocab().items():

@@ -89,7 +89,7 @@ def _quote_names(names: Sequence[str]) -> str:
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: a key of `_COLORS`, or "" without color    continues_word: whether the token continues a word"""
+    """A token to print. mark: key of `_COLORS`; "": no color    continues_word: whether to print it without space before it"""
 
     text: str
     mark: str
@@ -97,7 +97,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Formatter that returns (text, whether the token continues a word) of a WordPiece or byte-level BPE token id."""
+    """Formatter of WordPiece and byte-level BPE tokens: token id -> (text, whether the token continues a word)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -116,16 +116,17 @@ class TokenFormatter:
 
 
 def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot, and which are masked, replaced or inserted. Special tokens are omitted, except for an edited last token.
+    """Return the tokens of a slot to print, marked as masked, replaced, inserted or following a deletion.
 
-    input_ids: ids of the slot, with the generator's tokens if there is a generator
+    Special tokens are omitted, except for an edited last token.
+    input_ids: input ids of the slot, with the generator's tokens if there is a generator
     """
     pieces = []
     last = len(input_ids) - 1
     is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
         text, continues_word = formatter(input_ids[position])
-        original, original_is_glued = formatter(slot.original_ids[position])
+        original, original_continues = formatter(slot.original_ids[position])
         is_masked = bool(slot.masked[position])
         if slot.edited is not None:
             if is_masked:
@@ -139,9 +140,9 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
                 MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", continues_word)
             )
         elif text == formatter.mask:
-            pieces.append(MarkedPiece(text, "masked", original_is_glued))
+            pieces.append(MarkedPiece(text, "masked", original_continues))
         else:
-            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_is_glued))
+            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_continues))
     return pieces
 
 
@@ -155,7 +156,7 @@ def _format_slot(
     color: bool,
     width: int,
 ) -> Iterator[str]:
-    """Yield the lines of a slot: its description, its marked text, and its use in each objective."""
+    """Yield the lines to print for a slot: its description, its marked text, and its use in each objective."""
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
@@ -186,7 +187,7 @@ def _format_slot(
 def describe_uses(
     plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line per objective that uses the slot: its labels in the slot, or a description if it has none."""
+    """Yield a line for each objective that uses the slot `name`: the labels of a token loss, else the objective's description."""
     for objective in plan.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
             yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"
@@ -233,9 +234,9 @@ def preview_slots(
     seed: int = 42,
     color: bool = False,
 ) -> Iterator[str]:
-    """Yield lines with the first `count` examples of a corpus, as in the first epoch of training.
+    """Yield the lines of a preview of the first `count` examples of a corpus, as in the first epoch of training.
 
-    path: corpus file    preset: name and content of the preset    model: folder with the tokenizer
+    path: corpus file    preset: content of the preset, including "name"    model: folder with the tokenizer
     changes: PATH=VALUE changes of the preset    side_files: files with further fields of the passages
     generator: folder of the generator that replaces tokens; None: show the generator's input
     Raises DrtkError for an invalid preset, corpus or model.
@@ -270,7 +271,7 @@ def preview_slots(
 
 
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
-    """Return a function from the slots of an example to the input ids by slot, including the generator's tokens."""
+    """Return a function that converts the slots of an example to {slot name: input ids with the generator's tokens}."""
     from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.dataset import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
@@ -287,7 +288,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
 
 
 def describe_training(plan: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:
-    """Yield the lines of a dry run: objectives, slots, number of parameters, and tokens per step."""
+    """Yield the lines of a dry run: objectives, slots, number of parameters, number of steps, and tokens per step."""
     yield "Terms of the loss"
     terms = [
         (
