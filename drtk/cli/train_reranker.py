@@ -82,7 +82,8 @@ def train_reranker(
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
     settings.check()
-    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
@@ -101,6 +102,8 @@ def train_reranker(
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
         check_same_corpus(examples, str(corpus), skip=skip_corpus_check)
+        for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):
+            check_first_record(str(source), read, job.tracker)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 

@@ -283,7 +283,7 @@ class QueryEncoder:
     @cached_property
     def _embedder(self) -> Encode:
         from drtk.models.config import EncodeSettings
-        from drtk.retrieval.encode import Embedder
+        from drtk.retrieval.encode import make_embedder
 
         encoder, folder, name = self.indexes.encoder or {}, self.indexes.folders[0], self.model_name
         if not name:
@@ -299,7 +299,7 @@ class QueryEncoder:
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
         )
-        embedder = Embedder(name, role="query", settings=settings, device=self.settings.device)
+        embedder = make_embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)
         if differences:
             can_override = {"query prompt", "query length"} >= {*differences}
