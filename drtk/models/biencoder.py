@@ -20,11 +20,11 @@ from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
-    """A query encoder and a passage encoder; a single encoder for both if `query` is None.
+    """A query encoder and a passage encoder; `passage` encodes both if `query` is None.
 
     prompt_lengths: numbers of prompt tokens that pooling excludes, (in queries, in passages)
-    group_overhead: cost of one more group, in tokens, when texts are encoded in groups of similar length to save padding;
-        None, or with packed encoders: encode all texts together
+    group_overhead: assumed cost of a forward pass in tokens, by which texts are divided into groups of similar length to save
+        padding; None: encode all texts together, as packed encoders always do
     """
 
     def __init__(
@@ -74,8 +74,9 @@ class BiEncoder(nn.Module):
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """Load the initial encoders of a training, by role: {"passage"} if one encoder is shared, else {"query", "passage"}.
+    """Load the encoders to train, {role: encoder}, with the key "passage" only if one encoder is shared, else also "query".
 
+    model: a folder or hub name
     overrides: fields of the model's EncodingConfig to replace
     untied: return two encoders even if the folder contains one; the query encoder is then a copy
     Raises MismatchError if the vectors of the two encoders have different dimensions.

@@ -19,7 +19,7 @@ _BATCHES = 16  # passed to vLLM at once, which processes up to a thousand texts 
 def load_generator(
     model: str, settings: GenerationSettings, *, seed: int, device: str, needs_encoder: bool | None = None
 ) -> TextGenerator:
-    """Return a generator with the engine of the settings; see TextGenerator."""
+    """Return a text generator with the engine `settings.engine`. Arguments and errors are those of TextGenerator."""
     engine = VllmGenerator if settings.engine == "vllm" else TextGenerator
     return engine(model, settings, seed=seed, device=device, needs_encoder=needs_encoder)
 
@@ -43,7 +43,7 @@ class VllmGenerator(TextGenerator):
         )
 
     def generate_batches(self, batches: Iterable[tuple[TokenizedTexts, Sequence[str]]]) -> Iterator[list[list[str]]]:
-        """Yield the texts that `generate` returns for each batch; several batches are processed together."""
+        """Yield what `generate` returns for each batch (inputs, keys). Several batches are processed together."""
         batches = iter(batches)
         while group := list(islice(batches, _BATCHES)):
             prompts = [
@@ -55,7 +55,7 @@ class VllmGenerator(TextGenerator):
             yield from ([*islice(texts, len(keys))] for _, keys in group)
 
     def _generate(self, prompts: list[list[int]], keys: Sequence[str]) -> list[list[str]]:
-        """Return the texts of each prompt: the greedy one, the samples, or both."""
+        """Return the texts for each prompt: the greedy text, the samples, or both. prompts: token ids    keys: one per prompt"""
         settings = self._settings
         texts: list[list[str]] = [[] for _ in prompts]
         is_greedy = settings.decode != "sample"
