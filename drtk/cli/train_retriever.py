@@ -42,7 +42,7 @@ def train_retriever(
     dev: Annotated[
         str | None,
         make_option(
-            "--dev DIR", "BEIR folder with qrels/dev.tsv, used to select the best checkpoint.", panel=EVALUATION
+            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
@@ -63,7 +63,7 @@ def train_retriever(
     from drtk.losses import RETRIEVER_LOSSES
 
     for name in (settings.loss, settings.contrastive):
-        RETRIEVER_LOSSES.check(name)
+        RETRIEVER_LOSSES.check_name(name)
     settings.check()
     if corpus is None or queries is None:
         raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")

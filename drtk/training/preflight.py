@@ -61,9 +61,7 @@ def check_training_inputs(
     check_device(device)
     for file in local_files:
         if file is not None and is_hub_dataset(file):
-            raise UsageError(
-                f"{file}: must be a local file, because it is read repeatedly; write one with `drtk convert`"
-            )
+            raise UsageError(f"{file}: must be a local file (read repeatedly); write one with `drtk convert`")
     for file in (*files, *local_files):
         if file is not None and file != STANDARD and not is_hub_dataset(file):
             os.stat(file)
