@@ -279,7 +279,7 @@ def show(
         raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
+            raise UsageError("--preset cannot be combined with --term-weights, --html or --json")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         files = {"generator": generator, "side_files": with_files or []}

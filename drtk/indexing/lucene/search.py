@@ -19,7 +19,7 @@ import orjson
 
 from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import MismatchError
-from drtk.indexing.base import IdTable, Ranking, is_bare_index, sort_hits
+from drtk.indexing.base import IdTable, Ranking, is_external_index, sort_hits
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
 from drtk.records import Passage
@@ -184,7 +184,7 @@ class StoredField:
         return self._count
 
     def get_values(self, rows: Iterable[int]) -> list[Any]:
-        """Return the values of documents: strings, or None for a document without the field."""
+        """Return the field values of the documents with the numbers `rows`; None for a document without the field."""
         values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
         return values
 
@@ -215,8 +215,8 @@ class LuceneSearcher:
 
         try:
             reader = open_reader(folder)
-            finalize(self, _close, reader).atexit = False  # tuning opens many readers
-            self._ids = StoredField(reader, ID) if is_bare_index(folder) else IdTable(folder / IDS_FILE)
+            finalize(self, _close_reader, reader).atexit = False  # tuning opens many readers
+            self._ids = StoredField(reader, ID) if is_external_index(folder) else IdTable(folder / IDS_FILE)
             for name in (ID, CONTENTS):
                 if find_field(reader, name) is None:
                     raise MismatchError(f"{folder}: its documents have no field '{name}'; give an index of Anserini")
@@ -370,6 +370,6 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _close(reader: Any) -> None:
+def _close_reader(reader: Any) -> None:
     """Close a reader. Storing `reader.close` instead would fail, because pyjnius rebinds methods at each attribute access."""
     reader.close()
