@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
@@ -177,7 +177,8 @@ def run_in_processes(
                     case None:  # a request
                         if (batch := next(batches, None)) is not None:
                             pending[worker].append(next(numbers))
-                        worker.send(batch)
+                        with suppress(OSError):  # of a process that was killed: `_receive` reports it
+                            worker.send(batch)
                     case "end":
                         del pending[worker]
                     case (result,):
