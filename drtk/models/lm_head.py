@@ -15,6 +15,7 @@ from drtk.models.checkpoint import load_encoder, save_module
 from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers, warn
+from drtk.runtime.remote_code import is_remote_code_trusted
 
 HEADS = "heads"
 
@@ -161,7 +162,9 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
     from transformers import AutoModelForMaskedLM
 
     with silence_transformers(), torch.random.fork_rng(devices=[]):
-        return AutoModelForMaskedLM.from_config(backbone.config, dtype=torch.float32)
+        return AutoModelForMaskedLM.from_config(
+            backbone.config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted()
+        )
 
 
 def save_lm_head(head: LMHead, folder: Path) -> None:

@@ -11,6 +11,7 @@ import orjson
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.manifest import check_folder, read_manifest_if_any
 from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 from drtk.text.sentences import find_word_spans
 
 
@@ -64,12 +65,10 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
         return find_file(file) is not None
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=is_remote_code_trusted())
     except ValueError as error:
         if "trust_remote_code" in str(error):
-            raise MismatchError(
-                f"{name}: its tokenizer needs remote code, which drtk does not run; use another model"
-            ) from error
+            raise MismatchError(f"{name}: its tokenizer requires remote code; {TRUST_ADVICE}") from error
         if not Path(name).is_dir() or any(map(has_file, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{name}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
