@@ -29,11 +29,11 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from drtk.data.collection import resolve
+from drtk.data.collection import resolve_collection_file
 from drtk.data.readers import read_queries
 from drtk.indexing.config import SearchSettings
 from drtk.records import Query
-from drtk.retrieval.search import IndexGroup, RankingOptions, TextQueries
+from drtk.retrieval.search import IndexGroup, RankingOptions, TextQuerySearcher
 from drtk.runtime.manifest import list_versions
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=10)
     parser.add_argument("--out")
     arguments = parser.parse_args()
-    queries = [query.text for query in read_queries(resolve(arguments.data, "queries"))]
+    queries = [query.text for query in read_queries(resolve_collection_file(arguments.data, "queries"))]
     texts = list(islice(cycle(queries), arguments.requests))
     k = arguments.k
     results: dict[str, Any] = {"versions": list_versions(), "processors": os.cpu_count(), "machine": platform.machine()}
@@ -95,7 +95,7 @@ def main() -> None:
         index = str(Path(folder, "index"))
         drtk = [sys.executable, "-m", "drtk"]
         subprocess.run([*drtk, "index", arguments.data, "--type", arguments.type, "-o", index, "-q"], check=True)
-        search = TextQueries(IndexGroup([index], SearchSettings()), None)
+        search = TextQuerySearcher(IndexGroup([index], SearchSettings()), None)
         measure(lambda text: list(search([Query("q", text)], RankingOptions(k))), texts[:20])
         start = time.perf_counter()
         seconds = measure(lambda text: list(search([Query("q", text)], RankingOptions(k))), texts)

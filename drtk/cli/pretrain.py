@@ -86,7 +86,7 @@ def pretrain(
     from drtk.data.checks import check_first_record, warn_of_other_kind
     from drtk.data.readers import read_passages
     from drtk.errors import UsageError
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.parse import apply_changes, parse_composition
     from drtk.training.preflight import check_training_inputs
 
@@ -109,7 +109,7 @@ def pretrain(
     if dev is not None and dev_sts is not None:
         raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     split = choose_dev_split(dev) if dev is not None else ""
     for source in passages:
         check_first_record(source, read_passages, job.tracker)
