@@ -255,7 +255,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
     items: passages, queries or strings    role: whose prompt and maximum length to use
     """
     encoder = model.encoder
-    device = next(encoder.parameters()).device
+    device = next(encoder.parameters(), torch.empty(0)).device  # an exported model has no parameters
     training = encoder.training
     encoder.eval()
     try:
