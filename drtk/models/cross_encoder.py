@@ -114,7 +114,7 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
 
 
 def _load_classifier(folder: Path, path: Path, config: Any) -> tuple[Any, Any]:
-    """Return (sequence classifier, tokenizer)."""
+    """Return (sequence classifier, tokenizer). folder: model folder, for errors    path: folder of the weights"""
     from transformers import AutoModelForSequenceClassification
 
     names = config.architectures or ()
@@ -223,7 +223,7 @@ class CrossEncoderScorer:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The lowest and the highest possible score; infinite for logits."""
+        """The lowest and the highest possible score; -inf and inf for an unbounded activation."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
