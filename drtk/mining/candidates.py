@@ -168,15 +168,15 @@ class CandidatePool:
         """Remove rejected candidates from all sources, and record the first rejection of each candidate."""
         for rejection in rejections:
             self.rejected.setdefault(rejection.candidate.id, rejection)
-        self._remove(self.rejected.keys())
+        self._remove_candidates(self.rejected.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
         """Make candidates positives. ids: passage ids, appended to the positives in this order"""
         self.promoted += ids
         self.positives += ids
-        self._remove(frozenset(ids))
+        self._remove_candidates(frozenset(ids))
 
-    def _remove(self, ids: AbstractSet[str]) -> None:
+    def _remove_candidates(self, ids: AbstractSet[str]) -> None:
         for source, candidates in self.candidates.items():
             self.candidates[source] = [candidate for candidate in candidates if candidate.id not in ids]
 

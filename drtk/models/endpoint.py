@@ -64,7 +64,7 @@ class EndpointEmbedder:
             **{f"{role}_prompt": settings.prompt or ""},  # type: ignore[arg-type]
         )
         self.dimension = 0  # not known before the first answer
-        self.dimension = self._request(["dimension"]).shape[1]
+        self.dimension = self._request_vectors(["dimension"]).shape[1]
 
     def load(self) -> EndpointEmbedder:
         """Return self, because the endpoint has loaded the model already."""
@@ -101,7 +101,7 @@ class EndpointEmbedder:
         batches = [texts[start : start + TEXTS_PER_REQUEST] for start in range(0, len(texts), TEXTS_PER_REQUEST)]
         vectors = []
         with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
-            requests = [pool.submit(self._request, batch) for batch in batches]
+            requests = [pool.submit(self._request_vectors, batch) for batch in batches]
             try:
                 for request in requests:
                     vectors.append(request.result())
@@ -115,7 +115,7 @@ class EndpointEmbedder:
         """Return the vectors of passages, queries or strings, (len(items), dimension), float32."""
         return self.encode_tokens(self.tokenize(items))
 
-    def _request(self, texts: Sequence[str]) -> np.ndarray:
+    def _request_vectors(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of texts, (texts, dimension) float32, from one request, which is retried on temporary errors.
 
         Raises DrtkError if the endpoint fails.
@@ -143,16 +143,16 @@ class EndpointEmbedder:
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
             time.sleep(delay)
-        return self._parse(content, len(texts))
+        return self._parse_response(content, len(texts))
 
-    def _parse(self, content: bytes, count: int) -> np.ndarray:
+    def _parse_response(self, content: bytes, count: int) -> np.ndarray:
         """Return the vectors in a response, (count, dimension) float32, in the order of the texts.
 
         content: body of the response    Raises DrtkError for a malformed response.
         """
         try:
             entries = sorted(orjson.loads(content)["data"], key=lambda entry: int(entry["index"]))
-            vectors = np.array([_decode(entry["embedding"]) for entry in entries], dtype=np.float32)
+            vectors = np.array([_decode_embedding(entry["embedding"]) for entry in entries], dtype=np.float32)
         except (LookupError, TypeError, ValueError) as error:
             raise DrtkError(
                 f"{self._url}: the response is not a list of embeddings ({error!r}); check the URL"
@@ -172,7 +172,7 @@ class EndpointEmbedder:
         return partial(EndpointEmbedder, role=self.role, settings=self.settings), (self.model,)
 
 
-def _decode(embedding: Any) -> np.ndarray:
+def _decode_embedding(embedding: Any) -> np.ndarray:
     """Decode an embedding, a list of numbers or little-endian float32 in base64, to a vector, (dimension,) float32."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding), dtype="<f4")

@@ -21,7 +21,7 @@ _FILLERS = ("0", "1 2 3 4")  # texts without a common last token
 
 
 @dataclass
-class Logits:
+class RerankerOutput:
     """Output of a generative reranker. logits: (pairs, 1)"""
 
     logits: Tensor
@@ -45,7 +45,7 @@ class GenerativeReranker(nn.Module):
         """The model itself, because there is no encoder below a head, from which pair vectors could be taken."""
         return self
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Logits:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> RerankerOutput:
         """Return the scores as logits. Both inputs: (pairs, tokens), padded on the left for a decoder-only model"""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self._start is None:
@@ -54,7 +54,7 @@ class GenerativeReranker(nn.Module):
             first = input_ids.new_full((len(input_ids), 1), self._start)
             logits = self.network(**inputs, decoder_input_ids=first, use_cache=False).logits[:, -1]
         score = logits[:, self._true] if self._false is None else logits[:, self._true] - logits[:, self._false]
-        return Logits(score.unsqueeze(1))
+        return RerankerOutput(score.unsqueeze(1))
 
 
 class PromptTokenizer:
@@ -76,9 +76,9 @@ class PromptTokenizer:
         """Tokenize the prompts of the pairs."""
         prompts = [self.format(query, text) for query, text in pairs]
         ids = self.tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"] if prompts else []
-        return TokenizedTexts.from_lists([self.finish(row) for row in ids], None)
+        return TokenizedTexts.from_lists([self.truncate_prompt(row) for row in ids], None)
 
-    def finish(self, ids: list[int]) -> list[int]:
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
         """Return the token ids of a prompt that ends with the suffix, at most `max_length`. ids: result of the tokenizer"""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class ChatTokenizer(PromptTokenizer):
         messages += [{"role": "query", "content": query}, {"role": "document", "content": text}]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
 
-    def finish(self, ids: list[int]) -> list[int]:
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
         """Return the token ids; ids beyond `max_length` are truncated such that they end with the suffix."""
         if len(ids) <= self.max_length:
             return ids
@@ -131,7 +131,7 @@ class MonoT5Tokenizer(PromptTokenizer):
         """Return the prompt of a pair, without the suffix "Relevant:"."""
         return f"Query: {query} Document: {text}"
 
-    def finish(self, ids: list[int]) -> list[int]:
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
         """Return the token ids with the suffix; ids are truncated so that both have at most `max_length` tokens."""
         return ids[: max(0, self.max_length - len(self.suffix))] + self.suffix
 
