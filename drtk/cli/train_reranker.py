@@ -181,7 +181,7 @@ def _train_on_pairs(
 
 
 def _load_dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
-    """Return the texts of the development queries, and the corpus of their candidates: that in `dev`, else `corpus`."""
+    """Return the texts of the development queries, and the corpus of the candidates: the one in `dev`, or else `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries

@@ -173,7 +173,7 @@ def warn_if_swapped(corpus: str | None, queries: str | None) -> None:
 
 
 def warn_of_other_kind(source: str, role: Literal["passage", "query"]) -> None:
-    """Log a warning if a file of passages looks like queries, or a file of queries looks like passages."""
+    """Log a warning if a file of passages looks like queries, or the reverse. role: what the file should contain"""
     if _sniff_file(source) == (sniff.QUERIES if role == "passage" else sniff.PASSAGES):
         looks, expected = ("queries", "passages") if role == "passage" else ("passages", "queries")
         warn(f"{source}: looks like {looks}; expected {expected}")

@@ -157,7 +157,7 @@ def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
 
 
 def _drop_nulls(value: Any) -> Any:
-    """Remove null fields from nested objects; tables have them in place of missing fields."""
+    """Remove null fields from nested objects; tables have null in place of missing fields."""
     if isinstance(value, dict):
         return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -111,7 +111,7 @@ class Embedder:
     def identity(self) -> dict[str, Any]:
         """Manifest entry of the model: digests of weights, configuration and tokenizer, and encoding settings.
 
-        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, also if
+        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, even if
         `settings` override prompt or length.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}

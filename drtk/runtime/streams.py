@@ -267,6 +267,7 @@ class Output:
 
     Use it as a context manager. On success, the part is renamed to NAME. On an exception, it is removed, unless
     `keep_part` is set.
+    target: path of the output, or "-" for stdout
     append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it

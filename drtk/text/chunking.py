@@ -368,7 +368,7 @@ def chunk_corpus(
     check_settings(settings)
     runner_settings = runner_settings or RunnerSettings()
     if runner_settings.runner != "local" and settings.num_workers:
-        raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
+        raise UsageError("`num_workers` requires `runner` local; use `runner_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []
