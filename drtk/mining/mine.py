@@ -185,8 +185,8 @@ class Miner:
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
         """Sample as many random passages as the pool needs for `policy.min_negatives`; fewer if the corpus is too small.
 
-        Positives, rejected passages and candidates are excluded. Candidates are, because as random passages they would lose
-        the rank and score by which the audit detects false negatives.
+        Positives, rejected passages and candidates are excluded. As a random passage, a candidate would lose the rank and
+        score by which the audit detects false negatives.
 
         attempt: number of earlier attempts for the pool
         """

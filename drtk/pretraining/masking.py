@@ -1,4 +1,4 @@
-"""Masking strategies, which select the tokens of an encoder input to mask, and corruptions, which replace, insert or delete tokens.
+"""Masking strategies, which select tokens to mask, and corruptions, which replace, insert or delete tokens.
 
 A masking strategy is a function (MaskInput, **options) -> (tokens,) bool, True at masked tokens. Special tokens are never masked.
 """
