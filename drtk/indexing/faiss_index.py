@@ -123,7 +123,7 @@ class FaissIndex:
         try:
             index = faiss.read_index(file)
         except RuntimeError as error:
-            raise DrtkError(f"{file}: is not a faiss index: {_shorten_message(error)}") from error
+            raise DrtkError(f"{file}: is not a faiss index ({_shorten_message(error)}); check the file") from error
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
             raise MismatchError(f"{file}: has metric {index.metric_type}; use inner product or L2")
         try:
