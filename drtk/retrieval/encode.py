@@ -23,9 +23,9 @@ from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encode
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
-from drtk.models.endpoint import EndpointEmbedder, is_endpoint
+from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, read_layout, resolve_model_folder, resolve_tower_folder
+from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
