@@ -240,7 +240,7 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(get_source_name(source), unit)
+    empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,

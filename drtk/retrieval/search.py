@@ -421,7 +421,7 @@ class PassageSearcher:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """Entry of the index for the inputs of a manifest."""
+        """The manifest entry of the index folder, in a list of inputs."""
         return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
