@@ -30,7 +30,6 @@ NAMES = ("nDCG@10", "RR@10", "R@10", "R@100", "Success@10")
 RANX = """
 import sys
 from ranx import Qrels, Run, evaluate
-
 found = evaluate(Qrels.from_file(sys.argv[1], kind="trec"), Run.from_file(sys.argv[2], kind="trec"),
                  ["ndcg@10", "mrr@10", "recall@10", "recall@100", "hit_rate@10"], make_comparable=True)
 print(*found.values())

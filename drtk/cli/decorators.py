@@ -19,6 +19,7 @@ from drtk.cli.options import (
 )
 from drtk.config import CONTROL, HARDWARE, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.models.config import check_device_name
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import InputTracker
@@ -85,7 +86,7 @@ def filter_command(
 ) -> Callable[..., Any]:
     """Declare a command that reads and writes records; it receives a FilterJob as `job`.
 
-    kind: the kind of the output in its manifest
+    kind: kind of the output, recorded in the manifest
     passages: add --with, as the command reads a corpus
     bare: add --bare, as the command adds fields
     data: add --data, as the command reads corpus, queries and judgments
@@ -135,7 +136,7 @@ def folder_command(
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
-    resume: add --resume; the command itself checks that its `source` is the same
+    resume: add --resume; the command itself checks that the records of its `source` are unchanged
     data: add --data, as the command reads corpus and queries
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
     extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm
@@ -194,6 +195,7 @@ def _add_common_options(
         set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
         for option, value in given.items():
             check_integer("--" + option.replace("_", "-"), value)
+        check_device_name(given.get("device", "auto"))
         common = {flag: given.pop(flag) for flag in flags}
         given = resolve_arguments(name, given, common.pop("data", None))
         if common.get("gpus", 1) > 1 and not given.get("dry_run"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
+@folder_command("model", resume=True, data=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples, or a TREC run (hlatr); - is stdin.")],
     output: Folder,
@@ -43,9 +43,7 @@ def train_reranker(
     ] = None,
     dev: Annotated[
         str | None,
-        make_option(
-            "--dev DIR", "BEIR folder of development data, used to select the best checkpoint.", panel=EVALUATION
-        ),
+        make_option("--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint.", panel=EVALUATION),
     ] = None,
     dev_run: Annotated[
         str | None,
@@ -75,14 +73,17 @@ def train_reranker(
             raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`; omit it")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
-            more = "; make it with drtk rerank RUN --save-vectors DIR" if name == "vectors" else ""
+            more = {"vectors": "; make it with drtk rerank RUN --save-vectors DIR", "model": ""}.get(
+                name, "; or give --data DIR"
+            )
             raise UsageError(f"`{name}` is required by `kind={settings.kind}`{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
     settings.check()
-    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
@@ -93,14 +94,16 @@ def train_reranker(
         check_examples(examples)
         warn_if_swapped(str(corpus), str(queries))
     if model is not None:
-        from drtk.models.model_folder import locate
+        from drtk.models.model_folder import resolve_model_folder
 
-        locate(model)
+        resolve_model_folder(model)
     probe = None if dev is None or dev_run is None else _build_probe(dev, dev_run, settings, job)
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
         check_same_corpus(examples, str(corpus), skip=skip_corpus_check)
+        for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):
+            check_first_record(str(source), read, job.tracker)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
@@ -127,7 +130,7 @@ def _train_on_pairs(
     job: FolderJob,
 ) -> None:
     from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
@@ -140,7 +143,7 @@ def _train_on_pairs(
         queries=queries,
         corpus=corpus,
         tracker=job.tracker,
-        negatives=settings.negatives_in_a_step,
+        negatives=settings.negatives_per_step,
         first_positive=settings.first_positive,
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
@@ -172,7 +175,7 @@ def _train_on_pairs(
         device=device,
     )
     best = facts.pop("best", None)
-    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(resolve_model_folder(model))})
     job.counts |= {"examples": len(data.examples), **facts}
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 

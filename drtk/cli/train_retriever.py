@@ -42,7 +42,7 @@ def train_retriever(
     dev: Annotated[
         str | None,
         make_option(
-            "--dev DIR", "BEIR folder with qrels/dev.tsv, used to select the best checkpoint.", panel=EVALUATION
+            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
@@ -63,22 +63,22 @@ def train_retriever(
     from drtk.losses import RETRIEVER_LOSSES
 
     for name in (settings.loss, settings.contrastive):
-        RETRIEVER_LOSSES.check(name)
+        RETRIEVER_LOSSES.check_name(name)
     settings.check()
     if corpus is None or queries is None:
         raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped
     from drtk.data.readers import read_examples, read_passages, read_queries
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     check_training_inputs(settings.trainer, device, examples, queries, local_files=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
-    locate(model)
+    resolve_model_folder(model)
     if settings.aux != "none":
-        locate(settings.aux_generator)
+        resolve_model_folder(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
     check_same_corpus(examples, corpus, skip=skip_corpus_check)
     for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):
@@ -90,6 +90,7 @@ def train_retriever(
         from drtk.models.checkpoint import embed_for_scoring
         from drtk.runtime.progress import round_significant
         from drtk.text.rng import sample_uniform
+        from drtk.training.best_checkpoint import Metrics
         from drtk.training.folds import digest_question
         from drtk.training.text_pairs import warn_of_overlap
 
@@ -111,7 +112,10 @@ def train_retriever(
 
         def evaluate() -> dict[str, float]:
             values = probe.compute(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
-            return {f"dev_{name}": round_significant(value) for name, value in values.items()}
+            return Metrics(
+                {f"dev_{name}": round_significant(value) for name, value in values.items()},
+                {f"dev_{name}": interval for name, interval in values.intervals.items()},
+            )
 
         return evaluate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,11 +12,25 @@ from drtk.errors import UsageError
 Similarity = Literal["cosine", "dot"]
 Title = Literal["join", "sep", "segment", "none"]
 PairTitle = Literal["colon", "join", "none"]
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def check_pooling(text: str | None) -> None:
+    """Raise UsageError if a pooling, such as "cls+mean", has a mode that is not in POOLINGS. None is valid."""
+    for mode in text.split("+") if text is not None else ():
+        if mode not in POOLINGS:
+            raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(POOLINGS)}, or combine as cls+mean")
+
+
+def check_device_name(name: str) -> None:
+    """Raise UsageError for a name that is not a device; whether the device is available is checked by torch."""
+    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
+        raise UsageError(f"`device` {name}: use auto, cpu, cuda, cuda:1 or mps")
 
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """Settings of `drtk encode`; None uses the value in the model folder."""
+    """Settings of `drtk encode`; for settings that are None, the value in the model folder is used."""
 
     pooling: str | None = option(
         None,
@@ -39,6 +54,10 @@ class EncodeSettings:
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
     packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
+
+    def check(self) -> None:
+        """Raise UsageError for an unknown pooling."""
+        check_pooling(self.pooling)
 
 
 NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)
@@ -80,7 +99,7 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for settings without effect, and for `n` above 1 with greedy decoding."""
+        """Raise UsageError for settings that cannot be combined, such as `n` above 1 and greedy decoding."""
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":
             raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
@@ -102,13 +121,15 @@ class ContinuationSettings(GenerationSettings):
     )
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
-        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
+        "transformers",
+        "Generation engine; vllm requires the vllm extra, a GPU and a decoder-only model.",
+        panel=HARDWARE,
     )
 
 
 @dataclass(frozen=True)
 class CrossEncoderSettings:
-    """Settings for running a cross-encoder; None uses the value in the model folder."""
+    """Settings for running a cross-encoder; for settings that are None, the value in the model folder is used."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
@@ -123,7 +144,7 @@ _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 @dataclass(frozen=True)
 class ScorerSettings:
-    """Settings of a cross-encoder `scorer` that scores texts in another command, such as mine-negatives."""
+    """Settings of the cross-encoder `scorer` of commands other than `drtk score`, such as mine-negatives."""
 
     scorer_title: PairTitle | None = setting(
         None,
@@ -165,10 +186,11 @@ class InitModelSettings:
     normalize: bool = option(False, "Normalize vectors to unit length.")
     similarity: Similarity = option("cosine", "Similarity function of the vectors.")
     language: Literal["any", "chinese"] = option(
-        "any", "Pre-tokenization: any, or chinese (each Chinese character is a token)."
+        "any", "Pre-tokenization: any (white space and punctuation), or chinese (also splits Chinese characters)."
     )
 
     def check(self) -> None:
-        """Raise UsageError if the hidden size is not a multiple of the number of heads."""
+        """Raise UsageError for an unknown pooling, or if the hidden size is not a multiple of the number of heads."""
+        check_pooling(self.pooling)
         if self.hidden % self.heads:
             raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")

@@ -16,8 +16,8 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
-# Largest number of batches in a Ray data set, and their size in bytes; this bounds memory for long streams.
-# Actors are started again for each data set, so a smaller number would be slower.
+# Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
+# Actors are started again for each dataset, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
@@ -92,7 +92,7 @@ def run_on_ray(
 
 
 def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
-    """Return pickled batches for the next Ray data set, numbered from `first`; [] if no batches are left."""
+    """Return pickled batches for the next Ray dataset, numbered from `first`; [] if no batches are left."""
     rows: list[dict[str, Any]] = []
     size = 0
     while len(rows) < SEGMENT and size < SEGMENT_BYTES and (batch := next(batches, None)):
@@ -116,7 +116,7 @@ def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, r
                 yield result
                 expected += 1
     except ray.exceptions.RayError as error:
-        raise DrtkError(f"ray: {str(error).strip().splitlines()[-1]}") from error
+        raise DrtkError(f"ray: the job failed: {str(error).strip().splitlines()[-1]}; see the Ray logs") from error
     if expected != first + number:
         raise DrtkError(f"ray: {first + number - expected} batches returned no result; see the Ray logs and run again")
 
@@ -143,7 +143,7 @@ def _connect(address: str) -> Any:
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = "ray" if chosen is None else f"`ray_address` {chosen}"
-            raise DrtkError(f"{where}: {str(error).strip().splitlines()[0]}") from error
+            raise DrtkError(f"{where}: cannot connect to or start Ray: {str(error).strip().splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False

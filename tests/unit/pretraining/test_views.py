@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError
-from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other
+from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other_passage
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import TokenCorpus, TokenizedText
 from drtk.text.token_writer import FIELDS
@@ -323,5 +323,5 @@ def test_every_view_satisfies_the_interface(shelf, rich, name):
 
 def test_random_pair_is_within_max_distance() -> None:
     rng = np.random.default_rng(5)
-    others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
+    others = {sample_other_passage(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]
