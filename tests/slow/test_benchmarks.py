@@ -29,7 +29,7 @@ CALLS = {
     "rerank": "corpus.jsonl --model model --passages 20 --queries 2 --depth 5 --repeats 1 --max-length 32",
     "search": f"{VECTORS} -k 5",
     "store": "--passages 500 --reads 50",
-    "train": "examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --batch-size 4 --chunk 2 --max-steps 3 --rounds 1",
+    "train": "examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --batch-size 4 --chunk 0 --max-steps 3 --rounds 1",
 }
 
 
