@@ -83,7 +83,7 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
     from drtk.runtime.manifest import find_inputs
 
     if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
-        raise UsageError("--masked-lm cannot be combined with input files or options for records")
+        raise UsageError("--masked-lm cannot be combined with input files or options for records; omit them")
     folder = resolve_model_folder(model)
     made = load_trained_masked_lm(folder)
     save_pretrained_model(*made, job.begin())

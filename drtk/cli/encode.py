@@ -40,8 +40,7 @@ def encode(
     """
     from drtk.data.checks import check_first_record, warn_of_other_kind
     from drtk.data.readers import read_passages, read_queries
-    from drtk.models.endpoint import is_endpoint
-    from drtk.models.model_folder import resolve_model_folder
+    from drtk.models.model_folder import is_endpoint, resolve_model_folder
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)

@@ -23,7 +23,7 @@ _COUNTING = {
     *("max_length", "batch_tokens", "precision", "tokenizer", "num_workers"),
 }
 _EFFECTS = {
-    "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "ray_workers", "ray_address"},
+    "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "runner_workers", "ray_address"},
     "merge": _COUNTING | {"merge", "collection"},
     "train": {"title", "max_length", "expand"},
 }

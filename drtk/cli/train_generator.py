@@ -51,7 +51,7 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
 def _read_questions(
     source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
-    """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
+    """Return the (question, target) pairs to train on, and the pairs of `dev`; warn of questions in both."""
     from drtk.query_expansion.train_generator import build_question_pairs
     from drtk.records import Passage
     from drtk.training.folds import digest_question
@@ -81,7 +81,7 @@ def _read_questions(
 def _read_passages(
     source: str, given: Mapping[str, str | None], start: StartModel, job: FolderJob
 ) -> tuple[TextPairs, TextPairs | None]:
-    """Return the pairs of passages and queries to train on, and those of `dev`; warn of pairs in both."""
+    """Return the (passage, query) pairs to train on, and the pairs of `dev`; warn of pairs in both."""
     from drtk.training.text_pairs import digest_targets, read_pairs, warn_of_overlap
 
     files = [file for file in (source, given["dev"]) if file is not None]

@@ -80,7 +80,7 @@ def train_reranker(
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
-        raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
+        raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`; omit it")
     settings.check()
     from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
     from drtk.data.readers import read_examples, read_passages, read_queries
@@ -181,7 +181,7 @@ def _train_on_pairs(
 
 
 def _load_dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
-    """Return the texts of the development queries, and the corpus of their candidates: that in `dev`, else `corpus`."""
+    """Return the texts of the development queries, and the corpus of the candidates: the one in `dev`, or else `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries

@@ -26,6 +26,11 @@ _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
 
 
+def is_endpoint(model: str) -> bool:
+    """Return whether a model is the URL of an endpoint instead of a folder or hub name."""
+    return model.startswith(("http://", "https://"))
+
+
 def resolve_model_folder(model: str) -> Path:
     """Return the local folder of a model; a model of the Hugging Face hub is downloaded unless it is in the cache.
 

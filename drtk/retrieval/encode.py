@@ -23,9 +23,9 @@ from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encode
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
-from drtk.models.endpoint import EndpointEmbedder, is_endpoint
+from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, read_layout, resolve_model_folder, resolve_tower_folder
+from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
@@ -111,7 +111,7 @@ class Embedder:
     def identity(self) -> dict[str, Any]:
         """Manifest entry of the model: digests of weights, configuration and tokenizer, and encoding settings.
 
-        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, also if
+        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, even if
         `settings` override prompt or length.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
@@ -240,7 +240,7 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(get_source_name(source), unit)
+    empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,

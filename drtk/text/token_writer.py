@@ -136,6 +136,7 @@ def choose_dtype(largest: int) -> tuple[str, int]:
 class TokenCorpusWriter:
     """Writer of the files of a `TokenCorpus`.
 
+    fields, shortest: as in `TokenCorpus.open`
     counts: numbers of passages, excluded passages (`short`), word pieces (`tokens`), and values of each field
     """
 

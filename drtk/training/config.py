@@ -192,7 +192,7 @@ class RetrieverConfig(TrainingConfig):
 
 
 _PAIRS = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, NoEffect("requires --loss listwise", {"loss": ("bce",)}))
+_LISTWISE = (*_PAIRS, NoEffect("requires `loss=listwise`", {"loss": ("bce",)}))
 _LISTS = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
@@ -210,7 +210,7 @@ class RerankerConfig(TrainingConfig):
     kind: Literal["crossencoder", "hlatr"] = setting(
         "crossencoder", "Model type: cross-encoder of pairs, or HLATR, which reranks lists of --vectors."
     )
-    loss: Literal["listwise", "bce"] = option(
+    loss: Literal["listwise", "bce"] = setting(
         "listwise", "Loss: softmax over the passages of a query (listwise), or binary per pair (bce).", no_effect=_PAIRS
     )
     negatives: int | None = option(

@@ -292,7 +292,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
 def _choose_workers(
     plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
 ) -> tuple[int, Iterator[Passage]]:
-    """Return the number of processes that split passages, and the passages. A worker of Ray uses one."""
+    """Return the number of processes that split passages, and the passages. Workers of other runners use one."""
     if runner_settings.runner != "local":
         return plan.settings.num_workers or 1, passages
     return choose_workers(passages, plan.settings.num_workers)
