@@ -241,7 +241,7 @@ def run() -> None:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
                 _print_interrupted()
                 _exit(130)
-            reported = _report(error, verbose=verbose)
+            reported = _report_error(error, verbose=verbose)
             if reported is None:
                 raise
             _exit(reported)
@@ -250,7 +250,7 @@ def run() -> None:
             _exit(130)
 
 
-def _report(error: Exception, *, verbose: bool) -> int | None:
+def _report_error(error: Exception, *, verbose: bool) -> int | None:
     """Print a one-line message for an error and return its exit status; return None for a bug."""
     if isinstance(error, DrtkError):
         status, message = error.status, str(error)

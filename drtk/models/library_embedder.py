@@ -21,9 +21,9 @@ from drtk.models.model_folder import (
     OWN_MODULES,
     EncodingConfig,
     UnsupportedModules,
-    locate,
     read_layout,
     read_modules,
+    resolve_model_folder,
     resolve_tower_folder,
 )
 from drtk.records import Passage
@@ -37,7 +37,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
 def needs_library(model: str) -> bool:
     """Return whether only sentence-transformers can run the encoder of a model folder or hub name."""
     try:
-        read_layout(resolve_tower_folder(locate(model), "passage"))
+        read_layout(resolve_tower_folder(resolve_model_folder(model), "passage"))
     except UnsupportedModules:
         return True
     return False
@@ -57,7 +57,7 @@ class LibraryEmbedder:
         for name in ("pooling", "batch_tokens", "model_file"):
             if getattr(settings, name) is not None:
                 raise UsageError(f"`{name}` has no effect on {model}, which sentence-transformers runs; omit it")
-        self.folder, self.device = locate(model), choose_device(device)
+        self.folder, self.device = resolve_model_folder(model), choose_device(device)
         self._network = self._load()
         similarity = settings.similarity or str(self._network.similarity_fn_name or "cosine")
         if similarity not in ("cosine", "dot"):

@@ -113,14 +113,14 @@ _BATCH = 4096  # texts encoded together: an encoding takes many times the memory
 class TextUnits(NamedTuple):
     """The units (words or word pieces) of a text.
 
-    begins: first character of each unit; may_cut: whether the text may be split before each unit
+    begins: character offset of the start of each unit; may_cut: whether the text may be split before each unit
     """
 
     begins: list[int]
     may_cut: list[bool]
 
     def find_boundary(self, begin: int, latest: int) -> int:
-        """Return the last unit in (begin, latest] before which the text may be split.
+        """Return the index of the last unit in (begin, latest] before which the text may be split.
 
         A word that does not fit is split at `latest`, but never within a character.
         """
@@ -168,7 +168,7 @@ class WordPieceCounter:
         return counts
 
     def split_units(self, text: str) -> TextUnits:
-        """Return the word pieces of a text as units. It may be split where a word of the tokenizer begins, and at white space."""
+        """Return the word pieces of a text as units; it may be cut at white space, and where the tokenizer begins a word."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
         begins = [begin for begin, _ in pieces.offsets]
