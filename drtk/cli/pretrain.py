@@ -18,7 +18,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 
 
 def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return {"title_types": True} if the preset gives titles their own token type; earlier versions ignored this setting."""
+    """Record that titles have their own token type, so that no run of an earlier version, which ignored it, is resumed."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 

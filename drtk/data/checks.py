@@ -209,8 +209,8 @@ class EmptyTextCounter:
             self._empty += not self._get_text(record).strip()
             yield record
 
-    def warn(self, source: str, unit: str) -> None:
-        """Log a warning if any text was empty. unit: what the records are, such as "passages" """
+    def warn_if_empty(self, source: str, unit: str) -> None:
+        """Log a warning if any text was empty. unit: plural name of the records, such as passages"""
         if self._empty:
             warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
 
@@ -275,7 +275,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 
 
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
-    """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one."""
+    """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one; [] if none."""
     corpus = manifest["settings"].get("corpus")
     if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
@@ -291,7 +291,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths in the settings of a manifest with these names; a value is PATH, NAME=PATH or a list of them."""
+    """Return the paths in the settings of a manifest that `settings` names; a value is PATH, NAME=PATH or a list."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
 
-def run_by_length(
+def run_in_length_groups(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
     """Call `run` on groups of texts of similar length, to save padding; return its results in the original order, (texts, …).

@@ -308,6 +308,7 @@ class QueryEncoder:
             prompt=prompt,
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
+            model_file=encoder.get("model_file"),
         )
         embedder = make_embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)
@@ -421,7 +422,7 @@ class PassageSearcher:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """Entry of the index for the inputs of a manifest."""
+        """The manifest entry of the index folder, in a list of inputs."""
         return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:

@@ -173,11 +173,11 @@ def run_in_processes(
         while pending:
             ready: list[Any] = connection.wait([*pending])
             for worker in ready:
-                match _receive(worker):
+                match _receive_message(worker):
                     case None:  # a request
                         if (batch := next(batches, None)) is not None:
                             pending[worker].append(next(numbers))
-                        with suppress(OSError):  # of a process that was killed: `_receive` reports it
+                        with suppress(OSError):  # of a process that was killed: `_receive_message` reports it
                             worker.send(batch)
                     case "end":
                         del pending[worker]
@@ -195,7 +195,7 @@ def run_in_processes(
 def _start_workers(
     build: Callable[[], BatchFunction], runner_settings: RunnerSettings, *, gpu: bool
 ) -> tuple[list[Any], dict[Any, deque[int]]]:
-    """Start worker processes; return them, and their connections with the numbers of the batches they have."""
+    """Start worker processes; return them, and {connection: numbers of the batches sent to the process}."""
     gpus = _list_gpus() if gpu else []
     num_workers = runner_settings.runner_workers or len(gpus) or count_cores()
     threads = str(max(1, count_cores() // num_workers))
@@ -207,7 +207,7 @@ def _start_workers(
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(number, environment, pickle.dumps(build), theirs))
+        process = context.Process(target=_run_worker, args=(number, environment, pickle.dumps(build), theirs))
         process.start()
         theirs.close()  # so that the connection ends with the process
         processes.append(process)
@@ -216,7 +216,7 @@ def _start_workers(
 
 
 def _list_gpus() -> list[str]:
-    """Return the values of CUDA_VISIBLE_DEVICES that select one of the visible CUDA GPUs each."""
+    """Return, for each visible CUDA GPU, the value of CUDA_VISIBLE_DEVICES that selects it."""
     import torch
 
     indices = map(str, range(torch.cuda.device_count()))
@@ -224,8 +224,8 @@ def _list_gpus() -> list[str]:
     return [name for _, name in zip(indices, visible.split(","), strict=False)] if visible else [*indices]
 
 
-def _work(number: int, environment: dict[str, str], build: bytes, parent: Any) -> None:
-    """Run a batch function in a worker process: send a request (None) for each batch, results (tuples of one), and "end"."""
+def _run_worker(number: int, environment: dict[str, str], build: bytes, parent: Any) -> None:
+    """Run a batch function in a worker process. Sends None to request a batch, (result,) for each result, then "end"."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ |= environment  # before torch and tokenizers are imported
@@ -252,7 +252,7 @@ def _work(number: int, environment: dict[str, str], build: bytes, parent: Any) -
         send(error)
 
 
-def _receive(worker: Any) -> Any:
+def _receive_message(worker: Any) -> Any:
     """Return the next message of a worker process; raise the error that it sent."""
     try:
         message = worker.recv()
@@ -348,7 +348,7 @@ def count_cores() -> int:
 def choose_workers(documents: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
     """Return the number of worker processes for the documents, and an iterator over the documents.
 
-    num_workers: number of processes; 0: one per core, but a single one for less than a million characters
+    num_workers: number of processes; 0 means one per core, or a single one for an input below a million characters
     """
     stream = iter(documents)
     head: list[Passage] = []

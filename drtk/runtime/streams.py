@@ -341,7 +341,7 @@ class Output:
             raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
-        """Finish the compressed frame and flush; return the offset in bytes from which a run can be resumed."""
+        """Finish the compressed frame and flush; return the offset, in bytes, from which a run can be resumed."""
         try:
             if self._frame is not None:
                 self._file.write(self._frame.flush())

@@ -57,7 +57,7 @@ def group_sentences(
 ) -> list[Group]:
     """Group consecutive sentences into passages of about `cap` units (words or word pieces); drop empty sentences.
 
-    Returns the (sentence index, begin, end) of each part of a sentence, by group; begin and end count units.
+    Returns the groups, lists of (sentence index, begin, end); begin and end are positions in the sentence, in units.
 
     policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).

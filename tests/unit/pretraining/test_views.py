@@ -243,6 +243,10 @@ def test_mixed_pairs_sample_three_span_types_uniformly(shelf):
     spread = 5 * (600 * 2 / 9) ** 0.5
     assert abs(counts["c d . e f ."] - 200) < spread
     assert abs(counts["e f . g h ."] - (200 + 200 / 3)) < spread
+    corpus = shelf(*CORPORA["gap"], fields={"documents", "sentences"})  # other span types need a neighbor
+    assert count_views(shelf, "pair", corpus, 0, "b", times=60, spans="mixed").total() == 60
+    corpus = shelf(*chunks("A", "a b. c d.", "e f. g h."), fields={"documents", "sentences"})  # one neighbor is enough
+    assert "c d . e f ." in count_views(shelf, "pair", corpus, 0, "b", times=60, spans="mixed", max_tokens=6)
 
 
 def test_distinct_spans_are_sampled_without_replacement(shelf):

@@ -15,9 +15,19 @@ from types import SimpleNamespace
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.records import Passage
+from drtk.runtime import runners
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.run_ray import _iter_in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, _list_gpus, map_batches, read_ahead, run_filter
+from drtk.runtime.runners import (
+    BatchFunction,
+    RunnerSettings,
+    _list_gpus,
+    choose_workers,
+    map_batches,
+    read_ahead,
+    run_filter,
+)
 
 
 class Squares(BatchFunction):
@@ -63,6 +73,15 @@ def run(
 
 def expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
+
+
+def test_worker_processes_start_for_large_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "_MIN_PARALLEL_SIZE", 8)
+    monkeypatch.setattr(runners, "count_cores", lambda: 5)
+    for length, num_workers, expected in ((4, 0, 5), (3, 0, 1), (3, 2, 2)):
+        documents = [Passage(id, "x" * length) for id in "ab"]
+        count, stream = choose_workers(documents, num_workers)
+        assert (count, [*stream]) == (expected, documents)
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
