@@ -63,6 +63,17 @@ class EncodeSettings:
         check_pooling(self.pooling)
 
 
+@dataclass(frozen=True)
+class ExportSettings:
+    """Settings of `drtk export`."""
+
+    quantize: Literal["int8", "none"] = option("int8", "Quantize the weights of linear layers to int8, or not.")
+    dev_queries: int = setting(500, "Maximum number of queries of --dev, sampled at random.", at_least=1)
+    dev_pool: int = setting(
+        5000, "Maximum number of passages of --dev, the relevant ones and a random sample.", at_least=1
+    )
+
+
 NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)
 NOT_BEAM = (NoEffect("requires --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
 
