@@ -47,6 +47,9 @@ class EncodeSettings:
     dimensions: int | None = setting(
         None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
     )
+    model_file: str | None = setting(
+        None, "ONNX or OpenVINO file in the model folder to run instead of the weights, such as onnx/model.onnx."
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )

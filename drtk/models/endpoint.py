@@ -24,7 +24,7 @@ from drtk.records import Passage
 API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
 _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
-_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens")  # settings that the server decides
+_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file")  # settings that the server decides
 
 
 class EndpointEmbedder:

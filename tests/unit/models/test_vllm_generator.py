@@ -26,7 +26,7 @@ class FakeLLM:
     requests: ClassVar[list[tuple[list[int], dict[str, Any]]]]
 
     def __init__(
-        self, *, model: str, dtype: str, max_model_len: int, trust_remote_code: bool, generation_config: str
+        self, *, model: str, dtype: str, max_model_len: int, generation_config: str, trust_remote_code: bool
     ) -> None:
         assert not trust_remote_code
         self.engines.append({"model": model, "dtype": dtype, "length": max_model_len, "config": generation_config})
