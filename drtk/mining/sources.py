@@ -234,7 +234,8 @@ class IndexSearch:
             if unknown:
                 more = f", and {len(unknown) - 1:,} more of its {len(ids):,} hits" if len(unknown) > 1 else ""
                 raise MismatchError(
-                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}"
+                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}; "
+                    "give the corpus of the index"
                 )
         return Hits(ids, scores)
 

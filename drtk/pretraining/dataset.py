@@ -123,7 +123,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class PretrainingCollator:
     """Collator that splits the batch of a device into micro-batches of at most `micro` examples of similar length.
 
-    pad: id of the padding token    max_length: maximum length of slots without an own `max_length`, in tokens
+    pad: id of the padding token    max_length: maximum length, in tokens, of slots that set no `max_length`
     Slots with reduction `mean_all` are padded to their maximum length, because the mean includes padding
     (docs/methods/diffcse.md). Slots of a two-stream decoder get random attention masks (docs/methods/retromae.md).
     """

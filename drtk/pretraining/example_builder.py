@@ -100,7 +100,7 @@ class ExampleBuilder:
 
     Sampling depends on (seed, epoch, id) only; for slots that sample one of several views per step, also on the step.
 
-    max_length: maximum length of a slot without an own `max_length`, in tokens
+    max_length: maximum length, in tokens, of slots that set no `max_length`
     Raises UsageError for an unknown masking, view or option.
     """
 

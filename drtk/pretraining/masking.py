@@ -173,7 +173,7 @@ def mask_rom(
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Return all word indices in random order, (words,): sampled without replacement in proportion to `weights`, (words,).
+    """Sample all words without replacement in proportion to `weights`, (words,); return their indices in this order, (words,).
 
     Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """

@@ -202,7 +202,7 @@ def truncate_longest_first(
 
 
 def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
-    """Return the passage, under the key ""."""
+    """Return the passage as the only text, {"": passage}."""
     return {"": view.build_passage(view.row, title, crop)}
 
 
