@@ -37,12 +37,20 @@ class RaggedWriter:
 
     def extend(self, rows: Sequence[np.ndarray]) -> None:
         """Append rows of shape (values,)."""
-        if not rows:
-            return
-        self._values.write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes())
-        starts = self.end + np.cumsum([len(row) for row in rows], dtype=np.int64)
+        if rows:
+            self._write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes(), [len(row) for row in rows])
+
+    def extend_bytes(self, rows: Sequence[bytes]) -> None:
+        """Append rows of bytes. The dtype is uint8."""
+        if rows:
+            self._write(b"".join(rows), [len(row) for row in rows])
+
+    def _write(self, values: bytes, lengths: Sequence[int]) -> None:
+        """Append the bytes of rows, and their lengths in values."""
+        self._values.write(values)
+        starts = self.end + np.cumsum(lengths, dtype=np.int64)
         self._starts.write(starts.tobytes())
-        self.rows += len(rows)
+        self.rows += len(lengths)
         self.end = int(starts[-1])
 
     def close(self) -> None:
