@@ -15,7 +15,9 @@ _OPTIONS: dict[str, Part] = {"corpus": "corpus", "queries": "queries", "answers"
 _PROVIDED = {  # by --data
     "mine-negatives": ("corpus", "queries", "qrels"),
     "train-retriever": ("corpus", "queries"),
+    "train-reranker": ("corpus", "queries"),
 }
+_READS_DEV_FOLDER = ("pretrain", "train-retriever", "train-reranker")
 _POSITIONAL = ("source", "sources", "passages", "paths")
 _READS_QUERIES = ("search", "expand-queries")
 _READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # examples, runs or folders of files
@@ -23,7 +25,7 @@ _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"} 
 
 
 def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
-    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve`).
+    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve_collection_file`).
 
     data: collection that provides the corpus, queries and judgments that are not given
     """
@@ -32,16 +34,21 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     split = _get_split(command, given)
     if data is not None:
         _check_data(data)
+    provided = ("qrels",) if _is_list_reranker(settings) else _PROVIDED.get(command, ())
     for name, part in _OPTIONS.items():
         if name in given:
             value = given[name]
-            if value is None and name in _PROVIDED.get(command, ()):
+            if value is None and name in provided:
                 value = data
             if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
-                given[name] = _resolve(value, part, split)
+                given[name] = _resolve_file(value, part, split)
+    if command in _READS_DEV_FOLDER and given.get("dev") is not None:
+        given["dev"] = _resolve_dev(given["dev"])
     for key, value in settings.items():
         known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
-        files = {name: _resolve(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)}
+        files = {
+            name: _resolve_file(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)
+        }
         given[key] = replace(value, **files) if files != known else value
     input_part = _get_positional_part(command, given, settings)
     if input_part is None:
@@ -49,9 +56,9 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     for name in _POSITIONAL:
         value = given.get(name)
         if isinstance(value, list):
-            given[name] = [_resolve(item, input_part, split) for item in value]
+            given[name] = [_resolve_file(item, input_part, split) for item in value]
         elif value is not None:
-            given[name] = _resolve(value, input_part, split)
+            given[name] = _resolve_file(value, input_part, split)
     return given
 
 
@@ -62,13 +69,26 @@ def _check_data(data: str) -> None:
         raise UsageError(f"--data {data}: is no collection; expected a BEIR folder, irds:ID or hf:NAME")
 
 
-def _resolve(source: str | None, part: Part, split: str) -> str | None:
+def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
     """Resolve a collection; return a regular file unchanged, without importing readers."""
     if source is None or source == "-" or Path(source).is_file():
         return source
-    from drtk.data.collection import resolve
+    from drtk.data.collection import resolve_collection_file
 
-    return resolve(source, part, split=split)
+    return resolve_collection_file(source, part, split=split)
+
+
+def _resolve_dev(source: str) -> str:
+    """Return the folder of a development set."""
+    if Path(source).is_dir():
+        return source
+    from drtk.data.collection import copy_dev_set
+
+    return copy_dev_set(source)
+
+
+def _is_list_reranker(settings: dict[str, Any]) -> bool:
+    return any(getattr(value, "kind", None) == "hlatr" for value in settings.values())
 
 
 def _get_split(command: str, given: dict[str, Any]) -> str:

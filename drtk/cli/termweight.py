@@ -98,7 +98,7 @@ def termweight(
     """
     from drtk.errors import UsageError
 
-    TERM_WEIGHTS.check(method)
+    TERM_WEIGHTS.check_name(method)
     if collect and merge:
         raise UsageError("--collect and --merge cannot be combined; give one")
     work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"

@@ -38,7 +38,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if settings.kind is None:
         raise UsageError(f"`as` is required: one of {', '.join(FORMATS)}")
     kind = settings.kind
-    name = FORMATS[kind].check(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
+    name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind

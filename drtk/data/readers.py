@@ -21,8 +21,8 @@ from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import (
     Row,
     describe_json_error,
-    is_array,
     is_example,
+    is_json_array,
     is_too_deep,
     make_id,
     parse_expansion,
@@ -32,7 +32,7 @@ from drtk.data.rows import (
     parse_query,
     parse_row,
 )
-from drtk.data.sniff import is_candidate
+from drtk.data.sniff import is_candidate_line
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
@@ -300,7 +300,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
 
 
 def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
-    """Yield the JSON objects of JSONL, a JSON array, a Parquet file or a data set."""
+    """Yield the JSON objects of JSONL, a JSON array, a Parquet file or a dataset."""
     layout = _detect_layout(source, tracker)
     if layout == "table":
         return iter_table_rows(source, tracker)
@@ -343,7 +343,7 @@ def _peek_line(source: str, tracker: InputTracker) -> bytes:
 def _detect_layout(source: str, tracker: InputTracker) -> Literal["lines", "array", "table"]:
     if is_table(source):
         return "table"
-    return "array" if is_array(tracker.peek(source)[:64]) else "lines"
+    return "array" if is_json_array(tracker.peek(source)[:64]) else "lines"
 
 
 def _is_json(source: str, tracker: InputTracker) -> bool:
@@ -478,7 +478,7 @@ def _drop_repeated(
 
 
 def _is_candidates(source: str, tracker: InputTracker) -> bool:
-    return _detect_layout(source, tracker) == "lines" and is_candidate(_peek_line(source, tracker))
+    return _detect_layout(source, tracker) == "lines" and is_candidate_line(_peek_line(source, tracker))
 
 
 def _iter_distinct(records: ParsedRecords[Record], get_text: Callable[[Any], str]) -> ParsedRecords[Record]:

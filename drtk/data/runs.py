@@ -154,7 +154,7 @@ def _get_stem(source: str) -> str:
     return name
 
 
-def iter_aligned(
+def iter_aligned_rankings(
     first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
 ) -> Iterator[tuple[str, list[Entry | None]]]:
     """Yield (query id, [ranking in each run, or None]): first the queries of `first`, then those in `others` only.

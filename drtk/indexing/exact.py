@@ -108,7 +108,7 @@ class ExactIndex:
         vectors, k = vectors.astype(np.float32, copy=False), min(k, len(self))
         depth = k if self._full is None else min(len(self), k * self._settings.rescore)
         rankings: list[Ranking] = []
-        for part in _split(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
+        for part in _split_rows(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
             keys = torch.cat(self._find_top_keys(part, depth)).cpu()
             rows = [self.ids.get_rows_of_ranks(ranks) for ranks in unpack_ranks(keys).numpy()]
             if self._full is None:
@@ -124,7 +124,7 @@ class ExactIndex:
         The passage vectors are read once, for all queries.
         """
         groups, keys = [], []
-        for part in _split(vectors if self._scale is None else vectors * self._scale, self._group_size):
+        for part in _split_rows(vectors if self._scale is None else vectors * self._scale, self._group_size):
             padded = -(-len(part) // QUERY_TILE) * QUERY_TILE
             groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(self._device))
             keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=self._device))
@@ -132,7 +132,7 @@ class ExactIndex:
         for block, ranks in read_ahead(self._iter_blocks()):
             if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
                 buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=self._device)
-            coarse = _Coarse(block) if self._product_dtype == torch.float16 else None
+            coarse = _Float16Block(block) if self._product_dtype == torch.float16 else None
             for number, queries in enumerate(groups):
                 scores = buffer[: len(queries)]
                 if coarse is not None and (merged := coarse.merge(keys[number], queries, ranks, scores)) is not None:
@@ -157,7 +157,7 @@ class ExactIndex:
             yield block, torch.from_numpy(ranks).to(self._device)
 
 
-def _split(vectors: np.ndarray, size: int) -> list[np.ndarray]:
+def _split_rows(vectors: np.ndarray, size: int) -> list[np.ndarray]:
     return [vectors[start : start + size] for start in range(0, len(vectors), size)]
 
 
@@ -196,7 +196,7 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
     return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
 
 
-class _Coarse:
+class _Float16Block:
     """A block of passages in float16, whose inner products select candidates for exact scores.
 
     block: passage vectors (block, dimension) float32

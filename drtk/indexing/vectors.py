@@ -191,7 +191,7 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
                 f"{folder}: model or settings differ from {folders[0]} ({', '.join(differences)}); encode both with the same "
                 "model and settings"
             )
-    _check_parts(folders, manifests)
+    _check_corpus_parts(folders, manifests)
     encoder = manifests[0].get("encoder")
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
     vectors = Vectors(shards, unit=needs_unit_length(encoder))
@@ -234,7 +234,7 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
     return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
 
 
-def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
+def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
     """Raise MismatchError if two folders contain the same part (--shard) of a corpus; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)

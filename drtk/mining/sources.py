@@ -21,13 +21,20 @@ from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.indexing.config import INDEX_KIND
+from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.records import Query
-from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
+from drtk.retrieval.search import (
+    IndexGroup,
+    QueryEncoder,
+    RankingOptions,
+    StoredQuery,
+    StoredQuerySearcher,
+    TextQuerySearcher,
+)
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import describe_folder, read_manifest
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, get_source_name
 
@@ -73,7 +80,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
         paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
-            read_manifest(folder, kind=INDEX_KIND)
+            read_index_manifest(folder)
             tracker.inputs.append(describe_folder(folder))
         if folders == paths:
             sources.indexes[source_name] = folders
@@ -180,28 +187,28 @@ class IndexSearch:
         corpus: CorpusIds | None = None,
     ) -> None:
         self._corpus, self._depth = corpus, depth
-        self._searchers: dict[str, TextQueries | StoredQueries] = {}
+        self._searchers: dict[str, TextQuerySearcher | StoredQuerySearcher] = {}
         self.encodes_texts = False
-        self.stored: StoredQueries | None = None
+        self.stored: StoredQuerySearcher | None = None
         for name, paths in folders.items():
             indexes = IndexGroup(paths, settings.search_settings())
             is_dense = indexes.reads == "vectors"
             if is_dense and inputs.query_vectors is not None:
-                self._searchers[name] = self.stored = StoredQueries(indexes, inputs.query_vectors)
+                self._searchers[name] = self.stored = StoredQuerySearcher(indexes, inputs.query_vectors)
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= is_dense
             encoder = QueryEncoder(indexes, settings.search_settings(), inputs.model) if is_dense else None
-            self._searchers[name] = TextQueries(indexes, encoder)
-        self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
+            self._searchers[name] = TextQuerySearcher(indexes, encoder)
+        self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added, in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in batch]
         for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
-            if isinstance(searcher, StoredQueries):
+            if isinstance(searcher, StoredQuerySearcher):
                 rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in batch], options)
             else:
                 rankings = searcher([query.query for query in batch if query.query is not None], options)

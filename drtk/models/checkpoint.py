@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.encoder import POOLINGS, Dense, Encoder
+from drtk.models.config import check_pooling
+from drtk.models.encoder import Dense, Encoder
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
@@ -87,7 +88,7 @@ def load_encoder(
         query_length=layout.encoding.query_length or max_length,
         passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
-    encoding.check_pooling(POOLINGS)
+    check_pooling("+".join(encoding.pooling))
     positions = getattr(config, "max_position_embeddings", None) or 0
     has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
     if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):

@@ -68,9 +68,6 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
 
 
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-
-
 class Dense(nn.Module):
     """Dense module of sentence-transformers: linear layer and activation; `use_residual` adds input to output."""
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import Title
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import check_object, read_json, read_object
@@ -135,12 +135,6 @@ class EncodingConfig:
                     f"not {format_value(value)}; omit it"
                 )
         return replace(self, **overrides)
-
-    def check_pooling(self, poolings: tuple[str, ...]) -> None:
-        """Raise UsageError for a pooling mode that is not in `poolings`, the supported modes."""
-        for mode in self.pooling:
-            if mode not in poolings:
-                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)}, or combine as cls+mean")
 
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"

@@ -142,7 +142,7 @@ def _describe_missing_texts(pairs: int, corpus: str) -> str:
     return f"{corpus}: the passages of all {pairs:,} pairs have no text; check that this is the right corpus"
 
 
-def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
+def reorder_ranking(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     """Sort the top documents of a ranking by new scores; append the other documents in their order.
 
     scores: new scores of the top documents. The scores of the other documents decrease by 1 from the lowest new score.
@@ -193,7 +193,7 @@ class RunReranker(_CrossEncoderFunction):
         start = 0
         for record in records:
             end = start + len(record.texts)
-            ranking = reorder(record.ranking, _to_decimals(scores[start:end]))
+            ranking = reorder_ranking(record.ranking, _to_decimals(scores[start:end]))
             lines += format_run_lines(record.query_id, ranking, self._tag)
             start = end
         result = BatchResult(lines, _count_pairs(records, len(scores)))
@@ -299,6 +299,6 @@ class RunListReranker(BatchFunction):
                 raise DrtkError(
                     f"{self._name}: the score of query '{record.query_id}' is NaN or infinite; check the model's weights"
                 )
-            ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
+            ranking = reorder_ranking(record.ranking, _to_decimals(logits.cpu().numpy()))
             lines += format_run_lines(record.query_id, ranking, self._tag)
         return BatchResult(lines, {"pairs": sum(len(record.rows) for record in records)})

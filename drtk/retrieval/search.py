@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import Ranking, get_index_class, sort_hits
-from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
+from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
+from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
@@ -81,6 +81,13 @@ def search(
     return [ranking[: options.k] for ranking in results]
 
 
+class PassageStore(Protocol):
+    """Passages by id: a `CorpusStore`, or an index that stores them."""
+
+    def get(self, id: str) -> Passage | None:
+        """Return a passage; None if there is none with this id."""
+
+
 _MANIFEST_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}
 
 
@@ -96,9 +103,7 @@ class IndexGroup:
 
     def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
         self.folders = list(folders)
-        self.manifests: list[Manifest] = [
-            read_manifest(folder, kind=INDEX_KIND, **_MANIFEST_KEYS) for folder in folders
-        ]
+        self.manifests: list[Manifest] = [read_index_manifest(folder, **_MANIFEST_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
         for folder, manifest in zip(self.folders[1:], self.manifests[1:], strict=True):
             self._check_manifest(folder, manifest)
@@ -142,6 +147,11 @@ class IndexGroup:
 
     def __len__(self) -> int:
         return sum(len(index) for index in self.indexes)
+
+    @property
+    def stores(self) -> list[PassageStore]:
+        """The indexes that store the passages themselves."""
+        return [index for index in self.indexes if getattr(index, "has_passages", False)]
 
     def search(self, batch: Sequence[str] | np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages of all indexes for each query.
@@ -188,7 +198,7 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
 Encode = Callable[[Sequence[str]], np.ndarray]
 
 
-class TextQueries:
+class TextQuerySearcher:
     """Searcher of indexes with query texts.
 
     encode: function from texts to vectors; None for a sparse index
@@ -222,7 +232,7 @@ class StoredQuery:
     row: int
 
 
-class StoredQueries:
+class StoredQuerySearcher:
     """Searcher of indexes with the query vectors of an embeddings folder; iterating yields its queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
@@ -283,7 +293,7 @@ class QueryEncoder:
     @cached_property
     def _embedder(self) -> Encode:
         from drtk.models.config import EncodeSettings
-        from drtk.retrieval.encode import Embedder
+        from drtk.retrieval.encode import make_embedder
 
         encoder, folder, name = self.indexes.encoder or {}, self.indexes.folders[0], self.model_name
         if not name:
@@ -299,7 +309,7 @@ class QueryEncoder:
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
         )
-        embedder = Embedder(name, role="query", settings=settings, device=self.settings.device)
+        embedder = make_embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)
         if differences:
             can_override = {"query prompt", "query length"} >= {*differences}
@@ -347,20 +357,20 @@ def write_run(
     source: file of queries ("-" is stdin), or folder of query embeddings
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
-    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQueries`.
+    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQuerySearcher`.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
-    searcher: TextQueries | StoredQueries
+    searcher: TextQuerySearcher | StoredQuerySearcher
     if Path(source).is_dir():
-        queries = searcher = StoredQueries(indexes, source)
+        queries = searcher = StoredQuerySearcher(indexes, source)
         job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = make_query_encoder(indexes, settings, model)
-        queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
+        queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
         job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
     if qrels is not None:
         judgments = load_qrels(qrels, tracker=job.tracker)

@@ -78,15 +78,15 @@ class TextTokenizer:
 
     def __call__(self, items: Sequence[Passage | Query | str]) -> TokenizedTexts:
         """Tokenize the items; truncate each to `max_length` tokens, special tokens included."""
-        parts = [self._split(item) for item in items]
+        parts = [self._make_segments(item) for item in items]
         is_pair = np.array([bool(second) for _, second in parts], dtype=bool)
-        single = self._encode([first for first, second in parts if not second], None)
+        single = self._tokenize([first for first, second in parts if not second], None)
         if not is_pair.any():
             return single
         pairs = [part for part in parts if part[1]]
-        return _interleave(is_pair, self._encode([one for one, _ in pairs], [two for _, two in pairs]), single)
+        return _interleave(is_pair, self._tokenize([one for one, _ in pairs], [two for _, two in pairs]), single)
 
-    def _split(self, item: Passage | Query | str) -> tuple[str, str]:
+    def _make_segments(self, item: Passage | Query | str) -> tuple[str, str]:
         """Return (title, text) for two segments, or (text, "") for one segment. Prompts are added."""
         if isinstance(item, str):
             return self.prompt + item, ""
@@ -97,7 +97,7 @@ class TextTokenizer:
         between = self.tokenizer.sep_token if self.title == "sep" and item.text else ""
         return f"{self.prompt}{item.title}{between} {item.text}", ""
 
-    def _encode(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
+    def _tokenize(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
         return tokenize_texts(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
 
 

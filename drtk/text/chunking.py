@@ -29,7 +29,7 @@ from drtk.text.sentences import (
     parse_model,
     save_model,
     train_model,
-    trim,
+    trim_span,
 )
 from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
@@ -215,7 +215,7 @@ class Chunker:
             for low, high in islice(sentences, first, None):
                 if low >= stop:
                     break
-                block_sentences.append(trim(text, max(low, start), min(high, stop)))
+                block_sentences.append(trim_span(text, max(low, start), min(high, stop)))
             passages.append(PassageSpan(start, stop, block_sentences))
         return passages
 
@@ -240,7 +240,7 @@ class Chunker:
             first, last = sentences[sentence]
             start = first + get_units(sentence).begins[begin] if begin else first
             stop = first + get_units(sentence).begins[end] if end < lengths[sentence] else last
-            return trim(text, start, stop)
+            return trim_span(text, start, stop)
 
         def find_boundary(sentence: int, begin: int, latest: int) -> int:
             return get_units(sentence).find_boundary(begin, latest)

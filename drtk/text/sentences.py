@@ -163,7 +163,7 @@ class SentenceSplitter:
                 end = block.pop()[0]
             spans.extend(block)
             begin = end
-        return [span for span in (trim(text, start, stop) for start, stop in spans) if span[0] < span[1]]
+        return [span for span in (trim_span(text, start, stop) for start, stop in spans) if span[0] < span[1]]
 
 
 def split_english_sentences(text: str) -> list[str]:
@@ -171,11 +171,11 @@ def split_english_sentences(text: str) -> list[str]:
 
     The result does not depend on whether nltk's data is installed.
     """
-    return [" ".join(text[begin:end].split()) for begin, end in _load_plain_splitter().find_spans(text)]
+    return [" ".join(text[begin:end].split()) for begin, end in _load_english_splitter().find_spans(text)]
 
 
 @cache
-def _load_plain_splitter() -> SentenceSplitter:
+def _load_english_splitter() -> SentenceSplitter:
     return SentenceSplitter(PunktModel(tuple(ENGLISH_ABBREVIATIONS.split()), (), (), {}))
 
 
@@ -188,7 +188,7 @@ def _find_block_end(text: str, begin: int) -> int:
     return at if at > begin else end
 
 
-def trim(text: str, begin: int, end: int) -> Span:
+def trim_span(text: str, begin: int, end: int) -> Span:
     """Return the span without white space at its ends; an empty span if nothing is left."""
     while begin < end and text[begin].isspace():
         begin += 1
@@ -215,7 +215,7 @@ def normalize_whitespace(text: str, *, paragraphs: bool, keep_whitespace: bool) 
         begin = gap.end()
     pieces.append((begin, len(text)))
     if keep_whitespace:
-        return text, [span for span in (trim(text, *piece) for piece in pieces) if span[0] < span[1]]
+        return text, [span for span in (trim_span(text, *piece) for piece in pieces) if span[0] < span[1]]
     spans: list[Span] = []
     parts = [part for start, stop in pieces if (part := " ".join(text[start:stop].split()))]
     begin = 0
