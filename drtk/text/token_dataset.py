@@ -150,6 +150,10 @@ class TokenCorpus:
         """Return the id of a passage."""
         return self._ids[row].tobytes().decode()
 
+    def iter_ids(self, rows: np.ndarray) -> Iterator[memoryview]:
+        """Yield the ids of passages in UTF-8. rows: (passages,)"""
+        return self._ids.iter_rows(rows)
+
     def get_text(self, row: int) -> TokenizedText:
         """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
         text = self._unpack(self._texts[row])
@@ -189,6 +193,10 @@ class TokenCorpus:
     def multi_passage_documents(self) -> np.ndarray:
         """The indices of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
+
+    def get_first_passages(self, documents: np.ndarray) -> np.ndarray:
+        """Return the row of the first passage of each document, (documents,). documents: (documents,)"""
+        return self._members[self._spans[documents]]
 
     def get_document_passages(self, document: int) -> np.ndarray:
         """Return the rows of the passages of a document in reading order."""
