@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -44,4 +45,19 @@ def create_generator(*key: str | int) -> Any:
     """Return a numpy random generator whose state depends only on `key`."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(key=_digest(key, 16)))
+    return np.random.Generator(np.random.Philox(_get_philox_key_class()(_digest(key, 16))))
+
+
+@cache
+def _get_philox_key_class() -> Any:
+    """Return the class of a key for Philox; `Philox(key=...)` also reads entropy from the system, which takes longer."""
+    import numpy as np
+
+    class PhiloxKey(np.random.bit_generator.ISeedSequence):
+        def __init__(self, key: int) -> None:
+            self._key = key
+
+        def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+            return np.frombuffer(self._key.to_bytes(16, "little"), "<u8")
+
+    return PhiloxKey

@@ -231,8 +231,8 @@ class TokenCorpus:
         begins = packed >> self._bit
         special = None if self._specials is None else np.isin(ids, self._specials)
         if special is None or not special.any():
-            return TokenizedText(ids, np.cumsum(begins, dtype=np.int32) - np.int32(1))
-        words = np.cumsum(np.where(special, 0, begins), dtype=np.int32) - np.int32(1)
+            return TokenizedText(ids, begins.cumsum(dtype=np.int32) - np.int32(1))
+        words = np.where(special, 0, begins).cumsum(dtype=np.int32) - np.int32(1)
         words[special] = -1
         return TokenizedText(ids, words)
 
