@@ -36,7 +36,7 @@ PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONT
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Rule that an option has no effect if every field in `when` has one of the values listed for it.
+    """Rule that an option has no effect if each field in `when` has one of the values that `when` lists for it.
 
     reason: the error message after the option, for example "requires --aux diffcse"
     """
@@ -291,7 +291,7 @@ def load_preset(name: str) -> Preset:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DrtkError(f"{name}: not TOML: {error}") from error
+        raise DrtkError(f"{name}: not TOML ({error}); correct the file") from error
     if not isinstance(content.get("command"), str):
         raise DrtkError(f'{name}: has no key "command"; add it, for example: command = "train-retriever"')
     settings = content.get("settings", {})

@@ -1,4 +1,4 @@
-"""Replace collections among the arguments of a command by their files."""
+"""Replace collections in the arguments of a command by the files of the collections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"} 
 
 
 def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
-    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve_collection_file`).
+    """Return the arguments `given` to a command, with files in place of collections (see `resolve_collection_file`).
 
     data: collection that provides the corpus, queries and judgments that are not given
     """
@@ -66,7 +66,7 @@ def _check_data(data: str) -> None:
     from drtk.data.collection import is_collection
 
     if not is_collection(data):
-        raise UsageError(f"--data {data}: is no collection; expected a BEIR folder, irds:ID or hf:NAME")
+        raise UsageError(f"--data {data}: not a collection; give a BEIR folder, irds:ID or hf:NAME")
 
 
 def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
@@ -79,7 +79,7 @@ def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
 
 
 def _resolve_dev(source: str) -> str:
-    """Return the folder of a development set."""
+    """Return the BEIR folder of a development set; `irds:ID` and `hf:NAME` are copied to the cache."""
     if Path(source).is_dir():
         return source
     from drtk.data.collection import copy_dev_set
@@ -98,7 +98,7 @@ def _get_split(command: str, given: dict[str, Any]) -> str:
 
 
 def _get_positional_part(command: str, given: dict[str, Any], settings: dict[str, Any]) -> Part | None:
-    """Return which part of a collection the input of a command is; None if the input is no part."""
+    """Return the part of a collection that a command reads as input: "corpus", "queries" or "qrels"; None for none."""
     if command in _READS_OTHERS:
         return None
     kind = next((item.kind for item in settings.values() if hasattr(item, "kind")), None)

@@ -30,7 +30,7 @@ HUB_TIMEOUT = 4.0  # seconds
 class CheckResult:
     """Result of the check of a library or resource, a line of the report.
 
-    what: name of the library or resource; found: its version or place, or the problem
+    what: name of the library or resource; found: version or path, or the problem
     state: "ok", "missing" (required by drtk) or "absent" (required by some commands only)
     fix: command or advice that fixes the problem
     """
@@ -181,7 +181,9 @@ def _check_extras() -> Iterator[CheckResult]:
         ("vllm", "--engine vllm in continue-text and expand-queries"),
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
-        ("sentence-transformers", "used by tests only"),
+        ("sentence-transformers", "encoders with modules of sentence-transformers, such as StaticEmbedding"),
+        ("onnxruntime", "encoders exported to ONNX"),
+        ("openvino", "encoders exported to OpenVINO"),
     ):
         yield _check_package(package, needed=False, use=use)
 

@@ -66,6 +66,7 @@ def read_records(
 ) -> Iterator[Record]:
     """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
 
+    parse: converts a JSON object to a record; raises ValueError for an invalid object
     Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
@@ -200,7 +201,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
     if os.path.isdir(source) and not is_table(source):
         raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
-    if _is_candidates(source, tracker):
+    if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
         yield from _iter_distinct(found, lambda passage: passage.text)
         return
@@ -216,7 +217,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
-    if _is_candidates(source, tracker):
+    if _is_candidates_file(source, tracker):
         queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
         yield from _iter_distinct(queries, lambda query: query.text)
         return
@@ -290,7 +291,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
         yield from _iter_result_hits(source, tracker)
     elif len(_peek_line(source, tracker).split()) == 3:
         yield from _iter_ranked_pairs(source, tracker)
-    elif _is_candidates(source, tracker):
+    elif _is_candidates_file(source, tracker):
         yield from _iter_candidates(source, tracker)
     else:
         for block in iter_query_hits(source, tracker=tracker):
@@ -477,7 +478,7 @@ def _drop_repeated(
         yield number, ValueError(f"id '{id}' is repeated with another text (first in line {line})")
 
 
-def _is_candidates(source: str, tracker: InputTracker) -> bool:
+def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
     return _detect_layout(source, tracker) == "lines" and is_candidate_line(_peek_line(source, tracker))
 
 

@@ -55,7 +55,7 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 
 
 def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
-    """Check the files of a collection, the judgments with its corpus and queries; yield the findings of each file.
+    """Check the files of a collection, and the ids in its judgments; yield the findings of each file.
 
     Raises UsageError for settings that apply to single files only.
     """

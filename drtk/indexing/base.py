@@ -45,19 +45,19 @@ class SparseIndex(Protocol):
         """Return the number of passages indexed."""
 
 
-def is_bare_index(folder: Path) -> bool:
+def is_external_index(folder: Path) -> bool:
     """Return whether a folder is a Lucene index of another program, such as Anserini or Pyserini."""
     return any(folder.glob("segments_*"))
 
 
 def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
-    """Read the manifest of an index; a Lucene index of another program gets one of type bm25.
+    """Read the manifest of an index, or make one of type bm25 for a Lucene index of another program.
 
     keys: types of required entries
     Raises the errors of `read_manifest`, MismatchError for a folder that contains no index.
     """
     path = Path(folder)
-    if is_bare_index(path):
+    if is_external_index(path):
         return {"kind": INDEX_KIND, "type": "bm25"}
     if path.is_dir() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
         raise MismatchError(f"{folder}: not an index (of drtk or Lucene); make one with drtk index")
@@ -103,7 +103,7 @@ class IdTable:
         return len(self._ends)
 
     def get_values(self, rows: Iterable[int]) -> list[str]:
-        """Return the ids of the given rows."""
+        """Return the ids in the given rows, in their order."""
         indices = np.fromiter(rows, dtype=np.int64)
         starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
         return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -153,7 +153,7 @@ class RankedIds:
         return len(self._ids)
 
     def get_rows_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the index rows of ids, given the ranks of the ids in sorted order."""
+        """Return the index rows of ids, int64, given the ranks of the ids in sorted order, an array of any shape."""
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)

@@ -119,7 +119,7 @@ class ExactIndex:
         return rankings
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> list[Tensor]:
-        """Return the sort keys of the top `depth` passages, (queries, depth), for each group of queries.
+        """Return for each group of queries the sort keys of the top `depth` passages, (queries of the group, depth).
 
         The passage vectors are read once, for all queries.
         """
@@ -182,7 +182,7 @@ def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> Tensor:
-    """Return the top `depth` of the sort keys of each query, (queries, depth), and its candidates, unsorted.
+    """Merge candidates into the top `depth` sort keys of each query, (queries, depth); return the new keys, unsorted.
 
     rows: query of each candidate, ascending, (candidates,)
     candidate_keys: sort key of each candidate, (candidates,)
@@ -208,12 +208,12 @@ class _Float16Block:
         self._half = (block / self._length).half()
 
     def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
-        """Merge the block into the sort keys like `merge_top_k`; return None if float16 cannot tell the passages apart.
+        """Merge the block into the sort keys like `merge_top_k`; return None if float16 is too imprecise for this block.
 
         queries: (queries, dimension) float32
         products: buffer for the inner products, (queries, block) float16
-        The float16 inner products are off by at most HALF_ERROR, so a passage whose product is further than that below
-        the lowest exact score, or than twice that below the `depth`-th product, is not among the top `depth`.
+        Float16 inner products are off by at most HALF_ERROR. So a passage cannot be in the top `depth` if its product is
+        more than HALF_ERROR below the lowest exact score, or more than 2 * HALF_ERROR below the `depth`-th product.
         """
         if not bool(self._length.isfinite()):
             return None
@@ -235,7 +235,7 @@ class _Float16Block:
 
 
 def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows and columns of the scores, (queries, block), that are not below the floor of their row, (queries,)."""
+    """Return the row and column indices of the scores (queries, block) that reach the floor (queries,) of their row."""
     if scores.is_cuda:
         at = (scores >= floor[:, None]).nonzero()
         return at[:, 0], at[:, 1]
@@ -258,7 +258,10 @@ def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
 
 
 def pack_sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Pack float32 scores and ranks below 2**32 into int64 keys that sort by score, then by rank."""
+    """Pack float32 scores and int64 ranks below 2**32, of one shape, into int64 sort keys.
+
+    Keys increase with the score, and for equal scores with the rank.
+    """
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return (sortable.long() << 32) | ranks

@@ -70,7 +70,7 @@ class Vectors:
             if shard.dimension != self.dimension:
                 raise MismatchError(
                     f"{shard.folder}: has vectors of dimension {shard.dimension}, but {self.shards[0].folder} has dimension "
-                    f"{self.dimension}"
+                    f"{self.dimension}; encode both with one model"
                 )
 
     def __len__(self) -> int:
@@ -235,7 +235,7 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
 
 
 def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError if two folders contain the same part (--shard) of a corpus; warn if a part is missing."""
+    """Raise MismatchError if two folders contain the same part (option --shard) of a corpus; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}

@@ -17,11 +17,13 @@ from torch import nn
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import check_pooling
 from drtk.models.encoder import Dense, Encoder
+from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import is_remote_code_trusted
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
@@ -51,7 +53,10 @@ class TextEncoder:
         )
 
     def count_prompt_tokens(self, role: Role) -> int:
-        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it; 0 if it includes them."""
+        """Return the number of tokens at the start of a text that pooling excludes: special tokens and prompt.
+
+        Returns 0 if pooling includes the prompt, or if the role has no prompt.
+        """
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
@@ -60,13 +65,19 @@ class TextEncoder:
 
 
 def load_encoder(
-    folder: Path, *, overrides: Mapping[str, Any] | None = None, strict: bool = True, weights: bool = True
+    folder: Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    strict: bool = True,
+    weights: bool = True,
+    model_file: str | None = None,
 ) -> TextEncoder:
     """Load the text encoder of a model folder in float32 on the CPU, in evaluation mode.
 
     overrides: fields of the model's EncodingConfig to replace; None values are ignored
     strict: reject overrides that contradict the training of a drtk model
-    weights: False builds the backbone without weights, on the meta device
+    weights: False: build the backbone without weights, on the meta device
+    model_file: ONNX or OpenVINO file of the backbone in the folder, to run instead of the weights
     Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
@@ -75,11 +86,14 @@ def load_encoder(
     with report_load_errors(folder, "cannot be loaded as an encoder"):
         config = load_config(layout.backbone)
         loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-        if weights:
+        backbone: Any
+        if model_file is not None:
+            backbone = ExportedBackbone(find_exported_file(folder, layout.backbone, model_file), config)
+        elif weights:
             backbone, _ = load_weights(loader, layout.backbone)
         else:
             with torch.device("meta"):
-                backbone = loader.from_config(config, dtype=torch.float32)
+                backbone = loader.from_config(config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted())
         tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
     max_length = get_max_length(tokenizer, config)
@@ -108,7 +122,10 @@ def load_encoder(
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the number of positions."""
+    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the model's number of positions.
+
+    Without any limit: DEFAULT_MAX_LENGTH. config: configuration of transformers
+    """
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(
@@ -120,7 +137,7 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
 
 
 def add_lowercasing(tokenizer: Any) -> None:
-    """Make a tokenizer lowercase its input."""
+    """Make a tokenizer lowercase its input, in place."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -149,7 +166,10 @@ def _load_dense(path: Path) -> Dense:
 
 
 def build_activation(path: Path, name: str) -> nn.Module:
-    """Return the activation function of a qualified class name. Raises MismatchError for a class that is not in torch.nn."""
+    """Return the activation function with this qualified class name, such as torch.nn.modules.activation.Tanh.
+
+    path: folder, for the error message    Raises MismatchError for a class that is not in torch.nn.
+    """
     activation = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise MismatchError(f"{path}: activation {name} is not supported; use one of torch.nn")
@@ -157,7 +177,7 @@ def build_activation(path: Path, name: str) -> nn.Module:
 
 
 def save_encoder(model: TextEncoder, folder: Path) -> None:
-    """Write weights (float32 safetensors), tokenizer and configuration for AutoModel and SentenceTransformer.
+    """Write a model folder that AutoModel and SentenceTransformer load: weights (safetensors), tokenizer and configuration.
 
     The caller writes `meta.json`, which contains the EncodingConfig.
     """
@@ -195,14 +215,14 @@ def save_module(module: nn.Module, path: Path) -> None:
 def report_write_errors(folder: Path) -> Iterator[None]:
     """Convert write errors of safetensors and torch, such as a full disk, to a DrtkError that names the folder.
 
-    Also apply the umask to the permissions of weight files, which safetensors ignores.
+    Also set the permissions of weight files by the umask, which safetensors ignores.
     """
     from safetensors import SafetensorError
 
     try:
         yield
     except SafetensorError as error:
-        raise DrtkError(f"{folder}: {error}") from error
+        raise DrtkError(f"{folder}: cannot be written ({error}); check disk space and permissions") from error
     except RuntimeError as error:
         if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container", "iostream error")):
             raise
@@ -213,34 +233,42 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         path.chmod(0o666 & ~umask)
 
 
-def digest_weights(folder: Path) -> str:
-    """Return a digest of a model's weights and pooling settings.
+def digest_weights(folder: Path, *, model_file: str | None = None) -> str:
+    """Return a digest, as hex string, of the weights and the pooling of a text encoder in a model folder.
 
+    model_file: ONNX or OpenVINO file of the backbone, which is used instead of the weights
     The digest excludes lengths, prompts and title formats, which may differ between the queries and passages of one model.
     """
     layout = read_layout(folder)
     encoding = layout.encoding
     digest = hashlib.blake2b(repr((encoding.pooling, encoding.normalize, encoding.truncate)).encode(), digest_size=16)
-    for path in (layout.backbone, *layout.dense):
-        for file in list_weight_files(path):
+    backbone = list_weight_files(layout.backbone)
+    if model_file is not None:
+        exported = find_exported_file(folder, layout.backbone, model_file)
+        backbone = sorted(exported.parent.glob(f"{exported.stem}.*"))  # and its external weights
+    for files in (backbone, *map(list_weight_files, layout.dense)):
+        for file in files:
             digest.update(compute_content_digest(file).encode())
     return digest.hexdigest()
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the weight files in a folder: safetensors, or PyTorch files in older checkpoints."""
+    """Return the weight files in a folder, sorted by name: safetensors, or without these PyTorch files."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 
 def digest_tokenizer(backbone: Path) -> str:
-    """Return a digest of the tokenizer files in a backbone's folder."""
+    """Return a digest, as hex string, of the tokenizer files in a backbone's folder."""
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
 
 
 @torch.inference_mode()
 def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
-    """Return the vectors of passages, queries or strings, (items, dimension) float32, computed in evaluation mode."""
+    """Return the vectors of texts, (len(items), dimension) float32, computed in evaluation mode.
+
+    items: passages, queries or strings    role: whose prompt and maximum length to use
+    """
     encoder = model.encoder
     device = next(encoder.parameters()).device
     training = encoder.training
@@ -259,7 +287,10 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
 
 
 def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
-    """Return vectors whose dot products are the model's scores, (items, dimension); normalized if the model uses cosine."""
+    """Return the vectors of `embed_texts`, normalized if the model uses cosine, so that dot products are the model's scores.
+
+    towers: encoders by role, as `load_towers` returns them
+    """
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)
     if tower.encoding.similarity == "cosine":

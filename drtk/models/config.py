@@ -30,7 +30,7 @@ def check_device_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """Settings of `drtk encode`; None uses the value in the model folder."""
+    """Settings of `drtk encode`; for settings that are None, the value in the model folder is used."""
 
     pooling: str | None = option(
         None,
@@ -46,6 +46,9 @@ class EncodeSettings:
     )
     dimensions: int | None = setting(
         None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
+    )
+    model_file: str | None = setting(
+        None, "ONNX or OpenVINO file in the model folder to run instead of the weights, such as onnx/model.onnx."
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
@@ -99,7 +102,7 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for settings without effect, and for `n` above 1 with greedy decoding."""
+        """Raise UsageError for settings that cannot be combined, such as `n` above 1 and greedy decoding."""
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":
             raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
@@ -121,13 +124,15 @@ class ContinuationSettings(GenerationSettings):
     )
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
-        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
+        "transformers",
+        "Generation engine; vllm requires the vllm extra, a GPU and a decoder-only model.",
+        panel=HARDWARE,
     )
 
 
 @dataclass(frozen=True)
 class CrossEncoderSettings:
-    """Settings for running a cross-encoder; None uses the value in the model folder."""
+    """Settings for running a cross-encoder; for settings that are None, the value in the model folder is used."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
@@ -142,7 +147,7 @@ _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 @dataclass(frozen=True)
 class ScorerSettings:
-    """Settings of a cross-encoder `scorer` that scores texts in another command, such as mine-negatives."""
+    """Settings of the cross-encoder `scorer` of commands other than `drtk score`, such as mine-negatives."""
 
     scorer_title: PairTitle | None = setting(
         None,
@@ -184,7 +189,7 @@ class InitModelSettings:
     normalize: bool = option(False, "Normalize vectors to unit length.")
     similarity: Similarity = option("cosine", "Similarity function of the vectors.")
     language: Literal["any", "chinese"] = option(
-        "any", "Pre-tokenization: any, or chinese (each Chinese character is a token)."
+        "any", "Pre-tokenization: any (white space and punctuation), or chinese (also splits Chinese characters)."
     )
 
     def check(self) -> None:

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
 
-def run_by_length(
+def run_in_length_groups(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
-    """Call `run` on groups of texts of similar length to save padding; return the results in the original order.
+    """Call `run` on groups of texts of similar length, to save padding; return its results in the original order, (texts, …).
 
-    inputs: (texts, tokens) by name, including "attention_mask"; inputs padded on the left are not grouped
-    grouping: (lengths) -> text indices of each group, longest text first
+    run: function from model inputs to results, (texts, …)
+    inputs: (texts, tokens) by name, including "attention_mask"; texts padded on the left are not grouped
+    grouping: function from the lengths of texts, (texts,), to the text indices of each group, longest text first
     """
     mask = inputs["attention_mask"]
     lengths = mask.sum(dim=1)
@@ -35,8 +36,8 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     """Pool token vectors to one vector per text, (batch, hidden size * len(modes)) float32.
 
     hidden: (batch, tokens, hidden size)    mask: (batch, tokens), 1 at tokens, 0 at padding on either side
-    modes: names from POOLINGS; their vectors are concatenated
-    skip: number of tokens at the start (a prompt) to exclude
+    modes: names from POOLINGS; with several, the vectors are concatenated
+    skip: number of tokens at the start of each text to exclude, such as a prompt
     """
     hidden = hidden.float()
     included = mask
@@ -51,7 +52,10 @@ def _find_first_token(mask: Tensor) -> Tensor:
 
 
 def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
-    """Pool the included token vectors, (batch, hidden size). mask: 1 at tokens, including those of the prompt"""
+    """Return the pooled vectors, (batch, hidden size).
+
+    included: (batch, tokens), 1 at tokens to pool    mask: (batch, tokens), 1 at all tokens, including excluded ones
+    """
     texts = torch.arange(len(hidden), device=hidden.device)
     if mode == "cls":
         return hidden[texts, _find_first_token(included)]
@@ -69,7 +73,10 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
 
 
 class Dense(nn.Module):
-    """Dense module of sentence-transformers: linear layer and activation; `use_residual` adds input to output."""
+    """Dense module of sentence-transformers: a linear layer and an activation function.
+
+    config: content of the module's config.json; with `use_residual`, the input is added to the output
+    """
 
     def __init__(self, config: dict[str, Any], activation: nn.Module) -> None:
         super().__init__()
@@ -92,7 +99,7 @@ class Dense(nn.Module):
 class Encoder(nn.Module):
     """Text encoder: transformer, pooling, dense layers and normalization.
 
-    Everything after the backbone runs in float32. truncate: keep the first `truncate` dimensions of the vectors
+    Everything after the transformer runs in float32. truncate: number of dimensions to keep of each vector; None: all
     """
 
     def __init__(

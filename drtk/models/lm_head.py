@@ -1,4 +1,4 @@
-"""Masked-LM heads, separate from their encoder so that several decoders can share a head."""
+"""Masked-LM heads, separate from the encoder, so that several decoders can share a head."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from drtk.models.checkpoint import load_encoder, save_module
 from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers, warn
+from drtk.runtime.remote_code import is_remote_code_trusted
 
 HEADS = "heads"
 
 
 def get_head_path(folder: Path, name: str) -> Path:
-    """Return the path of a head's weights in a model folder."""
+    """Return the path of the weights of the head `name` in a model folder."""
     return folder / HEADS / f"{name}.safetensors"
 
 
 def load_head(module: nn.Module, folder: Path, name: str) -> None:
-    """Load the weights of a head from a model folder into `module`.
+    """Load the weights of the head `name` from a model folder into `module`.
 
     Raises MismatchError for weights that are missing or do not fit the module, DrtkError for a damaged file.
     """
@@ -70,9 +71,9 @@ class LMHead(nn.Module):
     """
 
     def __init__(self, model: nn.Module, backbone: nn.Module, *, is_untrained: bool = False) -> None:
-        """Take the head of a masked language model.
+        """Create the head from a masked language model of transformers.
 
-        backbone: the encoder whose word embeddings a tied output layer uses
+        model: the masked language model    backbone: the encoder whose word embeddings a tied output layer uses
         Raises MismatchError for an unsupported model type.
         """
         super().__init__()
@@ -90,7 +91,7 @@ class LMHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the output layer, (V, E): the encoder's word embeddings, or the head's own if untied."""
+        """The weight of the output layer, (V, E): the encoder's word embeddings, or an own weight if they are not tied."""
         if self.own_weight is not None:
             return self.own_weight
         encoder: Any = self._encoder[0]
@@ -116,9 +117,9 @@ def _get_submodules(model_type: str) -> tuple[str, str, str]:
 
 
 def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
-    """Load (encoder, masked-LM head, tokenizer) of a model folder, in float32 on the CPU, in evaluation mode.
+    """Load a model folder as (encoder, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
 
-    If the checkpoint has no head, initialize one at random.
+    If the checkpoint has no head, a head is randomly initialized.
 
     warn_untrained: warn if the head is randomly initialized
     Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
@@ -129,9 +130,11 @@ def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, L
 
 
 def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
-    """Load the masked-LM head of a model folder: from `heads`, where drtk saves it, else from the checkpoint.
+    """Load the masked-LM head of a model folder: from its subfolder heads/, where drtk saves it, else from the checkpoint.
 
-    backbone: the encoder of the folder, already loaded
+    If there is none, the head is randomly initialized.
+    backbone: the encoder of the folder, already loaded    warn_untrained: warn if the head is randomly initialized
+    Raises MismatchError for an unsupported model type or missing weights.
     """
     if get_head_path(folder, LM_HEAD).exists():
         head = LMHead(_init_masked_lm(backbone), backbone)
@@ -161,7 +164,9 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
     from transformers import AutoModelForMaskedLM
 
     with silence_transformers(), torch.random.fork_rng(devices=[]):
-        return AutoModelForMaskedLM.from_config(backbone.config, dtype=torch.float32)
+        return AutoModelForMaskedLM.from_config(
+            backbone.config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted()
+        )
 
 
 def save_lm_head(head: LMHead, folder: Path) -> None:

@@ -23,9 +23,10 @@ from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encode
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
-from drtk.models.endpoint import EndpointEmbedder, is_endpoint
+from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
+from drtk.models.library_embedder import LibraryEmbedder, needs_library
+from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
@@ -63,7 +64,7 @@ class Embedder:
         self._device_name = device
         if load_weights:
             self.device = choose_device(device)
-        self.folder = locate(model)
+        self.folder = resolve_model_folder(model, file=self.settings.model_file)
         loaded = self._load_model(weights=load_weights)
         self.encoding = loaded.encoding
         self._tokenize = loaded.get_tokenizer(role)
@@ -92,14 +93,15 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(resolve_tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
+        folder = resolve_tower_folder(self.folder, self.role)
+        return load_encoder(folder, overrides=overrides, weights=weights, model_file=self.settings.model_file)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         move_model(encoder.backbone, self.device, self.dtype)
         encoder.to(self.device)
-        if self.settings.packed:
+        if self.settings.packed and self.settings.model_file is None:
             enable_packing(encoder.backbone, self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
@@ -111,12 +113,13 @@ class Embedder:
     def identity(self) -> dict[str, Any]:
         """Manifest entry of the model: digests of weights, configuration and tokenizer, and encoding settings.
 
-        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, also if
+        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, even if
         `settings` override prompt or length.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
-        digests = [digest_weights(path) for path in towers]
+        model_file = self.settings.model_file
+        digests = [digest_weights(path, model_file=model_file) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
         pooling = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
         encodings = {role: read_layout(path).encoding for role, path in roles.items()}
@@ -124,6 +127,7 @@ class Embedder:
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
             "digest": digest_records([digests, pooling]),
+            **({} if model_file is None else {"model_file": model_file}),
             "dimension": self.dimension,
             "similarity": self.similarity,
             **pooling,
@@ -180,10 +184,12 @@ def make_embedder(
     settings: EncodeSettings,
     device: str = "auto",
     load_weights: bool = True,
-) -> Embedder | EndpointEmbedder:
+) -> Embedder | EndpointEmbedder | LibraryEmbedder:
     """Return the embedder of a model folder or hub name, or of the URL of an endpoint."""
     if is_endpoint(model):
         return EndpointEmbedder(model, role=role, settings=settings)
+    if needs_library(model):
+        return LibraryEmbedder(model, role=role, settings=settings, device=device)
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
 
 
@@ -200,13 +206,13 @@ def encode_corpus(
 ) -> None:
     """Encode a corpus, or a file of queries with role "query", and write the vectors to the folder of `job`.
 
-    part: (index, number of parts), to encode one part of the input
+    part: (i, n), from 1, encodes the i-th of n parts of the input (see `select_shard`)
     Raises MismatchError if `dimensions` exceeds the dimension of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     runner_settings = runner_settings or RunnerSettings()
     # Before loading, so that a later change of the folder is detected.
-    entries = [] if is_endpoint(model) else [describe_folder(locate(model))]
+    entries = [] if is_endpoint(model) else [describe_folder(resolve_model_folder(model))]
     embedder = make_embedder(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
@@ -240,7 +246,7 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(get_source_name(source), unit)
+    empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,
@@ -256,7 +262,7 @@ def encode_corpus(
 class RecordEncoder(BatchFunction):
     """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
 
-    def __init__(self, embedder: Embedder | EndpointEmbedder) -> None:
+    def __init__(self, embedder: Embedder | EndpointEmbedder | LibraryEmbedder) -> None:
         self._embedder: Any = embedder.load()
 
     def prepare(self, records: list[Any]) -> TokenizedTexts | list[str]:
@@ -270,7 +276,7 @@ class RecordEncoder(BatchFunction):
 
 def encode_records(
     records: Iterable[Passage] | Iterable[Query],
-    embedder: Embedder | EndpointEmbedder,
+    embedder: Embedder | EndpointEmbedder | LibraryEmbedder,
     writer: ShardWriter,
     *,
     runner_settings: RunnerSettings,
@@ -283,7 +289,7 @@ def encode_records(
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     A thread writes a shard while the next one is encoded. Shards that are already written are not encoded again.
-    part: (index, n), to encode every n-th shard only
+    part: (i, n), from 1, encodes the i-th of every n shards
     total: number of records, for the progress bar
     get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text

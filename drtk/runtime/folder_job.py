@@ -352,7 +352,7 @@ class FolderJob:
         self.release()
 
     def finish_subfolder(self, folder: Path, kind: str, **entries: Any) -> None:
-        """Write the meta.json of a subfolder that can be used on its own, with the settings and inputs of this job.
+        """Write the meta.json of a subfolder, such as a model, with the settings and inputs of this job.
 
         entries: further entries of the manifest
         """

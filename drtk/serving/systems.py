@@ -153,7 +153,7 @@ class Systems:
     def search(self, text: str, k: int, query_id: str | None = None) -> Iterator[SystemHits]:
         """Yield the top `k` passages of each system for a query text.
 
-        query_id: id in the judgments; by default that of the query of the query set with this text
+        query_id: id of the query in the judgments; by default the id of the query with this text in the query set
         """
         grades = self._judgments.get(query_id or self._ids.get(text, ""), {})
         stems = stem_query_words(text)
@@ -163,7 +163,7 @@ class Systems:
             seconds = time.perf_counter() - start
             hits = []
             for rank, (id, score) in enumerate(ranking, start=1):
-                passage = self._find(id)
+                passage = self._find_passage(id)
                 hits.append(
                     ResultPassage(
                         id,
@@ -182,7 +182,7 @@ class Systems:
 
     def get_passage(self, id: str) -> FullPassage | None:
         """Return a passage with its neighbors; None if there is none with this id."""
-        passage = self._find(id)
+        passage = self._find_passage(id)
         if passage is None:
             return None
         metadata: Mapping[str, Any] = passage.metadata or {}
@@ -190,10 +190,10 @@ class Systems:
         if not any(names.values()) and get_document_id(passage) != id and id.rpartition("#")[2].isdecimal():
             document, _, number = id.rpartition("#")
             names = {"prev": f"{document}#{int(number) - 1}", "next": f"{document}#{int(number) + 1}"}
-        neighbors = [name if isinstance(name, str) and self._find(name) else None for name in names.values()]
+        neighbors = [name if isinstance(name, str) and self._find_passage(name) else None for name in names.values()]
         return FullPassage(passage.id, passage.title, passage.text, *neighbors)
 
-    def _find(self, id: str) -> Passage | None:
+    def _find_passage(self, id: str) -> Passage | None:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 

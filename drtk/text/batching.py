@@ -17,7 +17,7 @@ class TokenizedTexts:
     """The token ids of several texts, concatenated.
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
-    lengths, starts: (texts,)
+    lengths, starts: number of tokens and index of the first token of each text, (texts,)
     """
 
     ids: np.ndarray
@@ -47,7 +47,10 @@ class TokenizedTexts:
         return len(self.lengths)
 
     def pad(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
-        """Return the model inputs of the texts `rows`, padded to the longest of them: name -> (len(rows), tokens), int64."""
+        """Return the model inputs of the texts `rows`, padded to the longest of them: name -> (len(rows), tokens), int64.
+
+        pad: id of the padding token; left: pad on the left
+        """
         lengths = self.lengths[rows]
         width = int(lengths.max(initial=0))
         place = np.arange(width)
@@ -67,6 +70,7 @@ class TextTokenizer:
 
     title: "join" and "sep" put the title before the text, with a space or the separator token between them.
         "segment" makes title and text a pair of segments. "none" drops the title. A blank title is always dropped.
+    prompt: text before each passage or query; max_length: maximum length in tokens
     with_types: whether the model reads segment types
     """
 
@@ -84,10 +88,10 @@ class TextTokenizer:
         if not is_pair.any():
             return single
         pairs = [part for part in parts if part[1]]
-        return _interleave(is_pair, self._tokenize([one for one, _ in pairs], [two for _, two in pairs]), single)
+        return _interleave_texts(is_pair, self._tokenize([one for one, _ in pairs], [two for _, two in pairs]), single)
 
     def _make_segments(self, item: Passage | Query | str) -> tuple[str, str]:
-        """Return (title, text) for two segments, or (text, "") for one segment. Prompts are added."""
+        """Return the segments of an item with the prompt: (title, text), or (text, "") for a single segment."""
         if isinstance(item, str):
             return self.prompt + item, ""
         if isinstance(item, Query) or not item.title.strip() or self.title == "none":
@@ -102,7 +106,10 @@ class TextTokenizer:
 
 
 class PairTokenizer:
-    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included."""
+    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included.
+
+    prompt: text before the first text of every pair
+    """
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
@@ -130,6 +137,7 @@ def tokenize_texts(
     tokenizer: a tokenizer of transformers
     pairs: the second text of each pair
     max_length: maximum length of a text or pair in tokens; the longer text of a pair is truncated
+    with_types: also return segment types
     are_targets: tokenize as decoder targets, for which some tokenizers use other special tokens
     """
     if not texts:
@@ -169,7 +177,7 @@ def _has_plain_backend(tokenizer: Any) -> bool:
     return own.__call__ is plain.__call__ and getattr(own, "_encode_plus", None) is plain._encode_plus
 
 
-def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
+def _interleave_texts(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
     """Merge two lists of texts: row i is the next text of `first` if `is_first[i]`, otherwise the next of `second`."""
     lengths = np.empty(len(is_first), dtype=np.int64)
     starts = np.empty(len(is_first), dtype=np.int64)

@@ -55,7 +55,9 @@ def group_sentences(
     boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
-    """Group consecutive sentences into passages of about `cap` units (words or word pieces). Empty sentences are dropped.
+    """Group consecutive sentences into passages of about `cap` units (words or word pieces); drop empty sentences.
+
+    Returns the groups, lists of (sentence index, begin, end); begin and end are positions in the sentence, in units.
 
     policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
@@ -109,7 +111,7 @@ class _GroupBuilder:
         self.size += part[2] - part[1]
 
     def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
-        """Finish the current group, and start the next with up to `repeat` of its last sentences, but never with all.
+        """Finish the current group; start the next one with up to `repeat` of its last sentences, but not with all of them.
 
         room_for: number of units that the repeated sentences must leave free in the next group
         """
@@ -366,7 +368,7 @@ def chunk_corpus(
     check_settings(settings)
     runner_settings = runner_settings or RunnerSettings()
     if runner_settings.runner != "local" and settings.num_workers:
-        raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
+        raise UsageError("`num_workers` requires `runner` local; use `runner_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []

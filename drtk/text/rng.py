@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def _digest(key: tuple[str | int, ...], size: int) -> int:
+def _digest_key(key: tuple[str | int, ...], size: int) -> int:
     return int.from_bytes(
         blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=size).digest(), "big"
     )
@@ -19,7 +19,7 @@ def _digest(key: tuple[str | int, ...], size: int) -> int:
 
 def sample_uniform(*key: str | int) -> float:
     """Return a random number in [0, 1) that depends only on `key`, not on the process, batch or version of Python."""
-    return (_digest(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
+    return (_digest_key(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
 
 
 def sample_uniform_of_ids(ids: Iterable[bytes | memoryview], *key: str | int) -> np.ndarray:
@@ -45,7 +45,7 @@ def create_generator(*key: str | int) -> Any:
     """Return a numpy random generator whose state depends only on `key`."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(_get_philox_key_class()(_digest(key, 16))))
+    return np.random.Generator(np.random.Philox(_get_philox_key_class()(_digest_key(key, 16))))
 
 
 @cache

@@ -51,7 +51,9 @@ def load_installed_model(language: str) -> PunktModel | None:
     except LookupError:
         return None
     except (OSError, ValueError) as error:
-        raise DrtkError(f"`language` {language}: {error}") from error
+        raise DrtkError(
+            f"`language` {language}: nltk's Punkt model cannot be loaded ({error}); reinstall nltk's punkt_tab data"
+        ) from error
 
 
 def train_model(texts: Iterable[str], language: str) -> PunktModel:
@@ -180,7 +182,7 @@ def _load_english_splitter() -> SentenceSplitter:
 
 
 def _find_block_end(text: str, begin: int) -> int:
-    """Return the last white space within BLOCK characters of `begin`, or the end of the block if there is none."""
+    """Return the index of the last white space in the BLOCK characters after `begin`, or the end of the block if none."""
     end = begin + BLOCK
     if end >= len(text):
         return len(text)
@@ -189,7 +191,7 @@ def _find_block_end(text: str, begin: int) -> int:
 
 
 def trim_span(text: str, begin: int, end: int) -> Span:
-    """Return the span without white space at its ends; an empty span if nothing is left."""
+    """Return the span [begin, end) of `text` without white space at its ends; an empty span if nothing is left."""
     while begin < end and text[begin].isspace():
         begin += 1
     while begin < end and text[end - 1].isspace():

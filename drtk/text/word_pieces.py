@@ -80,7 +80,7 @@ class WordPieceTokenizer:
         return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
     def check_same_pieces(self, other: WordPieceTokenizer) -> None:
-        """Raise MismatchError unless `other`, the tokenizer of the weights, returns the same word pieces."""
+        """Raise MismatchError unless `other`, the tokenizer of the term weights, produces the same word pieces."""
         if other.identity != self.identity:
             raise MismatchError(
                 f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "
@@ -229,7 +229,7 @@ def locate_passage_words(
 ) -> list[WordPositions]:
     """Return the words of title, text and expansion fields (`expand`) of each passage, in this order.
 
-    title: "join" or "none", which drops the title
+    split: name of a word splitter (see `get_splitter`); title: "join" or "none", which drops the title
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """

@@ -20,7 +20,7 @@ from drtk.text.rng import sample_uniform
 class PackedExamples:
     """Packed training examples: query ids, and passage indices of positives and negatives.
 
-    query_ids: query id of each example    passage_ids: passage ids by passage index
+    query_ids: query id of each example    passage_ids: id of each passage, in the order of passage indices
     Memory: 400 MB plus the ids for 500,000 examples with 200 negatives each; tuples of strings would need 10 GB.
     """
 
@@ -34,9 +34,9 @@ class PackedExamples:
     ) -> None:
         """Pack examples.
 
-        Negatives that are also positives of the example are removed and counted in `contradictions`.
+        Negatives that are also positives of the same example are removed, and counted in `contradictions`.
 
-        get_line: returns the line number of the current example, for errors; None: number the examples from 1
+        get_line: function that returns the line number of the current example, for errors; None: number them from 1
         scored: keep teacher scores (4 bytes per passage)
         first_positive: keep the first positive of each example only
         """
@@ -71,34 +71,37 @@ class PackedExamples:
     def __len__(self) -> int:
         return len(self.query_ids)
 
-    def positives(self, example: int) -> array[int]:
+    def get_positives(self, example: int) -> array[int]:
         return self._references[self._starts[example] : self._splits[example]]
 
-    def negatives(self, example: int) -> array[int]:
+    def get_negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def positive_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's positives; requires scored=True."""
+        """Return the teacher scores of the positives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's negatives; requires scored=True."""
+        """Return the teacher scores of the negatives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, fraction: float, *, seed: int) -> None:
-        """Keep the examples of a random fraction of the queries. With the same seed, smaller samples are subsets of larger ones."""
+        """Keep only the examples of a random fraction of the queries, in [0, 1].
+
+        With the same seed, a smaller sample is a subset of a larger one.
+        """
         order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
         selected = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(fraction * len(order)))])
-        self._keep([index for index, id in enumerate(self.query_ids) if id in selected])
+        self._keep_examples([index for index, id in enumerate(self.query_ids) if id in selected])
 
-    def _keep(self, selected: Sequence[int]) -> None:
+    def _keep_examples(self, selected: Sequence[int]) -> None:
         """Keep only the selected examples and the passages that they use. selected: example indices"""
         indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in selected:
-            for side in (self.positives(example), self.negatives(example)):
+            for side in (self.get_positives(example), self.get_negatives(example)):
                 references.extend(indices.setdefault(index, len(indices)) for index in side)
                 splits.append(len(references))
             starts.append(splits.pop())
@@ -114,16 +117,16 @@ class PackedExamples:
         """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
-            positives.setdefault(id, array("i")).extend(self.positives(index))
+            positives.setdefault(id, array("i")).extend(self.get_positives(index))
         return positives
 
     def warn_of_few_negatives(self, count: int) -> None:
-        """Warn if examples have fewer than `count` negatives, so that negatives repeat within a step."""
-        few = sum(0 < len(self.negatives(index)) < count for index in range(len(self)))
+        """Warn if examples have fewer than `count` negatives, which are then repeated in a training step."""
+        few = sum(0 < len(self.get_negatives(index)) < count for index in range(len(self)))
         if few:
             warn(f"{few:,} examples have fewer than {count} negatives; negatives are repeated")
 
-    def check(
+    def check_examples(
         self,
         source: str,
         *,
@@ -134,9 +137,10 @@ class PackedExamples:
     ) -> None:
         """Check that queries and corpus contain all ids, and that required negatives and scores are present.
 
-        negatives: if above 0, require negatives in each example
+        source: file of the examples, for errors    queries: query texts by id
+        negatives: if above 0, require at least one negative in each example
         on_error: called with the error of each invalid example, which is then removed; None: raise the first error
-        Raises MismatchError for an unknown id, DrtkError for missing negatives or scores; messages begin with file:line.
+        Raises MismatchError (file:line) for an unknown id, DrtkError (file:line) for missing negatives or scores.
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} negatives that are also positives of their example")
@@ -148,17 +152,17 @@ class PackedExamples:
             error: DrtkError | None = None
             if query_id not in queries:
                 error = MismatchError(
-                    f"{location}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}"
+                    f"{location}: the queries have no '{query_id}'{_describe_missing(unknown, query_ids)}"
                 )
-            elif negatives and not len(self.negatives(index)):
+            elif negatives and not len(self.get_negatives(index)):
                 error = DrtkError(
                     f"{location}: query '{query_id}' has no negatives; mine them with `drtk mine-negatives`"
                 )
             elif absent and (id := self._find_absent_id(index, absent)) is not None:
-                missing = _count_missing(len(absent), self.passage_ids)
+                missing = _describe_missing(len(absent), self.passage_ids)
                 error = MismatchError(f"{location}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                error = self._find_bad_score(index, f"{location}: query '{query_id}'")
+                error = self._find_score_error(index, f"{location}: query '{query_id}'")
             if error is None:
                 valid.append(index)
             elif on_error is None:
@@ -166,14 +170,14 @@ class PackedExamples:
             else:
                 on_error(error)
         if len(valid) < len(self):
-            self._keep(valid)
+            self._keep_examples(valid)
         self._indices = {}  # needed for packing only
 
     def _find_absent_id(self, example: int, absent: set[str]) -> str | None:
         references = self._references[self._starts[example] : self._starts[example + 1]]
         return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
 
-    def _find_bad_score(self, example: int, location: str) -> DrtkError | None:
+    def _find_score_error(self, example: int, location: str) -> DrtkError | None:
         assert self._scores is not None
         start, stop = self._starts[example], self._starts[example + 1]
         scores = self._scores[start:stop]
@@ -188,14 +192,17 @@ class PackedExamples:
         )
 
 
-def _count_missing(absent: int, ids: Sized) -> str:
+def _describe_missing(absent: int, ids: Sized) -> str:
     missing = f"; {absent:,} of the {len(ids):,} ids in the examples are missing" if absent > 1 else ""
     return f"{missing}; use the file that the examples were made from"
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training examples, the texts of their queries by id, and the corpus of their passages."""
+    """Training examples with their queries and passages.
+
+    source: name of the examples file    queries: query texts by id    corpus: passages by id
+    """
 
     source: str
     examples: PackedExamples
@@ -215,11 +222,11 @@ def load_examples(
     fraction: float = 1.0,
     seed: int = 42,
 ) -> TrainingData:
-    """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
+    """Read training examples with their queries and corpus, and check them (`PackedExamples.check_examples`).
 
-    negatives: if above 0, require negatives in each example
+    source, queries, corpus: files    negatives: if above 0, require at least one negative in each example
     scored, first_positive: arguments of PackedExamples
-    fraction: fraction of the queries to keep, sampled at random by `seed`
+    fraction: fraction of the queries to keep, sampled at random with `seed`
     Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
     """
     examples = PackedExamples(
@@ -233,7 +240,7 @@ def load_examples(
     query_ids = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
-    examples.check(
+    examples.check_examples(
         get_source_name(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise
     )
     return TrainingData(get_source_name(source), examples, texts, store)

@@ -13,8 +13,8 @@ from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
-from drtk.mining.report import summarize
-from drtk.mining.sources import QueryStream, Sources
+from drtk.mining.report import summarize_audit
+from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 
@@ -27,12 +27,12 @@ class ChunkNumberFilter(ContentFilter):
 
     name = "parity"
 
-    def measure(self, pools, ids):
+    def measure_passages(self, pools, ids):
         for pool, some in zip(pools, ids, strict=True):
             for id in some:
                 pool.set_value(id, self.name, float(id[-1]))
 
-    def is_beyond(self, value, limit):
+    def is_rejected(self, value, limit):
         return value > limit
 
 
@@ -83,7 +83,7 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_siz
             }
             for id, some in grades.items()
         }
-    stream = QueryStream(Sources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
+    stream = QueryStream(MiningSources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
         miner.answers = ChunkNumberFilter(limit)
@@ -135,7 +135,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
             assert (
                 len(random) == num_expected or limit < 2
             )  # if the filter rejects some, sampling may stop before all are found
-    summary = summarize(rows)
+    summary = summarize_audit(rows)
     assert summary.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.skipped for one in pool.negatives)
     assert summary.num_negatives == sum(len(pool.negatives) for pool in pools if not pool.skipped)
     assert sum(summary.dropped.values()) == sum(len(pool.rejected) for pool in pools)

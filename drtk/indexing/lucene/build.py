@@ -117,7 +117,7 @@ def _run_indexer(input_folder: Path, folder: Path, configure: Callable[[Any], No
         log_detail(output[0])
         reason = re.search(r"^\S*(?:Exception|Error)\b.*", output[0], re.MULTILINE)
         raise DrtkError(
-            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f': {reason[0]}' if reason else ''}"
+            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f' ({reason[0]})' if reason else ''}; use `verbose` to print its messages"
         )
 
 

@@ -19,7 +19,7 @@ import orjson
 
 from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import MismatchError
-from drtk.indexing.base import IdTable, Ranking, is_bare_index, sort_hits
+from drtk.indexing.base import IdTable, Ranking, is_external_index, sort_hits
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
 from drtk.records import Passage
@@ -54,7 +54,7 @@ def get_class_object(name: str) -> Any:
 
 
 def make_method_type(returns: str, *takes: str) -> Any:
-    """Return a java.lang.invoke.MethodType from class names."""
+    """Return a java.lang.invoke.MethodType from the class names of the result and of the parameters."""
     codes = [_PRIMITIVE.get(name) or f"L{name.replace('.', '/')};" for name in (*takes, returns)]
     return load_class("java.lang.invoke.MethodType").fromMethodDescriptorString(
         f"({''.join(codes[:-1])}){codes[-1]}", None
@@ -62,12 +62,15 @@ def make_method_type(returns: str, *takes: str) -> Any:
 
 
 def find_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return the method handle of a public method; the first argument of the handle is the object."""
+    """Return the method handle of a public method; the first argument of the handle is the object.
+
+    owner: class of the method; returns, takes: classes of the result and of the parameters
+    """
     return _get_public_lookup().findVirtual(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
 def find_static_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return the method handle of a public static method."""
+    """Return the method handle of a public static method. The parameters are those of `find_method`."""
     return _get_public_lookup().findStatic(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
@@ -76,7 +79,7 @@ def _get_public_lookup() -> Any:
 
 
 def bind(handle: Any, position: int, value: Any) -> Any:
-    """Return a method handle with one argument bound to a Java object, an int or None."""
+    """Return a method handle with the argument at `position` bound to `value`, a Java object, an int or None."""
     if isinstance(value, int):
         value = load_class("java.lang.Integer")(value)
     return load_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, value)
@@ -184,7 +187,7 @@ class StoredField:
         return self._count
 
     def get_values(self, rows: Iterable[int]) -> list[Any]:
-        """Return the values of documents: strings, or None for a document without the field."""
+        """Return the field values of the documents with the numbers `rows`; None for a document without the field."""
         values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
         return values
 
@@ -215,8 +218,8 @@ class LuceneSearcher:
 
         try:
             reader = open_reader(folder)
-            finalize(self, _close, reader).atexit = False  # tuning opens many readers
-            self._ids = StoredField(reader, ID) if is_bare_index(folder) else IdTable(folder / IDS_FILE)
+            finalize(self, _close_reader, reader).atexit = False  # tuning opens many readers
+            self._ids = StoredField(reader, ID) if is_external_index(folder) else IdTable(folder / IDS_FILE)
             for name in (ID, CONTENTS):
                 if find_field(reader, name) is None:
                     raise MismatchError(f"{folder}: its documents have no field '{name}'; give an index of Anserini")
@@ -319,7 +322,7 @@ class LuceneSearcher:
         return build.bindTo(field).bindTo(analyzer or self._analyzer)
 
     def _make_rm3_expansion(self, settings: BM25SearchSettings) -> Any:
-        """Return a method handle text -> query with `fb_terms` feedback terms from its top `fb_docs` passages.
+        """Return a method handle text -> query with `fb_terms` feedback terms from the top `fb_docs` passages for the text.
 
         Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
         any other query, with the same order of ties.
@@ -370,6 +373,6 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _close(reader: Any) -> None:
+def _close_reader(reader: Any) -> None:
     """Close a reader. Storing `reader.close` instead would fail, because pyjnius rebinds methods at each attribute access."""
     reader.close()
