@@ -177,10 +177,10 @@ def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndar
 
     Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """
-    weightless = ~(weights > 0)
+    has_weight = weights > 0
     keys = rng.standard_exponential(len(weights))
-    keys[~weightless] /= weights[~weightless]
-    return np.lexsort((keys, weightless))
+    np.divide(keys, weights, out=keys, where=has_weight)
+    return np.lexsort((keys, ~has_weight))
 
 
 def scale_weights(weights: np.ndarray, scale: Scale) -> np.ndarray:
