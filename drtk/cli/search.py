@@ -209,7 +209,7 @@ def _iter_stdin_lines() -> Iterator[str]:
         try:
             text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:
-            raise RecordError(f"<stdin>:{number}", "not UTF-8") from error
+            raise RecordError(f"<stdin>:{number}", "not UTF-8; encode queries as UTF-8") from error
         if text:
             yield text
 

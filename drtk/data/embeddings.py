@@ -111,7 +111,8 @@ class ShardWriter:
             )
 
     @property
-    def rows(self) -> int:
+    def num_rows(self) -> int:
+        """Number of rows in the finished shards."""
         return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
@@ -290,7 +291,7 @@ def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *,
     if not len(ids):
         return
     digest, rows = digest_records(ids), 0
-    if writer.rows == before:
+    if writer.num_rows == before:
         writer.write(ids, vectors, digest=digest)
         return
     for entry in writer.entries:
@@ -298,6 +299,6 @@ def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *,
             return
         rows += entry["rows"]
     raise MismatchError(
-        f"{writer.folder}: has {writer.rows:,} vectors, but the output has {before:,} pairs; "
+        f"{writer.folder}: has {writer.num_rows:,} vectors, but the output has {before:,} pairs; "
         "use `force` without `resume` to start over"
     )

@@ -245,7 +245,7 @@ def encode_corpus(
         get_share_read=lambda: job.tracker.get_share_read(source),
         empty_texts=empty_texts,
     )
-    job.counts[unit] = writer.rows
+    job.counts[unit] = writer.num_rows
     empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
@@ -328,7 +328,7 @@ def encode_records(
 
     with (
         ThreadPoolExecutor(1, thread_name_prefix="drtk-write") as thread,
-        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
+        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.num_rows) as progress,
         closing(
             map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
         ) as encoded,
