@@ -118,7 +118,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
     """
 
-    from drtk.data.embeddings import KIND
+    from drtk.data.embeddings import KIND, SPARSE_KIND
     from drtk.indexing.config import INDEX_KIND
     from drtk.runtime.manifest import has_unfinished_part, read_manifest
     from drtk.runtime.progress import is_quiet
@@ -135,7 +135,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:
             folders.append(path)
-        elif kind == KIND:
+        elif kind in (KIND, SPARSE_KIND):
             sources.append(path)
         else:
             raise MismatchError(f"{path}: expected an index, got '{kind}'; make an index with drtk index")

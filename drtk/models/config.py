@@ -19,7 +19,8 @@ class EncodeSettings:
 
     pooling: str | None = option(
         None,
-        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the model's, or cls]",
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken; splade for a sparse masked LM. [default: "
+        "the model's, or cls]",
         metavar="NAME",
     )
     normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")
@@ -31,6 +32,9 @@ class EncodeSettings:
     )
     dimensions: int | None = setting(
         None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
+    )
+    max_active_dims: int | None = setting(
+        None, "Keep the N largest term weights of each text (sparse models). [default: all]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE

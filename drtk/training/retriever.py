@@ -16,7 +16,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
-from drtk.models.model_folder import EncodingConfig, locate
+from drtk.models.model_folder import SPARSE_POOLING, EncodingConfig, locate
 from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
@@ -71,11 +71,15 @@ def check_retriever_config(config: RetrieverConfig) -> None:
 def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
     """Load the initial encoders of a training by role, with the encoding configuration to train with.
 
-    Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for `temperature_warmup` with a
-    temperature of 1 or more.
+    Raises MismatchError for a `matryoshka` size that is not below the dimension and a sparse model without `head` sparse,
+    UsageError for `temperature_warmup` with a temperature of 1 or more.
     """
     overrides = {field.name: getattr(config, field.name, None) for field in fields(EncodingConfig)}
+    if config.head == "sparse":
+        overrides |= {"pooling": SPARSE_POOLING, "normalize": False, "similarity": "dot"}
     towers = load_towers(model, overrides=overrides, untied=config.untied)
+    if config.head == "dense" and any(tower.encoder.is_sparse for tower in towers.values()):
+        raise MismatchError(f"{model}: is a sparse encoder; set `head` sparse, or another `pooling`")
     for tower in towers.values():
         changes: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
         if config.query_length is None:
@@ -185,6 +189,7 @@ def train_retriever(
         loss=loss,
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},
         warm_up_temperature=config.temperature_warmup,
+        flops_warmup=config.flops_warmup,
     )
 
 

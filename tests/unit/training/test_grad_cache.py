@@ -32,7 +32,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from drtk.models.lm_head import load_masked_lm, save_lm_head
+    from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     folder = tmp_path_factory.mktemp("caching")
     save_tiny_encoder(folder / "model", pooling="cls")
