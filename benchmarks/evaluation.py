@@ -23,15 +23,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from drtk.runtime.manifest import list_versions
+
 PASSAGES = 8_841_823  # of MS MARCO
 NAMES = ("nDCG@10", "RR@10", "R@10", "R@100", "Success@10")
 RANX = """
 import sys
 from ranx import Qrels, Run, evaluate
-
-from drtk.runtime.manifest import list_versions
-
-from drtk.runtime.manifest import list_versions
 found = evaluate(Qrels.from_file(sys.argv[1], kind="trec"), Run.from_file(sys.argv[2], kind="trec"),
                  ["ndcg@10", "mrr@10", "recall@10", "recall@100", "hit_rate@10"], make_comparable=True)
 print(*found.values())

@@ -15,7 +15,9 @@ _OPTIONS: dict[str, Part] = {"corpus": "corpus", "queries": "queries", "answers"
 _PROVIDED = {  # by --data
     "mine-negatives": ("corpus", "queries", "qrels"),
     "train-retriever": ("corpus", "queries"),
+    "train-reranker": ("corpus", "queries"),
 }
+_READS_DEV_FOLDER = ("pretrain", "train-retriever", "train-reranker")
 _POSITIONAL = ("source", "sources", "passages", "paths")
 _READS_QUERIES = ("search", "expand-queries")
 _READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # examples, runs or folders of files
@@ -32,13 +34,16 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     split = _get_split(command, given)
     if data is not None:
         _check_data(data)
+    provided = ("qrels",) if _is_list_reranker(settings) else _PROVIDED.get(command, ())
     for name, part in _OPTIONS.items():
         if name in given:
             value = given[name]
-            if value is None and name in _PROVIDED.get(command, ()):
+            if value is None and name in provided:
                 value = data
             if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
                 given[name] = _resolve(value, part, split)
+    if command in _READS_DEV_FOLDER and given.get("dev") is not None:
+        given["dev"] = _resolve_dev(given["dev"])
     for key, value in settings.items():
         known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
         files = {name: _resolve(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)}
@@ -69,6 +74,19 @@ def _resolve(source: str | None, part: Part, split: str) -> str | None:
     from drtk.data.collection import resolve
 
     return resolve(source, part, split=split)
+
+
+def _resolve_dev(source: str) -> str:
+    """Return the folder of a development set."""
+    if Path(source).is_dir():
+        return source
+    from drtk.data.collection import copy_dev_set
+
+    return copy_dev_set(source)
+
+
+def _is_list_reranker(settings: dict[str, Any]) -> bool:
+    return any(getattr(value, "kind", None) == "hlatr" for value in settings.values())
 
 
 def _get_split(command: str, given: dict[str, Any]) -> str:

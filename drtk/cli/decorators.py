@@ -19,6 +19,7 @@ from drtk.cli.options import (
 )
 from drtk.config import CONTROL, HARDWARE, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.models.config import check_device_name
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import InputTracker
@@ -194,6 +195,7 @@ def _add_common_options(
         set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
         for option, value in given.items():
             check_integer("--" + option.replace("_", "-"), value)
+        check_device_name(given.get("device", "auto"))
         common = {flag: given.pop(flag) for flag in flags}
         given = resolve_arguments(name, given, common.pop("data", None))
         if common.get("gpus", 1) > 1 and not given.get("dry_run"):

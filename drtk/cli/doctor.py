@@ -162,7 +162,7 @@ def _check_punkt() -> Iterator[CheckResult]:
 def _check_extras() -> Iterator[CheckResult]:
     for package, use in (
         ("matplotlib", "plots"),
-        ("datasets", "Hugging Face data sets"),
+        ("datasets", "Hugging Face datasets"),
         ("pyarrow", "Parquet files"),
         ("ir-datasets", "collections of ir_datasets (irds:ID)"),
         ("fastapi", "drtk serve"),

@@ -16,7 +16,7 @@ from drtk.runtime.runners import RunnerSettings
 @with_settings(RunnerSettings, name="runner_settings")
 @folder_command("embeddings", resume=True, passages=True)
 def encode(
-    model: Annotated[str, make_option("--model MODEL", "Encoder, a folder or Hub name[@revision].")],
+    model: Annotated[str, make_option("--model MODEL", "Encoder: a folder, Hub name[@revision] or endpoint URL#NAME.")],
     output: Folder,
     source: Annotated[str, make_argument("INPUT", "Passages or queries to encode; - is stdin.")] = "-",
     role: Annotated[
@@ -40,11 +40,14 @@ def encode(
     """
     from drtk.data.checks import check_first_record, warn_of_other_kind
     from drtk.data.readers import read_passages, read_queries
+    from drtk.models.endpoint import is_endpoint
     from drtk.models.model_folder import locate
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
-    locate(model)
+    settings.check()
+    if not is_endpoint(model):
+        locate(model)
     check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)
     warn_of_other_kind(source, role)
     from drtk.retrieval.encode import encode_corpus

@@ -50,7 +50,7 @@ def pretrain(
     dev: Annotated[
         str | None,
         make_option(
-            "--dev DIR", "BEIR folder with qrels/dev.tsv, to select the best checkpoint by nDCG@10.", panel=EVALUATION
+            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     dev_sts: Annotated[

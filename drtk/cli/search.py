@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.config import SEARCH, check_effects
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
-    from drtk.retrieval.search import IndexGroup, QueryEncoder
+    from drtk.retrieval.search import IndexGroup, PassageStore, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -74,12 +74,12 @@ def search(
     drtk search bm25 queries.jsonl -k 100 -o bm25.run
     drtk search dense --query "how do penguins stay warm"
     """
+    from drtk.indexing.base import read_index_manifest
     from drtk.retrieval.search import IndexGroup, RankingOptions, make_query_encoder, write_run
-    from drtk.runtime.manifest import read_manifest
 
     folders, source = split_paths(paths)
     for folder in folders:
-        check_effects(settings, other_options={"index_type": read_manifest(folder).get("type")})
+        check_effects(settings, other_options={"index_type": read_index_manifest(folder).get("type")})
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
@@ -119,8 +119,8 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     """
 
     from drtk.data.embeddings import KIND, SPARSE_KIND
-    from drtk.indexing.config import INDEX_KIND
-    from drtk.runtime.manifest import has_unfinished_part, read_manifest
+    from drtk.indexing.base import read_index_manifest
+    from drtk.runtime.manifest import has_unfinished_part, read_manifest, read_manifest_if_any
     from drtk.runtime.progress import is_quiet
 
     folders, sources = [], []
@@ -131,14 +131,12 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
             is_text = is_quiet() or any(map(str.isspace, path))
             hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_text else ""
             raise DrtkError(f"{path}: No such file or directory{hint}")
-        if path == "-" or not Path(path).is_dir():
-            sources.append(path)
-        elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:
-            folders.append(path)
-        elif kind in (KIND, SPARSE_KIND):
+        folder_kind = None if path == "-" else read_manifest_if_any(Path(path)).get("kind")
+        if path == "-" or not Path(path).is_dir() or folder_kind in (KIND, SPARSE_KIND):
             sources.append(path)
         else:
-            raise MismatchError(f"{path}: expected an index, got '{kind}'; make an index with drtk index")
+            read_index_manifest(path)
+            folders.append(path)
     if not folders:
         raise UsageError(f"no index among {', '.join(paths)}; make one with drtk index")
     if len(folders) > len(set(folders)):
@@ -179,7 +177,8 @@ def print_passages(
         raise UsageError("--query: the query is empty; give its text, or - for stdin")
     searcher = TextQueries(collection, encoder)
     corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
-    stores = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
+    stores: list[PassageStore] = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
+    stores += [] if corpus else collection.stores
     _warn_if_corpus_changed(collection, corpora)
     if not stores:
         log("printing ids only: the corpus of the index was not found; give it with --corpus FILE")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_command("model", resume=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
+@folder_command("model", resume=True, data=True, may_differ=(*TRAINING_MAY_DIFFER, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[str, make_argument("EXAMPLES", "Training examples, or a TREC run (hlatr); - is stdin.")],
     output: Folder,
@@ -43,9 +43,7 @@ def train_reranker(
     ] = None,
     dev: Annotated[
         str | None,
-        make_option(
-            "--dev DIR", "BEIR folder of development data, used to select the best checkpoint.", panel=EVALUATION
-        ),
+        make_option("--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint.", panel=EVALUATION),
     ] = None,
     dev_run: Annotated[
         str | None,
@@ -75,14 +73,17 @@ def train_reranker(
             raise UsageError(f"`{name}` cannot be combined with `kind={settings.kind}`; omit it")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
-            more = "; make it with drtk rerank RUN --save-vectors DIR" if name == "vectors" else ""
+            more = {"vectors": "; make it with drtk rerank RUN --save-vectors DIR", "model": ""}.get(
+                name, "; or give --data DIR"
+            )
             raise UsageError(f"`{name}` is required by `kind={settings.kind}`{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
     settings.check()
-    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
@@ -101,6 +102,8 @@ def train_reranker(
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
         check_same_corpus(examples, str(corpus), skip=skip_corpus_check)
+        for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):
+            check_first_record(str(source), read, job.tracker)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 

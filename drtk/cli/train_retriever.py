@@ -42,7 +42,7 @@ def train_retriever(
     dev: Annotated[
         str | None,
         make_option(
-            "--dev DIR", "BEIR folder with qrels/dev.tsv, used to select the best checkpoint.", panel=EVALUATION
+            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
@@ -90,6 +90,7 @@ def train_retriever(
         from drtk.models.checkpoint import embed_for_scoring
         from drtk.runtime.progress import round_significant
         from drtk.text.rng import sample_uniform
+        from drtk.training.best_checkpoint import Metrics
         from drtk.training.folds import digest_question
         from drtk.training.text_pairs import warn_of_overlap
 
@@ -111,7 +112,10 @@ def train_retriever(
 
         def evaluate() -> dict[str, float]:
             values = probe.compute(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
-            return {f"dev_{name}": round_significant(value) for name, value in values.items()}
+            return Metrics(
+                {f"dev_{name}": round_significant(value) for name, value in values.items()},
+                {f"dev_{name}": interval for name, interval in values.intervals.items()},
+            )
 
         return evaluate
 

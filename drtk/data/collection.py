@@ -55,6 +55,26 @@ def resolve(source: str, part: Part, *, split: str = "test") -> str:
     return require_file(folder, _FILES[part])
 
 
+def copy_dev_set(source: str) -> str:
+    """Return a BEIR folder in the cache that links to the files of `irds:ID` or `hf:NAME`; return any other source unchanged.
+
+    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them.
+    """
+    if not source.startswith((IRDS_PREFIX, HUB_PREFIX)):
+        return source
+    if source.startswith(IRDS_PREFIX) and "test" in source.split("/"):
+        raise DrtkError(f"{source}: a checkpoint must not be selected on test queries; give a dev or train set")
+    files = {_FILES["corpus"]: resolve(source, "corpus"), _FILES["queries"]: resolve(source, "queries")}
+    files["qrels/dev.tsv"] = resolve(source, "qrels", split="dev")
+    folder = _get_copy_folder(" ".join(files.values()), source)
+    for name, file in files.items():
+        path = folder / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(file)
+    return str(folder)
+
+
 def is_beir_folder(source: str) -> bool:
     """Return whether a source is a folder with corpus.jsonl or queries.jsonl that is no model, index or embeddings."""
     folder = Path(source)
@@ -92,14 +112,14 @@ def _copy_irds(source: str, part: Part) -> Path:
     try:
         dataset = library.load(id)
     except KeyError as error:
-        raise DrtkError(f"{source}: ir_datasets has no data set '{id}'; see https://ir-datasets.com") from error
+        raise DrtkError(f"{source}: ir_datasets has no dataset '{id}'; see https://ir-datasets.com") from error
     has_part = {"corpus": dataset.has_docs, "queries": dataset.has_queries, "qrels": dataset.has_qrels}[part]
     if not has_part():
         names = {"corpus": "passages", "queries": "queries", "qrels": "judgments"}
         raise DrtkError(
-            f"{source}: has no {names[part]}; choose another data set of ir_datasets, such as one of its splits"
+            f"{source}: has no {names[part]}; choose another dataset of ir_datasets, such as one of its splits"
         )
-    if part == "corpus":  # the data sets of all splits have one corpus
+    if part == "corpus":  # the datasets of all splits have one corpus
         parent = library.docs_parent_id(id) or id
         return _write_copy(
             source, IRDS_PREFIX + parent, _FILES[part], lambda: map(_make_irds_passage, dataset.docs_iter())
@@ -133,7 +153,7 @@ def _make_irds_query(query: Any) -> Query:
 
 
 def _resolve_hub(source: str, part: Part, split: str) -> str:
-    """Return the cached copy of a part, if `source` names a data set with the configurations corpus and queries, else `source`."""
+    """Return the cached copy of a part, if `source` names a dataset with the configurations corpus and queries, else `source`."""
     name = source.removeprefix(HUB_PREFIX)
     configurations = [] if ":" in name else list_configurations(name)
     if not {"corpus", "queries"} <= {*configurations}:
@@ -143,11 +163,12 @@ def _resolve_hub(source: str, part: Part, split: str) -> str:
         table, file = f"{source}:{part}:", _FILES[part]
         return str(_write_copy(table, f"{table} {get_version(name, part)}", file, lambda: read(table)))
     configuration = next((known for known in ("qrels", "default") if known in configurations), None)
-    if configuration is None:  # BEIR's data sets of the hub have their judgments in NAME-qrels
+    if configuration is None:  # BEIR's datasets of the hub have their judgments in NAME-qrels
         name, configuration = f"{name.partition('@')[0]}-qrels", "default"
     splits = list_hub_splits(name, configuration)
     wanted = ("dev", "validation", "train") if split == "dev" else (split,)
-    chosen = next((known for known in wanted if known in splits), splits[0] if len(splits) == 1 else None)
+    only = splits[0] if len(splits) == 1 and (split, *splits) != ("dev", "test") else None
+    chosen = next((known for known in wanted if known in splits), only)
     if chosen is None:
         raise DrtkError(
             f"{source}: has no judgments of {' or '.join(wanted)}, only of {', '.join(splits)}; give a file"
@@ -164,8 +185,7 @@ def _read_judgments(source: str) -> Iterator[Qrel]:
 
 def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[Any]]) -> Path:
     """Write records to a file in the cache, unless it exists; return its path. `key` identifies the content."""
-    digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
-    folder = get_cache_folder() / "collections" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', key)[:80]}-{digest}"
+    folder = _get_copy_folder(key, key)
     path = folder / name
     if path.exists():
         return path
@@ -177,3 +197,9 @@ def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[An
         for record in track(read(), "copy", unit="records"):
             output.write(QRELS_BEIR.write(record, {}) if name.endswith(".tsv") else dump(record))
     return path
+
+
+def _get_copy_folder(key: str, name: str) -> Path:
+    """Return the folder in the cache for the content that `key` identifies. name: shown in the folder's name"""
+    digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
+    return get_cache_folder() / "collections" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)[:80]}-{digest}"

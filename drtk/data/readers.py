@@ -300,7 +300,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
 
 
 def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
-    """Yield the JSON objects of JSONL, a JSON array, a Parquet file or a data set."""
+    """Yield the JSON objects of JSONL, a JSON array, a Parquet file or a dataset."""
     layout = _detect_layout(source, tracker)
     if layout == "table":
         return iter_table_rows(source, tracker)

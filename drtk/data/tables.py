@@ -1,4 +1,4 @@
-"""Read and write Parquet files and Hugging Face data sets."""
+"""Read and write Parquet files and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ROWS_PER_READ = 1024  # rows turned into Python objects at once
 
 
 def is_hub_dataset(source: str) -> bool:
-    """Return whether `source` is `hf:NAME`, a data set of the Hugging Face hub."""
+    """Return whether `source` is `hf:NAME`, a dataset of the Hugging Face hub."""
     return source.startswith(HUB_PREFIX)
 
 
 def is_table(source: str) -> bool:
-    """Return whether `source` is a Parquet file, a folder of Parquet files, a saved data set, or `hf:NAME`."""
+    """Return whether `source` is a Parquet file, a folder of Parquet files, a saved dataset, or `hf:NAME`."""
     if is_hub_dataset(source):
         return True
     if is_stream(source):  # its first bytes could not be read again
@@ -69,13 +69,13 @@ def _iter_rows(source: str) -> Iterator[Row]:
         return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
     if path.is_dir() and _is_saved_dataset(path):
-        dataset = require_library("datasets", "reading a saved data set").load_from_disk(str(path))
+        dataset = require_library("datasets", "reading a saved dataset").load_from_disk(str(path))
         return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
 
 def _list_parquet_files(path: Path) -> list[Path]:
-    """Return the Parquet files of a folder, or else of its subfolders, as in data sets of the hub."""
+    """Return the Parquet files of a folder, or else of its subfolders, as in datasets of the hub."""
     return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 
 
@@ -97,8 +97,8 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
-    """Stream the rows of a data set of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
-    datasets = require_library("datasets", "reading a data set of the hub")
+    """Stream the rows of a dataset of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
+    datasets = require_library("datasets", "reading a dataset of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
@@ -112,33 +112,33 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
 
 
 def list_configurations(name: str) -> list[str]:
-    """Return the names of the configurations of a data set, `NAME[@REVISION]`; [] if it cannot be found."""
-    datasets = require_library("datasets", "reading a data set of the hub")
+    """Return the names of the configurations of a dataset, `NAME[@REVISION]`; [] if it cannot be found."""
+    datasets = require_library("datasets", "reading a dataset of the hub")
     name, _, revision = name.partition("@")
     try:
         return datasets.get_dataset_config_names(name, revision=revision or None)
-    except Exception:  # noqa: BLE001 - many kinds; reading the data set reports the problem
+    except Exception:  # noqa: BLE001 - many kinds; reading the dataset reports the problem
         return []
 
 
 def list_hub_splits(name: str, configuration: str) -> list[str]:
-    """Return the names of the splits of a data set, `NAME[@REVISION]`. Raises DrtkError if it cannot be loaded."""
+    """Return the names of the splits of a dataset, `NAME[@REVISION]`. Raises DrtkError if it cannot be loaded."""
     _load_builder(name, configuration)
     path, _, revision = name.partition("@")
     return list(
-        require_library("datasets", "reading a data set of the hub").get_dataset_split_names(
+        require_library("datasets", "reading a dataset of the hub").get_dataset_split_names(
             path, configuration, revision=revision or None
         )
     )
 
 
 def get_version(name: str, configuration: str) -> str:
-    """Return the version of a data set: a digest of its revision, or of its files if it is local."""
+    """Return the version of a dataset: a digest of its revision, or of its files if it is local."""
     return str(_load_builder(name, configuration).hash)
 
 
 def _load_builder(name: str, configuration: str) -> Any:
-    datasets = require_library("datasets", "reading a data set of the hub")
+    datasets = require_library("datasets", "reading a dataset of the hub")
     path, _, revision = name.partition("@")
     try:
         return datasets.load_dataset_builder(path, configuration, revision=revision or None)
@@ -147,7 +147,7 @@ def _load_builder(name: str, configuration: str) -> Any:
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
-    """Return a data set, or the only split of a dictionary of splits. Raises DrtkError if there are several splits."""
+    """Return a dataset, or the only split of a dictionary of splits. Raises DrtkError if there are several splits."""
     if not isinstance(dataset, dict):
         return dataset
     if len(dataset) != 1:
@@ -208,7 +208,7 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
 def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_output(job)
-    datasets = require_library("datasets", "writing a data set")
+    datasets = require_library("datasets", "writing a dataset")
     datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)

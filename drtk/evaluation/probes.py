@@ -18,9 +18,11 @@ from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import compute_pair_cosines, compute_spearman
+from drtk.evaluation.significance import compute_interval
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
+from drtk.training.best_checkpoint import Metrics
 
 DEPTH = 10
 EncodeRecords = Callable[
@@ -69,10 +71,10 @@ class RankingProbe:
 
     def __call__(self, encode: EncodeRecords) -> float:
         """Encode the collection and return the mean nDCG@10 of its queries."""
-        return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
+        return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))[self.name]
 
-    def compute(self, encode: EncodeRecords, *, batch_size: int) -> dict[str, float]:
-        """Return nDCG@10 and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
+    def compute(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
+        """Return nDCG@10 with its interval, and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         pairs = []
@@ -89,9 +91,11 @@ class RankingProbe:
             # not compete with itself.
             wins = (scores < positive_scores[:, None]) | (positives[:, None] == positives)
             num_correct += int((wins.all(axis=1) & np.isfinite(positive_scores)).sum())
-        return {self.name: self._compute_ndcg(passages, queries), "accuracy": num_correct / max(1, len(pairs))}
+        metrics = self._compute_ndcg(passages, queries)
+        metrics["accuracy"] = num_correct / max(1, len(pairs))
+        return metrics
 
-    def _compute_ndcg(self, passages: np.ndarray, queries: np.ndarray) -> float:
+    def _compute_ndcg(self, passages: np.ndarray, queries: np.ndarray) -> Metrics:
         scores = queries @ passages.T  # (queries, passages)
         count = min(DEPTH, scores.shape[1])
         rankings = {}
@@ -100,7 +104,7 @@ class RankingProbe:
             rankings[query.id] = [
                 id for _, id in sorted(((float(row[at]), self._passages[at].id) for at in top), reverse=True)
             ]
-        return float(self._evaluator("probe", rankings).overall[self.name])
+        return _evaluate(self._evaluator, rankings)
 
 
 class RerankingProbe:
@@ -122,8 +126,8 @@ class RerankingProbe:
         measures = parse_measures(" ".join(self.names))
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
-    def __call__(self, scores: np.ndarray) -> dict[str, float]:
-        """Rerank the candidates of each query by `scores`; return the mean of each measure.
+    def __call__(self, scores: np.ndarray) -> Metrics:
+        """Rerank the candidates of each query by `scores`; return the mean of each measure, with its interval.
 
         scores: (pairs,), the score of each query-document pair, in the order of `candidates`
         """
@@ -132,8 +136,18 @@ class RerankingProbe:
             pairs = zip(scores[at : at + len(ids)].tolist(), ids, strict=True)
             rankings[query] = [id for _, id in sorted(pairs, reverse=True)]
             at += len(ids)
-        overall = self._evaluator("probe", rankings).overall
-        return {name: float(overall[name]) for name in self.names}
+        return _evaluate(self._evaluator, rankings)
+
+
+def _evaluate(evaluator: Evaluator, rankings: dict[str, list[str]]) -> Metrics:
+    """Return the mean of each measure over queries, and its 95% confidence interval if there are several queries."""
+    result = evaluator("probe", rankings)
+    intervals = {}
+    for name in result.overall:
+        values = np.array([row[name] for row in result.per_query.values()], dtype=np.float64)
+        if interval := compute_interval(values, confidence=0.95):
+            intervals[name] = interval
+    return Metrics({name: float(value) for name, value in result.overall.items()}, intervals)
 
 
 class RatingProbe:

@@ -14,7 +14,9 @@ import numpy as np
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing import FACTORY, INDEXES
+from drtk.indexing.config import INDEX_KIND
 from drtk.records import Passage
+from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST, Manifest, read_manifest
 from drtk.runtime.progress import Progress
 
 Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are unique
@@ -41,6 +43,25 @@ class SparseIndex(Protocol):
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""
+
+
+def is_bare_index(folder: Path) -> bool:
+    """Return whether a folder is a Lucene index of another program, such as Anserini or Pyserini."""
+    return any(folder.glob("segments_*"))
+
+
+def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
+    """Read the manifest of an index; a Lucene index of another program gets one of type bm25.
+
+    keys: types of required entries
+    Raises the errors of `read_manifest`, MismatchError for a folder that contains no index.
+    """
+    path = Path(folder)
+    if is_bare_index(path):
+        return {"kind": INDEX_KIND, "type": "bm25"}
+    if path.is_dir() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
+        raise MismatchError(f"{folder}: not an index (of drtk or Lucene); make one with drtk index")
+    return read_manifest(folder, kind=INDEX_KIND, **keys)
 
 
 def get_index_class(kind: str) -> Any:

@@ -147,6 +147,11 @@ class BM25SearchSettings:
     fb_docs: int = setting(10, "Number of feedback passages (RM3).", at_least=1)
     fb_terms: int = setting(10, "Number of feedback terms (RM3).", at_least=1)
     fb_weight: float = setting(0.5, "Weight of the original query, 0 to 1 (RM3).", at_least=0, at_most=1)
+    language: str | None = setting(
+        None,
+        "Language of the analyzer of a Lucene index of another program. [default: en]",
+        no_effect=_require_types("bm25", key="index_type"),
+    )
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
     def get_parameters(self) -> tuple[float, float]:

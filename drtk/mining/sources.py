@@ -20,13 +20,13 @@ from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.indexing.config import INDEX_KIND
+from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.records import Query
 from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import describe_folder, read_manifest
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, get_source_name
 
@@ -72,7 +72,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
         paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
-            read_manifest(folder, kind=INDEX_KIND)
+            read_index_manifest(folder)
             tracker.inputs.append(describe_folder(folder))
         if folders == paths:
             sources.indexes[source_name] = folders

@@ -15,17 +15,11 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.encoder import POOLINGS, Dense, Encoder
+from drtk.models.config import SPARSE_POOLING, check_pooling
+from drtk.models.encoder import Dense, Encoder
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
-from drtk.models.model_folder import (
-    SPARSE_POOLING,
-    EncodingConfig,
-    Role,
-    read_layout,
-    write_layout,
-    write_sparse_layout,
-)
+from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
@@ -96,9 +90,7 @@ def load_encoder(
         query_length=layout.encoding.query_length or max_length,
         passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
-    is_sparse = encoding.pooling == SPARSE_POOLING
-    if not is_sparse:
-        encoding.check_pooling(POOLINGS)
+    check_pooling("+".join(encoding.pooling), allow_sparse=True)
     positions = getattr(config, "max_position_embeddings", None) or 0
     has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
     if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
@@ -107,7 +99,9 @@ def load_encoder(
         raise MismatchError(f"{folder}: `title` sep requires a tokenizer with a separator token; use join or segment")
     if encoding.lowercase:
         add_lowercasing(tokenizer)
-    head = load_lm_head(folder, backbone, warn_untrained=False) if is_sparse and weights else None
+    head = (
+        load_lm_head(folder, backbone, warn_untrained=False) if weights and encoding.pooling == SPARSE_POOLING else None
+    )
     if head is not None and head.is_untrained:
         raise MismatchError(f"{folder}: {_NO_LM_HEAD}")
     encoder = Encoder(

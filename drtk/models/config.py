@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,6 +12,23 @@ from drtk.errors import UsageError
 Similarity = Literal["cosine", "dot"]
 Title = Literal["join", "sep", "segment", "none"]
 PairTitle = Literal["colon", "join", "none"]
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+SPARSE_POOLING = ("splade",)  # of sparse encoders, which pool the logits of their masked-LM head
+
+
+def check_pooling(text: str | None, *, allow_sparse: bool = False) -> None:
+    """Raise UsageError if a pooling, such as "cls+mean", has a mode that is not in POOLINGS. None is valid."""
+    if text is None or (allow_sparse and text == "+".join(SPARSE_POOLING)):
+        return
+    for mode in text.split("+"):
+        if mode not in POOLINGS:
+            raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(POOLINGS)}, or combine as cls+mean")
+
+
+def check_device_name(name: str) -> None:
+    """Raise UsageError for a name that is not a device; whether the device is available is checked by torch."""
+    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
+        raise UsageError(f"`device` {name}: use auto, cpu, cuda, cuda:1 or mps")
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,10 @@ class EncodeSettings:
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
     packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
+
+    def check(self) -> None:
+        """Raise UsageError for an unknown pooling."""
+        check_pooling(self.pooling, allow_sparse=True)
 
 
 NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)
@@ -173,6 +195,7 @@ class InitModelSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError if the hidden size is not a multiple of the number of heads."""
+        """Raise UsageError for an unknown pooling, or if the hidden size is not a multiple of the number of heads."""
+        check_pooling(self.pooling)
         if self.hidden % self.heads:
             raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drtk.models.model_folder import SPARSE_POOLING
+from drtk.models.config import SPARSE_POOLING
 
 Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
@@ -83,9 +83,6 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
     total = torch.bmm(weights.unsqueeze(1), hidden).squeeze(1)  # (batch, 1, tokens) @ (batch, tokens, hidden)
     count = weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
-
-
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 class Dense(nn.Module):

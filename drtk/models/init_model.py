@@ -12,7 +12,7 @@ import torch
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.config import InitModelSettings
-from drtk.models.encoder import POOLINGS, Encoder
+from drtk.models.encoder import Encoder
 from drtk.models.model_folder import EncodingConfig
 
 SPECIALS = {
@@ -112,7 +112,6 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
         query_length=settings.max_length,
         passage_length=settings.max_length,
     )
-    encoding.check_pooling(POOLINGS)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.models.config import Title
+from drtk.errors import DrtkError, MismatchError
+from drtk.models.config import SPARSE_POOLING, Title
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import check_object, read_json, read_object
 from drtk.runtime.manifest import (
@@ -136,14 +136,7 @@ class EncodingConfig:
                 )
         return replace(self, **overrides)
 
-    def check_pooling(self, poolings: tuple[str, ...]) -> None:
-        """Raise UsageError for a pooling mode that is not in `poolings`, the supported modes."""
-        for mode in self.pooling:
-            if mode not in poolings:
-                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)}, or combine as cls+mean")
 
-
-SPARSE_POOLING = ("splade",)  # of sparse encoders, which pool the logits of their masked-LM head
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
 _OLD_SETTINGS.append("sentence_xlm-roberta_config.json")

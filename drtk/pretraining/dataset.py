@@ -1,4 +1,7 @@
-"""The data of pre-training: examples, batches, and the training and held-out rows of a corpus."""
+"""The data of pre-training: examples, batches, and the training and held-out rows of a corpus.
+
+Slots, the inputs of the encoder, are defined in `composition.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The network of a composition and its forward pass over a batch."""
+"""The network of a composition and its forward pass over a batch.
+
+Slots and objectives are defined in `composition.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pre-training losses: the targets that a decoder predicts at the tokens, and the contrastive loss."""
+"""Pre-training losses: the targets that a decoder predicts at the tokens, and the contrastive loss.
+
+Slots, the inputs of the encoder, are defined in `composition.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Describe the objectives and slots of a composition in words, and print masked examples."""
+"""Describe the objectives and slots of a composition in words, and print masked examples.
+
+Slots and objectives are defined in `composition.py`.
+"""
 
 from __future__ import annotations
 

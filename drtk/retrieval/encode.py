@@ -21,11 +21,12 @@ from drtk.data.embeddings import SPARSE_KIND, ImpactShardWriter, ShardWriter, di
 from drtk.data.readers import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
-from drtk.models.config import EncodeSettings
+from drtk.models.config import SPARSE_POOLING, EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
+from drtk.models.endpoint import EndpointEmbedder, is_endpoint
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import SPARSE_POOLING, Role, locate, read_layout, resolve_tower_folder
+from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
@@ -224,6 +225,20 @@ class Embedder:
                     report(len(rows))
 
 
+def make_embedder(
+    model: str,
+    *,
+    role: Role,
+    settings: EncodeSettings,
+    device: str = "auto",
+    load_weights: bool = True,
+) -> Embedder | EndpointEmbedder:
+    """Return the embedder of a model folder or hub name, or of the URL of an endpoint."""
+    if is_endpoint(model):
+        return EndpointEmbedder(model, role=role, settings=settings)
+    return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
+
+
 def encode_corpus(
     source: str,
     model: str,
@@ -243,8 +258,9 @@ def encode_corpus(
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     runner_settings = runner_settings or RunnerSettings()
-    entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is detected
-    embedder = Embedder(
+    # Before loading, so that a later change of the folder is detected.
+    entries = [] if is_endpoint(model) else [describe_folder(locate(model))]
+    embedder = make_embedder(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
     others = ("dimensions", "normalize", "vector_dtype") if embedder.is_sparse else ("max_active_dims",)
@@ -291,7 +307,7 @@ def encode_corpus(
     )
     job.counts[unit] = writer.rows
     empty_texts.warn(get_source_name(source), unit)
-    job.tracker.inputs.append(entry)
+    job.tracker.inputs += entries
     job.finish(
         encoder=identity,
         dimension=embedder.dimension,
@@ -306,20 +322,23 @@ def encode_corpus(
 class RecordEncoder(BatchFunction):
     """Batch function that encodes passages or queries to vectors, (records, dimension) float32, or to impacts."""
 
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder.load()
+    def __init__(self, embedder: Embedder | EndpointEmbedder) -> None:
+        self._embedder: Any = embedder.load()
 
-    def prepare(self, records: list[Any]) -> TokenizedTexts:
-        return self._embedder.tokenize(records)
+    def prepare(self, records: list[Any]) -> TokenizedTexts | list[str]:
+        tokens: TokenizedTexts | list[str] = self._embedder.tokenize(records)
+        return tokens
 
-    def __call__(self, tokens: TokenizedTexts) -> np.ndarray | list[dict[str, int]]:
+    def __call__(self, tokens: TokenizedTexts | list[str]) -> np.ndarray | list[dict[str, int]]:
         embedder = self._embedder
-        return (embedder.compute_impacts if embedder.is_sparse else embedder.encode_tokens)(tokens, self.report)
+        encode = embedder.compute_impacts if embedder.is_sparse else embedder.encode_tokens
+        vectors: np.ndarray | list[dict[str, int]] = encode(tokens, self.report)
+        return vectors
 
 
 def encode_records(
     records: Iterable[Passage] | Iterable[Query],
-    embedder: Embedder,
+    embedder: Embedder | EndpointEmbedder,
     writer: ShardWriter | ImpactShardWriter,
     *,
     runner_settings: RunnerSettings,

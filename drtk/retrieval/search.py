@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from drtk.data.embeddings import KIND, SPARSE_KIND, Shard, check_finite, read_sh
 from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import Ranking, get_index_class, sort_hits
-from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
+from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
+from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.indexed_text import IMPACTS
 from drtk.indexing.sparse_embeddings import iter_impacts
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
@@ -26,9 +26,6 @@ from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, describe_folder, read_manifest, read_manifest_if_any
 from drtk.runtime.progress import log, warn
-
-if TYPE_CHECKING:
-    from drtk.retrieval.encode import Embedder
 
 DEPTH_GROWTH = 4  # factor of the depth for the next search of queries with too few documents
 
@@ -87,6 +84,13 @@ def search(indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options:
     return [ranking[: options.k] for ranking in results]
 
 
+class PassageStore(Protocol):
+    """Passages by id: a `CorpusStore`, or an index that stores them."""
+
+    def get(self, id: str) -> Passage | None:
+        """Return a passage; None if there is none with this id."""
+
+
 _MANIFEST_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}
 
 
@@ -103,9 +107,7 @@ class IndexGroup:
 
     def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
         self.folders = list(folders)
-        self.manifests: list[Manifest] = [
-            read_manifest(folder, kind=INDEX_KIND, **_MANIFEST_KEYS) for folder in folders
-        ]
+        self.manifests: list[Manifest] = [read_index_manifest(folder, **_MANIFEST_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
         for folder, manifest in zip(self.folders[1:], self.manifests[1:], strict=True):
             self._check_manifest(folder, manifest)
@@ -150,6 +152,11 @@ class IndexGroup:
 
     def __len__(self) -> int:
         return sum(len(index) for index in self.indexes)
+
+    @property
+    def stores(self) -> list[PassageStore]:
+        """The indexes that store the passages themselves."""
+        return [index for index in self.indexes if getattr(index, "has_passages", False)]
 
     def search(self, batch: Batch, k: int) -> list[Ranking]:
         """Return the top `k` passages of all indexes for each query.
@@ -321,9 +328,9 @@ class QueryEncoder:
         return self.model or (self.indexes.encoder or {}).get("model")
 
     @cached_property
-    def _embedder(self) -> Embedder:
+    def _embedder(self) -> Any:
         from drtk.models.config import EncodeSettings
-        from drtk.retrieval.encode import Embedder
+        from drtk.retrieval.encode import make_embedder
 
         encoder, folder, name = self.indexes.encoder or {}, self.indexes.folders[0], self.model_name
         if not name:
@@ -339,7 +346,7 @@ class QueryEncoder:
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
         )
-        embedder = Embedder(name, role="query", settings=settings, device=self.settings.device)
+        embedder = make_embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)
         if differences:
             can_override = {"query prompt", "query length"} >= {*differences}
@@ -353,7 +360,10 @@ class QueryEncoder:
     def __call__(self, texts: Sequence[str]) -> np.ndarray | list[dict[str, int]]:
         """Return the vectors of texts, (texts, dimension) float32, or the impacts of each text by term."""
         embedder = self._embedder
-        return embedder.compute_impacts(embedder.tokenize(texts)) if embedder.is_sparse else embedder(texts)
+        vectors: np.ndarray | list[dict[str, int]] = (
+            embedder.compute_impacts(embedder.tokenize(texts)) if embedder.is_sparse else embedder(texts)
+        )
+        return vectors
 
 
 def make_query_encoder(indexes: IndexGroup, settings: SearchSettings, model: str | None) -> QueryEncoder | None:

@@ -44,7 +44,10 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
     best = manifest.get("best") or {}
-    figures = [f"| {name} | {value:.4f} |" for name, value in best.items() if name != "step" and _is_number(value)]
+    interval = " … ".join(f"{end:.4f}" for end in best.get("interval") or ())
+    figures = [
+        f"| {name} | {value:.4f} | {interval} |" for name, value in best.items() if name != "step" and _is_number(value)
+    ]
     inputs = [
         f"- `{Path(entry['path']).name}`" + (f", digest (blake2b) {entry['digest']}" if entry.get("digest") else "")
         for entry in manifest.get("inputs", [])
@@ -55,7 +58,10 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         *(f"This model {purpose}." + (f" It was trained from `{base}`." if base else ""), ""),
         *_describe_use(folder, program, has_modules, is_sparse),
         *(
-            ("## Evaluation during training", "", "| measure on the dev set | value |", "| --- | ---: |")
+            (
+                *("## Evaluation during training", ""),
+                *("| measure on the dev set | value | 95% interval over queries |", "| --- | ---: | --- |"),
+            )
             if figures
             else ()
         ),

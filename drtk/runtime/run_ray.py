@@ -16,8 +16,8 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
-# Largest number of batches in a Ray data set, and their size in bytes; this bounds memory for long streams.
-# Actors are started again for each data set, so a smaller number would be slower.
+# Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
+# Actors are started again for each dataset, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
@@ -92,7 +92,7 @@ def run_on_ray(
 
 
 def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
-    """Return pickled batches for the next Ray data set, numbered from `first`; [] if no batches are left."""
+    """Return pickled batches for the next Ray dataset, numbered from `first`; [] if no batches are left."""
     rows: list[dict[str, Any]] = []
     size = 0
     while len(rows) < SEGMENT and size < SEGMENT_BYTES and (batch := next(batches, None)):

@@ -19,7 +19,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import IndexGroup, RankingOptions, TextQueries, make_query_encoder
+from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQueries, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, stem_query_words
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress
@@ -113,9 +113,10 @@ class Systems:
         self.systems = [SearchSystem(name, folder) for name, folder in folders.items()]
         recorded = {str(system.group.manifest.get("corpus") or "") for system in self.systems}
         paths = [corpus] if corpus else sorted(path for path in recorded if path and Path(path).exists())
-        if not paths:
+        self._stores: list[PassageStore] = [CorpusStore.open(path) for path in paths]
+        self._stores += [] if corpus else [store for system in self.systems for store in system.group.stores]
+        if not self._stores:
             raise MismatchError(f"{next(iter(folders.values()))}: the corpus of the index was not found; give `corpus`")
-        self._stores = [CorpusStore.open(path) for path in paths]
         self._judgments = load_qrels(qrels, tracker=InputTracker()) if qrels else {}
         self.measures = [measure.name for measure in parse_measures(measures)] if qrels else []
         self._queries = list(read_queries(queries, tracker=InputTracker())) if queries else []

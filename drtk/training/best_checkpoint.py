@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,17 @@ def truncate_log(log: Path, *, step: int) -> None:
 _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
+class Metrics(dict[str, float]):
+    """Metrics by name.
+
+    intervals: 95% confidence intervals of metrics that are means over queries, (low, high) by name
+    """
+
+    def __init__(self, values: Mapping[str, float], intervals: Mapping[str, tuple[float, float]] | None = None) -> None:
+        super().__init__(values)
+        self.intervals = dict(intervals or {})
+
+
 class TrainingEvaluator:
     """Base class of evaluators during training; the state of the evaluator is part of each checkpoint.
 
@@ -111,11 +122,12 @@ class TrainingEvaluator:
 
 @dataclass
 class BestEvaluation:
-    """Step and value of the best evaluation, and the number of evaluations after it."""
+    """Step, value and confidence interval of the best evaluation, and the number of evaluations after it."""
 
     step: int
     value: float
     since: int = 0
+    interval: Sequence[float] | None = None
 
 
 class ModelSelection(TrainingEvaluator):
@@ -158,7 +170,8 @@ class ModelSelection(TrainingEvaluator):
         metrics = self._evaluate()
         value, best = metrics[self.metric], self.best
         if best is None or (value < best.value if self._lower_is_better else value > best.value):
-            self.best = BestEvaluation(step, value)
+            intervals = metrics.intervals if isinstance(metrics, Metrics) else {}
+            self.best = BestEvaluation(step, value, interval=intervals.get(self.metric))
             self._save_best_weights()
             log_message(f"step {step:,}: {self.metric} {value:z.4f}, the best so far")
         else:
@@ -187,8 +200,8 @@ class ModelSelection(TrainingEvaluator):
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None
         if saved is not None:
-            state = read_object(saved / _STATE, step=int, value=int | float, since=int | None)
-            self.best = BestEvaluation(state["step"], state["value"], state.get("since") or 0)
+            state = read_object(saved / _STATE, step=int, value=int | float, since=int | None, interval=list | None)
+            self.best = BestEvaluation(state["step"], state["value"], state.get("since") or 0, state.get("interval"))
         if get_rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
@@ -197,7 +210,7 @@ class ModelSelection(TrainingEvaluator):
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights into the model, call `save`, and return step and value of the best evaluation."""
+        """Load the best weights into the model, call `save`, and return step, value and interval of the best evaluation."""
         assert self.best is not None, "nothing was evaluated"
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
@@ -206,7 +219,8 @@ class ModelSelection(TrainingEvaluator):
                 "the start model"
             )
         save()
-        return {"step": self.best.step, self.metric: self.best.value}
+        interval = {} if self.best.interval is None else {"interval": [*self.best.interval]}
+        return {"step": self.best.step, self.metric: self.best.value, **interval}
 
 
 def _link(path: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from drtk.config import EVALUATION, HARDWARE, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import PairTitle, Similarity, Title
+from drtk.models.config import PairTitle, Similarity, Title, check_pooling
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
@@ -200,7 +200,8 @@ class RetrieverConfig(TrainingConfig):
     )
 
     def check(self) -> None:
-        """Raise UsageError for values that cannot be combined."""
+        """Raise UsageError for an unknown pooling, and for values that cannot be combined."""
+        check_pooling(self.pooling)
         if self.contrastive in ("kl", "margin-mse") and self.loss in ("kl", "margin-mse"):
             raise UsageError(f"`contrastive` {self.contrastive}: is a distillation loss; choose a contrastive loss")
         if self.aux != "none" and not self.aux_generator:

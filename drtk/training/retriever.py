@@ -15,8 +15,9 @@ from torch import nn
 from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
+from drtk.models.config import SPARSE_POOLING
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
-from drtk.models.model_folder import SPARSE_POOLING, EncodingConfig, locate
+from drtk.models.model_folder import EncodingConfig, locate
 from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
-from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, JavaMap, bind, compose, find_method, open_reader
+from drtk.indexing.lucene.search import ID, IDS_FILE, INDEX_FOLDER, StoredField, open_reader
 from drtk.records import Passage
 from drtk.runtime.progress import Progress, log_detail, warn
 
@@ -147,20 +146,10 @@ def _write_ids(folder: Path, count: int) -> None:
     """Write the passage ids in the order of Lucene document numbers. Raises MismatchError for a duplicate id."""
     reader = open_reader(folder)
     try:
-        fields = find_method(
-            "org.apache.lucene.index.IndexReader", "storedFields", "org.apache.lucene.index.StoredFields"
-        )
-        document = find_method(
-            "org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", "int"
-        )
-        document = load_class("java.lang.invoke.MethodHandles").collectArguments(document, 0, bind(fields, 0, reader))
-        get = find_method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
-        read_ids = JavaMap(compose(document, bind(get, 1, "id")))
-        numbers = load_class("java.util.stream.IntStream")
+        stored = StoredField(reader, ID)
         ids: list[str] = []
         for start in range(0, count, _IDS_AT_A_TIME):
-            block = numbers.range(start, min(count, start + _IDS_AT_A_TIME)).boxed().toList()
-            ids.extend(run_interruptibly(partial(read_ids, block)))
+            ids.extend(stored.take(range(start, min(count, start + _IDS_AT_A_TIME))))
     finally:
         reader.close()
     for id, next_id in pairwise(sorted(ids)):

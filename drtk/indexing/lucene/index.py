@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.indexing.base import Ranking
+from drtk.errors import RecordError, UsageError
+from drtk.indexing.base import Ranking, is_bare_index
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
@@ -150,10 +150,16 @@ class LuceneIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> LuceneIndex:
-        """Open the index in `folder`. Raises MismatchError for RM3 on an index without term vectors."""
-        analysis = AnalyzerSettings.load(folder)
-        if settings.rm3 and not analysis.term_vectors:
-            raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
+        """Open the index in `folder`, of drtk or of Anserini, whose analyzer is not recorded: `settings.language` selects it.
+
+        Raises MismatchError for RM3 on an index without term vectors, UsageError for `language` on an index of drtk.
+        """
+        if is_bare_index(folder):
+            analysis = AnalyzerSettings.from_settings(BM25IndexSettings(language=settings.language or "en"), folder)
+        else:
+            analysis = AnalyzerSettings.load(folder)
+            if settings.language is not None:
+                raise UsageError(f"`language` has no effect on {folder}, which records its analyzer; omit it")
         k1, b = settings.get_parameters()
         return cls(
             folder,

@@ -10,19 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 import orjson
 
+from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import MismatchError
-from drtk.indexing.base import IdTable, Ranking, sort_hits
+from drtk.indexing.base import IdTable, Ranking, is_bare_index, sort_hits
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
+from drtk.records import Passage
 
 INDEX_FOLDER, IDS_FILE = "lucene", "ids.txt"
-CONTENTS = "contents"
+ID, CONTENTS, RAW = "id", "contents", "raw"  # Anserini's fields
 _SEARCH = "org.apache.lucene.search."
 QUERY = _SEARCH + "Query"
 SEARCHER = _SEARCH + "IndexSearcher"
@@ -148,11 +151,41 @@ def _make_json_writer() -> Any:
 
 
 def open_reader(folder: Path) -> Any:
-    """Return a Lucene reader of the index in `folder`."""
-    path = load_class("java.io.File")(str((folder / INDEX_FOLDER).absolute())).toPath()
+    """Return a Lucene reader of the index in `folder`, or in its subfolder `lucene`."""
+    inner = folder / INDEX_FOLDER
+    path = load_class("java.io.File")(str((inner if inner.exists() else folder).absolute())).toPath()
     return load_class("org.apache.lucene.index.DirectoryReader").open(
         load_class("org.apache.lucene.store.FSDirectory").open(path)
     )
+
+
+def find_field(reader: Any, name: str) -> Any:
+    """Return Lucene's FieldInfo of a field; None if no document has the field."""
+    return load_class("org.apache.lucene.index.FieldInfos").getMergedFieldInfos(reader).fieldInfo(name)
+
+
+class StoredField:
+    """Values of a stored field by document number."""
+
+    def __init__(self, reader: Any, name: str) -> None:
+        fields = find_method(
+            "org.apache.lucene.index.IndexReader", "storedFields", "org.apache.lucene.index.StoredFields"
+        )
+        document = find_method(
+            "org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", "int"
+        )
+        document = load_class("java.lang.invoke.MethodHandles").collectArguments(document, 0, bind(fields, 0, reader))
+        get = find_method("org.apache.lucene.document.Document", "get", STRING, STRING)
+        self._read = JavaMap(compose(document, bind(get, 1, name)))
+        self._count = int(reader.maxDoc())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, rows: Iterable[int]) -> list[Any]:
+        """Return the values of documents: strings, or None for a document without the field."""
+        values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
+        return values
 
 
 class LuceneSearcher:
@@ -175,13 +208,19 @@ class LuceneSearcher:
         threads: int = 0,
     ) -> None:
         self.folder, self._threads = folder, threads
-        self._ids = IdTable(folder / IDS_FILE)
+        self._ids: IdTable | StoredField
         start_jvm()  # before jnius is imported, which would start a JVM without the jar
         import jnius
 
         try:
             reader = open_reader(folder)
             finalize(self, _close, reader).atexit = False  # tuning opens many readers
+            self._ids = StoredField(reader, ID) if is_bare_index(folder) else IdTable(folder / IDS_FILE)
+            for name in (ID, CONTENTS):
+                if find_field(reader, name) is None:
+                    raise MismatchError(f"{folder}: its documents have no field '{name}'; give an index of Anserini")
+            if rm3 and not find_field(reader, CONTENTS).hasVectors():
+                raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
             if reader.maxDoc() != len(self):
                 raise MismatchError(
                     f"{folder}: {INDEX_FOLDER}/ and {IDS_FILE} have different numbers of passages; rebuild the index"
@@ -193,6 +232,7 @@ class LuceneSearcher:
             load_class(SEARCHER).setMaxClauseCount(2**31 - 1)  # for queries of any length (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
             self._to_query = self._make_query_builder() if rm3 is None else self._make_rm3_expansion(rm3)
+            self._raw = StoredField(reader, RAW) if find_field(reader, RAW) is not None else None
         except jnius.JavaException as error:
             raise convert_java_error(error, str(folder)) from error
         self._maps: dict[tuple[str, int], JavaMap] = {}
@@ -215,11 +255,29 @@ class LuceneSearcher:
                     tied, self._search(self._sort_by_score_then_id, [texts[at] for at in tied], k), strict=True
                 ):
                     results[at] = hits
+            ids = iter(self._ids.take(hit["doc"] for hits in results for hit in hits))
         except jnius.JavaException as error:
             raise convert_java_error(error, str(self.folder)) from error
-        return [
-            sort_hits(self._ids.take(hit["doc"] for hit in hits), [hit["score"] for hit in hits], k) for hits in results
-        ]
+        return [sort_hits([*islice(ids, len(hits))], [hit["score"] for hit in hits], k) for hits in results]
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether the index stores the passages themselves (Anserini's -storeRaw)."""
+        return self._raw is not None
+
+    def get(self, id: str) -> Passage | None:
+        """Return a passage that the index stores; None if there is none with this id."""
+        if self._raw is None:
+            return None
+        keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
+        find = JavaMap(compose(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
+        (result,) = run_interruptibly(partial(find, make_java_list([id])))
+        for raw in self._raw.take(hit["doc"] for hit in result["scoreDocs"]):
+            try:
+                return parse_passage(parse_row((raw or "").encode()))
+            except ValueError:  # the markup of another collection class
+                return Passage(id, raw or "")
+        return None
 
     def _search(self, make_search: Callable[[int], Any], texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
         """Return the Lucene hits for each text. The batch size grows until a batch takes about a second."""
@@ -256,12 +314,12 @@ class LuceneSearcher:
         """Return a method handle text -> query."""
         return self._make_bag_of_words()
 
-    def _make_bag_of_words(self) -> Any:
+    def _make_bag_of_words(self, field: str = CONTENTS, analyzer: Any = None) -> Any:
         """Return a method handle text -> query with a clause per distinct term, weighted by its count."""
         build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, ANALYZER, STRING).bindTo(
             load_class(_BAG_OF_WORDS)()
         )
-        return build.bindTo(CONTENTS).bindTo(self._analyzer)
+        return build.bindTo(field).bindTo(analyzer or self._analyzer)
 
     def _make_rm3_expansion(self, settings: BM25SearchSettings) -> Any:
         """Return a method handle text -> query with `fb_terms` feedback terms from its top `fb_docs` passages.

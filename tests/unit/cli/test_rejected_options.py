@@ -1,4 +1,4 @@
-"""Rejected calls of the training commands: one line, exit status 1 or 2, nothing written, before torch is imported."""
+"""Rejected calls of encode and the training commands: one line, exit status 1 or 2, nothing written, before torch is imported."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ CALLS = {
     "train-generator gar": "queries.jsonl --task gar-title --run bm25.run --corpus corpus.jsonl --model model -o out",
     "train-generator passages": "corpus.jsonl --model model -o out",
     "termweight": f"--method deepct --train examples.jsonl {TEXTS}",
+    "encode": "corpus.jsonl --model model -o out",
 }
 DEV = "requires --dev"
 LISTWISE = "requires --loss listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
         "--dev none": "none: no such folder; expected a BEIR folder",
-        "--dev model": "model: has no qrels/dev.tsv or qrels/train.tsv",
+        "--dev model": "model: checkpoint selection requires qrels/dev.tsv or qrels/train.tsv",
         "--set patience=2": f"--set patience {DEV}",
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
         "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",
@@ -51,6 +52,7 @@ REJECTED = {  # additional options and the error message of each command
         "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
         "--corpus bad.jsonl": "bad.jsonl:1:",
         "--queries bad.jsonl": "bad.jsonl:1:",
+        "--set pooling=median": "unknown pooling 'median'",
         "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
     },
     "train-reranker": {
@@ -69,6 +71,8 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_split=test": "--set dev_split requires --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
+        "--corpus bad.jsonl": "bad.jsonl:1:",
+        "--queries bad.jsonl": "bad.jsonl:1:",
         "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
@@ -138,6 +142,10 @@ REJECTED = {  # additional options and the error message of each command
         "--collect": "",
         "--bare": "--train writes a model; omit --bare and --with",
     },
+    "encode": {
+        "--pooling median": "unknown pooling 'median'",
+        "--device tpu": "--device tpu: use auto, cpu, cuda, cuda:1 or mps",
+    },
 }
 LATE = {  # rejected once torch is imported
     "train-retriever": {
@@ -172,20 +180,24 @@ def faulty_calls() -> list[tuple[str, str, str]]:
         if "--model" in words:
             results.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         results.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
+        results += rejected_calls(REJECTED, name)
+        if name == "encode":
+            continue
         results.append(
             (name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: is set by drtk; use --max-steps")
         )
-        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda or mps"))
+        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda, cuda:1 or mps"))
+        results.append((name, f"{call} --device cuda:1", "--device cuda:1: use auto, cpu, cuda or mps"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             results.append((name, call.replace("examples.jsonl", "bm25.run"), message))
+            results.append((name, call.replace("examples.jsonl", "torn.jsonl"), "torn.jsonl:1: not a training example"))
         if name != "termweight":
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             results.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
             message = "there is no objective; add an" if name == "pretrain" else "unknown key 'batch'; put settings"
             results.append((name, bare, message))
-        results += rejected_calls(REJECTED, name)
     return results
 
 
@@ -210,6 +222,7 @@ def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path):
         tmp_path / "labeled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
     )
     write_text(tmp_path / "bad.jsonl", "{}\n")
+    write_text(tmp_path / "torn.jsonl", '{"query_id": "q1"}\n')
     write_text(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     for name in ("train-retriever", "train-reranker", "pretrain", "rerank-queries train", "train-generator"):

@@ -1,4 +1,4 @@
-"""Collections as inputs: BEIR folders, ir_datasets, and data sets in the layout of the Hugging Face hub."""
+"""Collections as inputs: BEIR folders, ir_datasets, and datasets in the layout of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.collection import list_parts, resolve
+from drtk.cli.collections import resolve_arguments
+from drtk.data.beir import choose_dev_split
+from drtk.data.collection import copy_dev_set, list_parts, resolve
 from drtk.data.readers import read_passages, read_queries
 from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, MissingDependency, UsageError
+from drtk.evaluation.probes import RankingProbe
 from drtk.records import Passage, Query
+from drtk.runtime.inputs import InputTracker
+from drtk.training.config import RerankerConfig
 from tests.run_commands import Capture, run_command, run_rows, write_text
 from tests.shared_data import find_shared_data
-from tests.unit.evaluation.test_probes import write_collection
+from tests.unit.evaluation.test_probes import encode, write_collection
 
 QRELS = "query-id\tcorpus-id\tscore\nq1\tab\t1\n"
 
@@ -114,10 +119,38 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
     (row,) = run_rows(capfd, "eval --format jsonl", tmp_path / "run", "--qrels", source)
     assert row["nDCG@10"] == 1
     assert run_command(capfd, "validate", source).count("no problems found") == 3
-    with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no data set 'nothing'"):
+    with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no dataset 'nothing'"):
         resolve("irds:nothing", "corpus")
     with pytest.raises(DrtkError, match="irds:beir/scifact: has no judgments"):
         resolve("irds:beir/scifact", "qrels")
+
+
+def test_a_development_set_of_ir_datasets(tmp_path: Path) -> None:
+    library = pytest.importorskip("ir_datasets")
+    files = {"docs_tsv": "d1\twind\nd2\tsun\n", "queries_tsv": "q1\twind\n", "qrels_trec": "q1 0 d1 2\n"}
+    for name, text in files.items():
+        write_text(tmp_path / name, text)
+    for name in ("drtk-dev/dev", "drtk-dev/test"):
+        if name not in library.registry:
+            library.registry.register(name, library.create_dataset(**{n: str(tmp_path / n) for n in files}))
+    folder = Path(copy_dev_set("irds:drtk-dev/dev"))
+    assert copy_dev_set("irds:drtk-dev/dev") == str(folder)
+    probe = RankingProbe(folder, split=choose_dev_split(folder), tracker=InputTracker())
+    assert probe(encode) == 1
+    assert copy_dev_set(str(tmp_path)) == str(tmp_path)
+    with pytest.raises(DrtkError, match="a checkpoint must not be selected on test queries"):
+        copy_dev_set("irds:drtk-dev/test")
+
+
+def test_collections_fill_the_arguments_of_train_reranker(folder: Path) -> None:
+    write_text(folder / "qrels" / "train.tsv", QRELS)
+    given = {"source": "examples", "corpus": None, "queries": None, "qrels": None, "dev": str(folder)}
+    pairs = resolve_arguments("train-reranker", given | {"settings": RerankerConfig()}, str(folder))
+    assert [pairs[name] for name in ("corpus", "queries", "qrels", "dev")] == [
+        *(str(folder / "corpus.jsonl"), str(folder / "queries.jsonl"), None, str(folder))
+    ]
+    lists = resolve_arguments("train-reranker", given | {"settings": RerankerConfig(kind="hlatr")}, str(folder))
+    assert [lists[name] for name in ("corpus", "queries", "qrels")] == [None, None, str(folder / "qrels" / "train.tsv")]
 
 
 def test_without_ir_datasets_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +187,11 @@ def test_a_data_set_of_the_hub(capfd: Capture, tmp_path: Path) -> None:
         assert load_qrels(resolve(source, "qrels", split=split)) == {"q1": {"d1": grade}}
     with pytest.raises(DrtkError, match="has no judgments of x, only of test, train"):
         resolve(source, "qrels", split="x")
+    assert load_qrels(f"{copy_dev_set(source)}/qrels/dev.tsv") == {"q1": {"d1": 1}}
     # A configuration and split is read as a table.
     assert run_command(capfd, "convert", f"{source}:default:test", "--as", "qrels").endswith("q1\td1\t2\n")
     assert load_qrels(f"{source}:default:test") == {"q1": {"d1": 2}}
+    (folder / "train.jsonl").unlink()
+    write_text(folder / "README.md", CARD.replace(", {split: train, path: train.jsonl}", ""))
+    with pytest.raises(DrtkError, match="has no judgments of dev or validation or train, only of test"):
+        copy_dev_set(source)

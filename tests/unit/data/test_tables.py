@@ -1,4 +1,4 @@
-"""Reading and writing Parquet files and Hugging Face data sets."""
+"""Reading and writing Parquet files and Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -80,6 +80,18 @@ def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
     assert sample_queries(3) == [66, 133, 200]  # 201 / 3 = 67 apart
 
 
+def test_metrics_have_confidence_intervals_over_queries(tmp_path: Path) -> None:
+    ranking = "".join(f"q{query} Q0 d{rank} {rank} {-rank} t\n" for query in (1, 2, 3) for rank in (1, 2))
+    judgments = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
+    probe = RerankingProbe(
+        str(write_text(tmp_path / "run", ranking)), judgments, depth=2, limit=9, tracker=InputTracker()
+    )
+    metrics = probe(np.array([2, 1] * 3, dtype=np.float32))
+    assert metrics["RR@10"] == pytest.approx(0.5)  # of 1, 1/2 and 0
+    reach = 4.302653 * 0.5 / 3**0.5  # quantile of Student's t with 2 degrees of freedom x standard error
+    assert metrics.intervals["RR@10"] == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-6)
+
+
 def test_rating_probe_computes_spearman(tmp_path: Path) -> None:
     # cosines: a-a 1, a-b 0, a-ab .7071, against 5, 1, 3: the same order
     pairs = write_text(tmp_path / "p.tsv", "sentence1\tsentence2\tscore\na\ta\t5\na\tb\t1\na\tab\t3\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.records import Passage
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages, skip_without_lucene
+from tests.run_commands import Capture, run_command
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
 
@@ -182,6 +184,58 @@ def test_damaged_folders_are_rejected(known_index: Path, tmp_path: Path) -> None
     (folder / "ids.txt").write_text("p1\np2\n")
     with pytest.raises(MismatchError, match="different numbers of passages"):
         open_index(folder)
+
+
+@pytest.fixture(scope="module")
+def anserini_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a Lucene index of Anserini in two segments, with the passages in the field `raw`."""
+    from drtk.indexing.lucene.jvm import load_class
+
+    folder = tmp_path_factory.mktemp("anserini")
+    draw = random.Random(5)
+    words = [f"{first}{second}" for first in "bcdfglm" for second in ("ab", "eg", "oth")]
+    for part in range(2):
+        rows = [{"id": f"p{n}", "contents": f"T{n}\n" + " ".join(draw.choices(words, k=9))} for n in range(part, 40, 2)]
+        (folder / "rows").mkdir(exist_ok=True)
+        (folder / "rows" / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        arguments = load_class("io.anserini.index.IndexCollection$Args")()
+        arguments.collectionClass, arguments.threads = "JsonCollection", 1
+        arguments.input, arguments.index = str(folder / "rows"), str(folder / "index")
+        arguments.storeRaw = arguments.storeDocvectors = arguments.quiet = True
+        arguments.append = part == 1
+        load_class("io.anserini.index.IndexCollection")(arguments).run()
+    return folder / "index"
+
+
+@pytest.mark.parametrize("rm3", [False, True])
+def test_an_index_of_anserini_has_the_scores_of_its_searcher(anserini_index: Path, rm3: bool) -> None:
+    from drtk.indexing.lucene.jvm import load_class
+
+    searcher = load_class("io.anserini.search.SimpleSearcher")(str(anserini_index))
+    searcher.set_bm25(1.2, 0.7)
+    if rm3:
+        searcher.set_rm3(5, 3, 0.5)
+    (ranking,) = open_index(anserini_index, k1=1.2, b=0.7, rm3=rm3, fb_terms=5, fb_docs=3).search(["bab moths fab"], 40)
+    theirs = {hit.docid: hit.score for hit in searcher.search("bab moths fab", 40)}
+    assert dict(ranking) == pytest.approx(theirs, abs=2e-4)
+
+
+def test_an_index_of_anserini_shows_its_passages(anserini_index: Path, tmp_path: Path, capfd: Capture) -> None:
+    index = open_index(anserini_index)
+    passage = index.get("p7")
+    assert passage is not None
+    assert (passage.id, passage.title, len(passage.text.split())) == ("p7", "T7", 9)
+    assert index.get("p77") is None
+    assert f"T{index.search(['moth'], 1)[0][0][0][1:]}\n" in run_command(
+        capfd, "search", str(anserini_index), "--query", "moth", "-k", "1"
+    )
+
+
+def test_the_language_of_an_index_of_anserini_is_a_choice(anserini_index: Path, known_index: Path) -> None:
+    assert open_index(anserini_index).search(["moths"], 1) != [[]]
+    assert open_index(anserini_index, language="any").search(["moths"], 1) == [[]]  # without stemming
+    with pytest.raises(UsageError, match="records its analyzer"):
+        open_index(known_index, language="de")
 
 
 def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: object) -> ImpactIndex:

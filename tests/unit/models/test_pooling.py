@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from drtk.models.encoder import POOLINGS, pool, pool_terms
+from drtk.models.config import POOLINGS
+from drtk.models.encoder import pool, pool_terms
 
 TOKENS = torch.tensor([[1.0, 8.0], [4.0, 2.0], [7.0, 5.0]])
 EXPECTED = {

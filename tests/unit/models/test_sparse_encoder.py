@@ -12,8 +12,7 @@ import torch
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.checkpoint import load_encoder, save_encoder
-from drtk.models.config import EncodeSettings
-from drtk.models.model_folder import SPARSE_POOLING
+from drtk.models.config import SPARSE_POOLING, EncodeSettings
 from drtk.retrieval.encode import Embedder
 from tests.backbone_families import save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder

@@ -194,8 +194,8 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([index, str(tmp_path / "nowhere")], DrtkError, "No such file or directory"),
         ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "begun"), file], MismatchError, "begun: is unfinished; run its command again with `force`"),
-        ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
-        ([str(tmp_path / "model"), file], MismatchError, "expected an index, got 'model'"),
+        ([str(tmp_path / "empty"), file], MismatchError, "not an index"),
+        ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
     ]:
         with pytest.raises(error, match=problem):
             split_paths(paths)

@@ -26,7 +26,7 @@ def test_a_model_folder_has_a_card_for_the_hub(
     manifest = create_manifest("model", {"model": "google/bert-tiny"}, program=program)
     inputs = [{"path": "/data/train.jsonl", "digest": "ab12"}]
     manifest = complete_manifest(manifest, inputs=inputs, counts={}, seconds=1)
-    write_manifest(tmp_path, manifest | {"best": {"step": 40, "RR@10": 0.51239}})
+    write_manifest(tmp_path, manifest | {"best": {"step": 40, "RR@10": 0.51239, "interval": [0.4, 0.62478]}})
     card = ModelCard((tmp_path / CARD).read_text(encoding="utf-8"))
     assert card.data.to_dict() == {
         "library_name": library,
@@ -34,7 +34,7 @@ def test_a_model_folder_has_a_card_for_the_hub(
         "base_model": "google/bert-tiny",
         "tags": ["drtk", "dense-retrieval", program],
     }
-    assert "| RR@10 | 0.5124 |" in card.text
+    assert "| RR@10 | 0.5124 | 0.4000 … 0.6248 |" in card.text
     assert "at step 40" in card.text
     assert manifest["command"] in card.text
     assert "- `train.jsonl`, digest (blake2b) ab12" in card.text

@@ -10,6 +10,7 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.training.best_checkpoint import (
+    Metrics,
     ModelSelection,
     ModelSelections,
     find_last_checkpoint,
@@ -87,6 +88,18 @@ def test_a_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tm
         (checkpoint / "best.json").write_text(content)
         with pytest.raises(DrtkError, match=r"best\.json: expected "):
             third.selection.restore(checkpoint)
+
+
+def test_the_interval_of_the_best_evaluation_is_kept_through_a_checkpoint(tmp_path: Path):
+    model, checkpoint = torch.nn.Linear(1, 1), tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    results = iter([Metrics({"f": 0.4}, {"f": (0.3, 0.5)}), Metrics({"f": 0.2}, {"f": (0.1, 0.3)})])
+    selection = ModelSelection(model, lambda: next(results), tmp_path, metric="f", config=TrainingConfig())
+    selection.evaluate(1)
+    selection.evaluate(2)
+    selection.save(checkpoint)
+    selection.restore(checkpoint)
+    assert selection.save_best(model, lambda: None) == {"step": 1, "f": 0.4, "interval": [0.3, 0.5]}
 
 
 RANKS = {"a": [5.0, 3.0, 4.0, 2.0], "b": [1.0, 2.0, 6.0, 6.0]}  # lower is better

@@ -1,0 +1,179 @@
+"""Embeddings from an endpoint with OpenAI's interface (`POST URL/embeddings`), such as vLLM, TEI or a hosted service."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from drtk.data.embeddings import digest_records
+from drtk.errors import DrtkError, UsageError
+from drtk.models.config import EncodeSettings
+from drtk.models.generator_input import format_passage
+from drtk.models.model_folder import EncodingConfig
+from drtk.records import Passage
+
+API_KEY = "OPENAI_API_KEY"
+TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
+_ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
+_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens")  # settings that the server decides
+
+
+def is_endpoint(model: str) -> bool:
+    """Return whether a model is the URL of an endpoint instead of a folder or hub name."""
+    return model.startswith(("http://", "https://"))
+
+
+class EndpointEmbedder:
+    """Encoder of texts by the model of an endpoint; has the attributes and methods of `Embedder`.
+
+    model: URL#NAME, such as http://localhost:8000/v1#intfloat/e5-base-v2
+    similarity: "cosine" by default; indexes then normalize the vectors
+    Raises UsageError for a URL without a model name and for settings without effect, DrtkError if the endpoint fails.
+    """
+
+    is_sparse = False
+
+    def __init__(self, model: str, *, role: Literal["query", "passage"], settings: EncodeSettings) -> None:
+        self.model, self.role, self.settings = model, role, settings
+        url, _, self._name = model.partition("#")
+        if not self._name:
+            raise UsageError(f"{model}: has no model name; write URL#NAME, such as {url.rstrip('/')}#bge-m3")
+        self._url = f"{url.rstrip('/')}/embeddings"
+        for name in _LOCAL_ONLY:
+            if getattr(settings, name) is not None:
+                raise UsageError(f"`{name}` has no effect on an endpoint; omit it")
+        if settings.title in ("sep", "segment"):
+            raise UsageError(f"`title` {settings.title}: has no effect on an endpoint; use join or none")
+        self.normalized = bool(settings.normalize)
+        self.similarity = settings.similarity or "cosine"
+        self.encoding = EncodingConfig(
+            pooling=(),
+            normalize=self.normalized,
+            similarity=self.similarity,
+            title=settings.title or "join",
+            query_length=0,
+            passage_length=0,
+            truncate=settings.dimensions,
+            **{f"{role}_prompt": settings.prompt or ""},  # type: ignore[arg-type]
+        )
+        self.dimension = 0  # not known before the first answer
+        self.dimension = self._request(["dimension"]).shape[1]
+
+    def load(self) -> EndpointEmbedder:
+        """Return self; the endpoint has loaded the model."""
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Manifest entry of the model. The digest is of its name, since the weights are unknown."""
+        return {
+            "model": self.model,
+            "digest": digest_records([[self._name, self.dimension, self.normalized]]),
+            "dimension": self.dimension,
+            "similarity": self.similarity,
+            "pooling": [],
+            "normalized": self.normalized,
+        }
+
+    def tokenize(self, items: Sequence[Any]) -> list[str]:
+        """Return the texts of passages, queries or strings with prompt and title; the endpoint tokenizes them."""
+        prompt, title = self.settings.prompt or "", self.encoding.title
+        texts = (
+            format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item))
+            for item in items
+        )
+        return [f"{prompt}{text}" or " " for text in texts]  # endpoints reject empty texts
+
+    def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
+        """Return the vectors of n texts, (n, dimension), float32. Raises DrtkError if the endpoint fails.
+
+        report: called with the size of each batch
+        """
+        batches = [texts[start : start + TEXTS_PER_REQUEST] for start in range(0, len(texts), TEXTS_PER_REQUEST)]
+        vectors = []
+        with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+            requests = [pool.submit(self._request, batch) for batch in batches]
+            try:
+                for request in requests:
+                    vectors.append(request.result())
+                    if report is not None:
+                        report(len(vectors[-1]))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
+
+    def __call__(self, items: Sequence[Any]) -> np.ndarray:
+        """Return the vectors of passages, queries or strings, (len(items), dimension), float32."""
+        return self.encode_tokens(self.tokenize(items))
+
+    def _request(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, (texts, dimension), by one request; repeat it while the endpoint is overloaded."""
+        body = orjson.dumps({"model": self._name, "input": texts, "encoding_format": "base64"})
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(API_KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        for attempt in range(_ATTEMPTS):
+            delay = min(2.0**attempt, _LONGEST_DELAY)
+            try:
+                request = urllib.request.Request(self._url, body, headers)
+                with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+                    content = answer.read()
+                break
+            except urllib.error.HTTPError as error:
+                problem = f"{error.code} {error.reason}{_read_message(error.read())}"
+                wanted = error.headers.get("Retry-After", "")
+                delay = min(float(wanted), _LONGEST_DELAY) if wanted.isdecimal() else delay
+                is_temporary = error.code == 429 or error.code >= 500
+                advice = f"; set {API_KEY}" if error.code in (401, 403) else ""
+            except (OSError, ValueError) as error:  # ValueError: a malformed URL
+                problem, advice = f"cannot be reached: {getattr(error, 'reason', error)}", "; check the URL"
+                is_temporary = self.dimension > 0 and isinstance(error, OSError)  # the server answered before
+            if not is_temporary or attempt == _ATTEMPTS - 1:
+                raise DrtkError(f"{self._url}: {problem}{advice}")
+            time.sleep(delay)
+        return self._parse(content, len(texts))
+
+    def _parse(self, content: bytes, count: int) -> np.ndarray:
+        """Return the vectors in an answer in the order of the texts. Raises DrtkError for a malformed answer."""
+        try:
+            entries = sorted(orjson.loads(content)["data"], key=lambda entry: int(entry["index"]))
+            vectors = np.array([_decode(entry["embedding"]) for entry in entries], dtype=np.float32)
+        except (LookupError, TypeError, ValueError) as error:
+            raise DrtkError(f"{self._url}: the answer is no list of embeddings: {error!r}; check the URL") from error
+        if vectors.ndim != 2 or [entry["index"] for entry in entries] != list(range(count)):
+            raise DrtkError(f"{self._url}: returned {len(entries):,} vectors for {count:,} texts; check the server")
+        vectors = vectors[:, : self.settings.dimensions]
+        if self.dimension and vectors.shape[1] != self.dimension:
+            raise DrtkError(f"{self._url}: returned vectors of dimension {vectors.shape[1]} after {self.dimension}")
+        if self.normalized:
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
+        return vectors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(EndpointEmbedder, role=self.role, settings=self.settings), (self.model,)
+
+
+def _decode(embedding: Any) -> np.ndarray:
+    """Return a vector, given as a list of numbers or as base64 of little-endian float32."""
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
+    return np.asarray(embedding, dtype=np.float32)
+
+
+def _read_message(body: bytes) -> str:
+    """Return ": MESSAGE" of the body of an error, "" if it has none."""
+    try:
+        error = orjson.loads(body)["error"]
+        return f": {' '.join(str(error['message'] if isinstance(error, dict) else error).split())}"
+    except (LookupError, TypeError, ValueError):
+        return ""

@@ -1,0 +1,194 @@
+"""Embeddings from an endpoint: a local server answers out of order, in two encodings, and fails."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.data.embeddings import ShardWriter, read_shards
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.models.config import EncodeSettings
+from drtk.models.endpoint import API_KEY, EndpointEmbedder
+from drtk.records import Passage, Query
+from drtk.runtime.integrity import read_json
+from tests.expansion_collection import write_rows
+from tests.run_commands import Capture, fail_at_call, run_command
+
+
+def compute_vector(text: str) -> np.ndarray:
+    """Return the vector of the server for a text: counts of hashed words, (16,) float32."""
+    vector = np.full(16, 0.5, dtype=np.float32)
+    for word in text.split():
+        vector[zlib.crc32(word.encode()) % 16] += 1
+    return vector
+
+
+class Server(ThreadingHTTPServer):
+    """Server of embeddings. failures: (status, message) of the next answers; requests: bodies and keys received"""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.failures: list[tuple[int, Any]] = []
+        self.requests: list[tuple[dict[str, Any], str | None]] = []
+        self.drop = 0  # vectors to leave out of each answer
+        self.model = f"http://127.0.0.1:{self.server_address[1]}/v1#hashes"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((body, self.headers["Authorization"]))
+        if self.server.failures:
+            status, answer = self.server.failures.pop()
+        elif self.path != "/v1/embeddings" or body["model"] != "hashes":
+            status, answer = 404, {"error": {"message": f"no model {body['model']}\nhere"}}
+        else:
+            entries = []
+            for index, text in enumerate(body["input"]):
+                vector = compute_vector(text)
+                encoded = base64.b64encode(vector.tobytes()).decode() if index % 2 else vector.tolist()
+                entries.append({"object": "embedding", "index": index, "embedding": encoded})
+            status, answer = 200, {"data": entries[::-1][self.server.drop :]}
+        content = orjson.dumps(answer)
+        self.send_response(status)
+        self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.delenv(API_KEY, raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def make(server: Server, **settings: Any) -> EndpointEmbedder:
+    return EndpointEmbedder(server.model, role="passage", settings=EncodeSettings(**settings))
+
+
+def test_vectors_are_in_the_order_of_the_texts(server: Server) -> None:
+    texts = [f"word{number} word{number % 7}" for number in range(70)]
+    server.failures.append((429, {}))
+    embedder = make(server)  # the first request fails
+    assert embedder.dimension == 16
+    server.failures.append((503, {}))
+    np.testing.assert_array_equal(embedder(texts), [compute_vector(text) for text in texts])
+    sizes = sorted(len(body["input"]) for body, _ in server.requests[2:])
+    assert sum(sizes) - 70 in sizes  # one request was repeated
+    assert max(sizes) == 32
+    assert embedder([]).shape == (0, 16)
+
+
+def test_texts_have_prompt_and_title(server: Server) -> None:
+    items = [Passage("a", "text", "Title"), Query("q", "text"), "text", ""]
+    assert make(server, prompt="p: ").tokenize(items) == ["p: Title text", "p: text", "p: text", "p: "]
+    assert make(server, title="none").tokenize(items) == ["text", "text", "text", " "]
+
+
+def test_vectors_are_truncated_and_normalized(server: Server) -> None:
+    (vector,) = make(server, dimensions=4, normalize=True)(["a b c"])
+    expected = compute_vector("a b c")[:4]
+    np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-6)
+
+
+def test_the_key_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY, "secret")
+    make(server)
+    assert [key for _, key in server.requests] == ["Bearer secret"]
+
+
+def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, delays = make(server), []
+    answers = iter([ConnectionResetError(), ConnectionResetError()])
+    connect = urllib.request.urlopen
+
+    def fail_twice(*given: Any, **options: Any) -> Any:
+        for error in answers:
+            raise error
+        return connect(*given, **options)
+
+    monkeypatch.setattr("urllib.request.urlopen", fail_twice)
+    monkeypatch.setattr("time.sleep", delays.append)
+    np.testing.assert_array_equal(embedder(["a b"]), [compute_vector("a b")])
+    assert delays == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("failures", "message"),
+    [
+        ([(401, {"error": {"message": "bad key"}})], r"/v1/embeddings: 401 Unauthorized: bad key; set OPENAI_API_KEY$"),
+        ([(400, {"error": "too long"})], "400 Bad Request: too long$"),
+        ([(500, {})] * 8, "500 Internal Server Error$"),
+        ([(200, {"data": [{"index": 0}]})], "no list of embeddings"),
+        ([(200, ["x"])], "no list of embeddings"),
+        ([(200, {"data": [{"index": 1, "embedding": [1.0]}]})], "1 vectors for 1 texts"),
+        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1 after 16"),
+    ],
+)
+def test_a_failure_is_an_error(server: Server, failures: list[tuple[int, Any]], message: str) -> None:
+    embedder = make(server)
+    server.failures += failures
+    with pytest.raises(DrtkError, match=message):
+        embedder(["text"])
+
+
+def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
+    with pytest.raises(DrtkError, match=r"404 Not Found: no model other here$"):
+        EndpointEmbedder(server.model.replace("hashes", "other"), role="query", settings=EncodeSettings())
+    with pytest.raises(UsageError, match="has no model name; write URL#NAME"):
+        EndpointEmbedder("http://127.0.0.1/v1", role="query", settings=EncodeSettings())
+    for settings in ({"pooling": "cls"}, {"max_length": 9}, {"title": "sep"}):
+        with pytest.raises(UsageError, match="has no effect on an endpoint"):
+            make(server, **settings)
+    with pytest.raises(DrtkError, match="cannot be reached"):
+        EndpointEmbedder("http://127.0.0.1:1/v1#m", role="query", settings=EncodeSettings())
+
+
+def test_encode_index_and_search(
+    server: Server, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [f"word{number} word{number + 1}" for number in range(10)]
+    write_rows(tmp_path / "c.jsonl", [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
+    write_rows(tmp_path / "q.jsonl", [{"_id": "q", "text": texts[3]}])
+    call = ["encode", "c.jsonl", "--model", server.model, "-o", "vectors", "--set", "shard_size=4"]
+    with fail_at_call(2, ShardWriter, "write"):
+        run_command(capfd, *call)
+    server.requests.clear()
+    run_command(capfd, *call, "--resume")
+    assert sorted(text for body, _ in server.requests for text in body["input"]) == sorted([*texts[4:], "dimension"])
+    np.testing.assert_array_equal(
+        np.concatenate([shard.vectors for shard in read_shards("vectors")]), [compute_vector(text) for text in texts]
+    )
+    assert read_json(tmp_path / "vectors" / "meta.json")["encoder"]["model"] == server.model
+    run_command(capfd, "index", "vectors", "--type", "exact", "-o", "index")
+    (query_id, _, id, rank, score, _) = run_command(capfd, "search", "index", "q.jsonl", "-k", "1").split()
+    assert (query_id, id, rank) == ("q", "d3", "1")
+    assert float(score) == pytest.approx(1, abs=1e-6)  # cosine
+    other = server.model.replace("127.0.0.1", "localhost")  # the same model at another address
+    run_command(capfd, "search", "index", "q.jsonl", "--model", other)
+    server.failures.append((200, {"data": [{"index": 0, "embedding": [1.0] * 5}]}))
+    with pytest.raises(MismatchError, match="weights or pooling"):
+        run_command(capfd, "search", "index", "q.jsonl", "--model", other)
