@@ -36,7 +36,7 @@ PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONT
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Rule that an option has no effect if every field in `when` has one of the values listed for it.
+    """Rule that an option has no effect if each field in `when` has one of the values that `when` lists for it.
 
     reason: the error message after the option, for example "requires --aux diffcse"
     """

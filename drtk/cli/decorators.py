@@ -86,7 +86,7 @@ def filter_command(
 ) -> Callable[..., Any]:
     """Declare a command that reads and writes records; it receives a FilterJob as `job`.
 
-    kind: the kind of the output in its manifest
+    kind: kind of the output, recorded in the manifest
     passages: add --with, as the command reads a corpus
     bare: add --bare, as the command adds fields
     data: add --data, as the command reads corpus, queries and judgments
@@ -136,7 +136,7 @@ def folder_command(
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
-    resume: add --resume; the command itself checks that its `source` is the same
+    resume: add --resume; the command itself checks that the records of its `source` are unchanged
     data: add --data, as the command reads corpus and queries
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
     extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm

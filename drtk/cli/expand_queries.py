@@ -56,9 +56,9 @@ def expand_queries(
     settings.check()
     settings.check_kind(from_run=from_run is not None)
     if model is not None:
-        _generate(source, model, seed, device, settings, runner_settings, job)
+        _generate_candidates(source, model, seed, device, settings, runner_settings, job)
     elif from_run is not None and corpus is not None:
-        _extract(source, from_run, corpus, settings, runner_settings, job)
+        _extract_candidates(source, from_run, corpus, settings, runner_settings, job)
     words = job.counts.get("words", {})
     for line in format_summary(words):
         log(line)
@@ -67,7 +67,7 @@ def expand_queries(
             warn(f"{sums['without']:,} of {sums['questions']:,} questions have no candidate of kind '{kind}'")
 
 
-def _generate(
+def _generate_candidates(
     source: str,
     model: str,
     seed: int,
@@ -102,7 +102,7 @@ def _generate(
         )
 
 
-def _extract(
+def _extract_candidates(
     source: str, run: str, corpus: str, settings: ExpansionSettings, runner_settings: RunnerSettings, job: FilterJob
 ) -> None:
     from drtk.data.checks import describe_missing_texts, warn_if_texts_missing

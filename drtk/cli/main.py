@@ -25,6 +25,7 @@ from drtk.cli.help import Command, Group, explain_unknown_option
 from drtk.cli.options import INTERRUPT_HINTS, NOT_AN_INTEGER
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.progress import escape_control_characters, name_options
+from drtk.runtime.remote_code import TRUST_VARIABLE
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
@@ -116,7 +117,7 @@ STAGES = {
 COMMANDS = tuple(name for names in STAGES.values() for name in names)
 
 DISTRIBUTED = ("train-generator", "rerank-queries train", "pretrain", "train-retriever", "train-reranker")
-MAX_LINE_FLAG = "--max-line-bytes"
+MAX_LINE_FLAG, TRUST_FLAG = "--max-line-bytes", "--trust-remote-code"
 
 
 @functools.cache
@@ -201,9 +202,14 @@ def drtk(
             help="Maximum length of an input line in bytes, after decompression (default: 256 MiB).",
         ),
     ] = MAX_LINE_BYTES,
+    trust_remote_code: Annotated[
+        bool, typer.Option(TRUST_FLAG, help="Run the Python code in model folders, such as modeling_x.py.")
+    ] = False,
 ) -> None:
     """Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders."""
     set_max_line_bytes(max_line_bytes)
+    if trust_remote_code:
+        os.environ[TRUST_VARIABLE] = "1"
 
 
 def run() -> None:
@@ -235,7 +241,7 @@ def run() -> None:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
                 _print_interrupted()
                 _exit(130)
-            reported = _report(error, verbose=verbose)
+            reported = _report_error(error, verbose=verbose)
             if reported is None:
                 raise
             _exit(reported)
@@ -244,7 +250,7 @@ def run() -> None:
             _exit(130)
 
 
-def _report(error: Exception, *, verbose: bool) -> int | None:
+def _report_error(error: Exception, *, verbose: bool) -> int | None:
     """Print a one-line message for an error and return its exit status; return None for a bug."""
     if isinstance(error, DrtkError):
         status, message = error.status, str(error)
@@ -353,10 +359,8 @@ def _check_arguments() -> None:
 def _get_command_name() -> str:
     """Return the command in sys.argv, with its subcommand if it is a group; "" for an unknown command."""
     words = sys.argv[1:]
-    if words[:1] == [MAX_LINE_FLAG]:
-        words = words[2:]
-    elif words[:1] and words[0].startswith(f"{MAX_LINE_FLAG}="):
-        words = words[1:]
+    while words[:1] and words[0].startswith("-"):
+        words = words[2 if words[0] == MAX_LINE_FLAG else 1 :]
     if not words or words[0] not in COMMANDS:
         return ""
     command = load_command(words[0])

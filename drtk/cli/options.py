@@ -257,11 +257,11 @@ def _get_metavar(kind: Any) -> str | None:
 
 
 def format_default(default: Any, kind: Any) -> str:
-    """Return a default as --help shows it, "" for None, False and empty values."""
-    if default is None or default == () or default == "" or (kind is bool and default is False):
+    """Return a default as --help shows it, "" for None and empty values."""
+    if default is None or default == () or default == "":
         return ""
     if kind is bool:
-        return "on"
+        return "on" if default else "off"
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 

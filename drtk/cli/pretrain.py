@@ -18,7 +18,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 
 
 def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return {"title_types": True} if the preset gives titles their own token type, which earlier versions ignored."""
+    """Return {"title_types": True} if the preset gives titles their own token type; earlier versions ignored this setting."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 

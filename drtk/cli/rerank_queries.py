@@ -189,7 +189,7 @@ def rerank_queries__train(
         job.finish(**about, best=best)
         return
     for name in dev_sets:
-        job.finish_part(folder / name, "model", **about, best=best and best[name])
+        job.finish_subfolder(folder / name, "model", **about, best=best and best[name])
     job.finish(kind=RERANKERS_BY_KIND, kinds=list(dev_sets), best=best)
 
 

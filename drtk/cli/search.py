@@ -169,13 +169,13 @@ def print_passages(
     """
     from drtk.data.corpus_store import CorpusStore
     from drtk.records import Query
-    from drtk.retrieval.search import RankingOptions, TextQueries
+    from drtk.retrieval.search import RankingOptions, TextQuerySearcher
     from drtk.retrieval.snippets import format_passages
     from drtk.runtime.progress import escape_control_characters, log
 
     if not question.strip():
         raise UsageError("--query: the query is empty; give its text, or - for stdin")
-    searcher = TextQueries(collection, encoder)
+    searcher = TextQuerySearcher(collection, encoder)
     corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
     stores: list[PassageStore] = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
     stores += [] if corpus else collection.stores

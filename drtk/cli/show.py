@@ -115,7 +115,7 @@ def format_manifest(path: str) -> str:
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
-def describe(path: str, *, count: int) -> str:
+def describe_path(path: str, *, count: int) -> str:
     """Return the manifest and the first `count` records of a file as text."""
     manifest = find_manifest(path)
     lines: list[str] = []
@@ -279,7 +279,7 @@ def show(
         raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
+            raise UsageError("--preset cannot be combined with --term-weights, --html or --json")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         files = {"generator": generator, "side_files": with_files or []}
@@ -298,7 +298,7 @@ def show(
     elif with_files:
         raise UsageError("--with requires --term-weights or --preset")
     else:
-        sys.stdout.write(format_manifest(path) if json else describe(path, count=count))
+        sys.stdout.write(format_manifest(path) if json else describe_path(path, count=count))
 
 
 def _show_term_weights(

@@ -49,7 +49,10 @@ def termweight(
         make_option("--model MODEL", "Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."),
     ] = None,
     tokenizer: Annotated[
-        str | None, make_option("--tokenizer NAME", "Tokenizer of the output word pieces, a folder or Hub name.")
+        str | None,
+        make_option(
+            "--tokenizer NAME", "Tokenizer of the output word pieces, a folder or Hub name. [default: that of --model]"
+        ),
     ] = None,
     collection: Annotated[
         list[str] | None,
@@ -98,7 +101,7 @@ def termweight(
     """
     from drtk.errors import UsageError
 
-    TERM_WEIGHTS.check(method)
+    TERM_WEIGHTS.check_name(method)
     if collect and merge:
         raise UsageError("--collect and --merge cannot be combined; give one")
     work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"
@@ -125,7 +128,7 @@ def termweight(
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
             raise UsageError("--train requires --corpus, --queries and --model")
-        _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
+        _train_model(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
     for name in list_changed_fields(training):
         raise UsageError(f"`{name}` requires --train")
@@ -146,7 +149,7 @@ def termweight(
         )
 
 
-def _train(
+def _train_model(
     examples: str,
     corpus: str,
     queries: str,

@@ -63,7 +63,7 @@ def train_retriever(
     from drtk.losses import RETRIEVER_LOSSES
 
     for name in (settings.loss, settings.contrastive):
-        RETRIEVER_LOSSES.check(name)
+        RETRIEVER_LOSSES.check_name(name)
     settings.check()
     if corpus is None or queries is None:
         raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")

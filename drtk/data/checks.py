@@ -95,7 +95,7 @@ def iter_known_hits(
 ) -> Iterator[WithErrors[QueryHits]]:
     """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
 
-    `hits` is None for an unknown query, which is an error too, and if no hit is left.
+    `hits` is None for an unknown query (also an error), or if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
     order: order of the hits, as in `QueryHits.to_ranking`
@@ -182,7 +182,8 @@ def warn_of_other_kind(source: str, role: Literal["passage", "query"]) -> None:
 def check_first_record(source: str, read: Callable[[str], Iterator[Any]], tracker: InputTracker) -> None:
     """Raise the error of a file's first record, to report it before a model is loaded.
 
-    Streams and tables are not checked, and no file is if `tracker` may skip bad records.
+    Streams and tables are not checked; nothing is checked if `tracker` may skip bad records.
+    read: returns the records of the source
     """
     if not (tracker.skip_bad or is_stream(source) or is_table(source)):
         next(read(source), None)
@@ -209,7 +210,7 @@ class EmptyTextCounter:
             yield record
 
     def warn(self, source: str, unit: str) -> None:
-        """Log a warning if any text was empty."""
+        """Log a warning if any text was empty. unit: what the records are, such as "passages" """
         if self._empty:
             warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
 
@@ -290,7 +291,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths in some settings of a manifest, given by name; a value is PATH or NAME=PATH."""
+    """Return the paths in the settings of a manifest with these names; a value is PATH, NAME=PATH or a list of them."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]

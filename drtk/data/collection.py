@@ -32,9 +32,10 @@ _FILES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl"}
 _DRTK_FOLDERS = ("index", KIND, SPARSE_KIND, "model")
 
 
-def resolve(source: str, part: Part, *, split: str = "test") -> str:
+def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> str:
     """Return the file with the corpus, queries or judgments of a collection; return any other source unchanged.
 
+    part: "corpus", "queries" or "qrels"
     split: split of the judgments; dev means dev, or else train
     Raises DrtkError for a collection without this file, MissingDependency without ir_datasets or datasets.
     """
@@ -64,8 +65,11 @@ def copy_dev_set(source: str) -> str:
         return source
     if source.startswith(IRDS_PREFIX) and "test" in source.split("/"):
         raise DrtkError(f"{source}: a checkpoint must not be selected on test queries; give a dev or train set")
-    files = {_FILES["corpus"]: resolve(source, "corpus"), _FILES["queries"]: resolve(source, "queries")}
-    files["qrels/dev.tsv"] = resolve(source, "qrels", split="dev")
+    files = {
+        _FILES["corpus"]: resolve_collection_file(source, "corpus"),
+        _FILES["queries"]: resolve_collection_file(source, "queries"),
+    }
+    files["qrels/dev.tsv"] = resolve_collection_file(source, "qrels", split="dev")
     folder = _get_copy_folder(" ".join(files.values()), source)
     for name, file in files.items():
         path = folder / name
@@ -91,19 +95,22 @@ def is_collection(source: str) -> bool:
     return is_hub or source.startswith(IRDS_PREFIX) or is_beir_folder(source)
 
 
-def list_parts(source: str) -> Iterator[tuple[Part, str]]:
-    """Yield (part, file) of each file of a collection; of a BEIR folder, the judgments of all splits."""
-    yield "corpus", resolve(source, "corpus")
-    yield "queries", resolve(source, "queries")
+def iter_collection_files(source: str) -> Iterator[tuple[Part, str]]:
+    """Yield (part, path) of each file of a collection, including the judgments of all splits of a BEIR folder.
+
+    part: "corpus", "queries" or "qrels"
+    """
+    yield "corpus", resolve_collection_file(source, "corpus")
+    yield "queries", resolve_collection_file(source, "queries")
     if not is_beir_folder(source):
-        yield "qrels", resolve(source, "qrels")
+        yield "qrels", resolve_collection_file(source, "qrels")
         return
     for split in list_splits(Path(source)):
-        yield "qrels", resolve(source, "qrels", split=split)
+        yield "qrels", resolve_collection_file(source, "qrels", split=split)
 
 
 def _copy_irds(source: str, part: Part) -> Path:
-    """Copy a part of a collection of ir_datasets to the cache, unless it is there; return its file."""
+    """Copy corpus, queries or qrels (`part`) of ir_datasets to the cache, unless cached; return the file."""
     id = source.removeprefix(IRDS_PREFIX)
     try:
         library = import_module("ir_datasets")
@@ -153,7 +160,7 @@ def _make_irds_query(query: Any) -> Query:
 
 
 def _resolve_hub(source: str, part: Part, split: str) -> str:
-    """Return the cached copy of a part, if `source` names a dataset with the configurations corpus and queries, else `source`."""
+    """Return the cached file of a part; return `source` if it is no dataset with configurations corpus and queries."""
     name = source.removeprefix(HUB_PREFIX)
     configurations = [] if ":" in name else list_configurations(name)
     if not {"corpus", "queries"} <= {*configurations}:
@@ -200,6 +207,6 @@ def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[An
 
 
 def _get_copy_folder(key: str, name: str) -> Path:
-    """Return the folder in the cache for the content that `key` identifies. name: shown in the folder's name"""
+    """Return the cache folder of the content that `key` identifies; its name begins with `name`."""
     digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
     return get_cache_folder() / "collections" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)[:80]}-{digest}"

@@ -38,8 +38,12 @@ class ConversionSettings:
     )
     corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")
     queries: str | None = _declare_text_file("Queries; required by output formats that contain query texts.")
-    corpus_out: str | None = _declare_text_file("File for the passages of the examples, if the input contains texts.")
-    queries_out: str | None = _declare_text_file("File for the queries of the examples, if the input contains texts.")
+    corpus_out: str | None = _declare_text_file(
+        "Also write the passages of the examples to this file (requires an input with texts)."
+    )
+    queries_out: str | None = _declare_text_file(
+        "Also write the queries of the examples to this file (requires an input with texts)."
+    )
 
 
 @dataclass(frozen=True)

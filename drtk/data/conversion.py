@@ -36,9 +36,9 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     """
     check_effects(settings)
     if settings.kind is None:
-        raise UsageError(f"`as` is required: one of {', '.join(FORMATS)}")
+        raise UsageError(f"`as` is required; choose from {', '.join(FORMATS)}")
     kind = settings.kind
-    name = FORMATS[kind].check(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
+    name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
@@ -106,7 +106,7 @@ def _create_text_jobs(
 
 
 class _TextLookup:
-    """Function that adds texts from `queries` and `corpus` to examples with ids only, if the output format requires them."""
+    """Function that adds the texts required by the output format to examples with ids only, from `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker
@@ -137,13 +137,13 @@ class _TextLookup:
     @cached_property
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
-            raise UsageError("the input has no texts of queries, which the output format contains; give `queries`")
+            raise UsageError("the output format requires query texts, but the input has none; give `queries`")
         return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
 
     @cached_property
     def _store(self) -> CorpusStore:
         if self._settings.corpus is None:
-            raise UsageError("the input has no texts of passages, which the output format contains; give `corpus`")
+            raise UsageError("the output format requires passage texts, but the input has none; give `corpus`")
         from drtk.data.corpus_store import CorpusStore
 
         self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})

@@ -110,8 +110,8 @@ class CorpusStore:
                 passages[index] = passage if passage.id == ids[index] else self.get(ids[index])
         return [passage if passage is not None else self[id] for id, passage in zip(ids, passages, strict=True)]
 
-    def locate(self, id: str) -> str:
-        """Return `file:line` of a passage, for messages; only the file if the corpus was copied to the cache."""
+    def format_location(self, id: str) -> str:
+        """Return `file:line` of the passage `id`, for messages; only the file if the corpus was copied to the cache."""
         if self._source != self.path:
             return str(self._source)
         for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):

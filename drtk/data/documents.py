@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from drtk.data.json_arrays import iter_array_rows
-from drtk.data.rows import Row, describe_json_error, is_array, parse_id, parse_row
+from drtk.data.rows import Row, describe_json_error, is_json_array, parse_id, parse_row
 from drtk.errors import DrtkError, MissingDependency, RecordError, format_pip_command
 from drtk.records import Passage
 
@@ -297,7 +297,7 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
 def _parse_json(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     """Yield the objects of a JSON array, or the object of the file."""
     data = path.read_bytes()
-    if is_array(data[:64]):
+    if is_json_array(data[:64]):
         for number, (line, row) in enumerate(iter_array_rows(iter([data])), start=1):
             place = f"{path}:{line}"
             if isinstance(row, ValueError):

@@ -119,7 +119,7 @@ def format_count(number: int, noun: str) -> str:
 class Findings:
     """The problems found in a file: for each check, their number, and the place and message of the first `show` problems.
 
-    compared: description of the comparison with another file
+    kind: kind of the records, such as "run"; compared: description of the comparison with another file
     """
 
     file: str

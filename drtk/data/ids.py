@@ -15,7 +15,7 @@ def parse_document_id(passage_id: str) -> str:
 
 
 def get_document_id(passage: Passage) -> str:
-    """Return the document id of a passage: `metadata.source_id`, or else the one in its id."""
+    """Return the document id of a passage: `metadata.source_id`, or else the document id in the passage id."""
     source_id = (passage.metadata or {}).get("source_id")
     return parse_document_id(passage.id) if source_id is None else str(source_id)
 

@@ -21,8 +21,8 @@ from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import (
     Row,
     describe_json_error,
-    is_array,
     is_example,
+    is_json_array,
     is_too_deep,
     make_id,
     parse_expansion,
@@ -32,7 +32,7 @@ from drtk.data.rows import (
     parse_query,
     parse_row,
 )
-from drtk.data.sniff import is_candidate
+from drtk.data.sniff import is_candidate_line
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
@@ -200,7 +200,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
     if os.path.isdir(source) and not is_table(source):
         raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
-    if _is_candidates(source, tracker):
+    if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
         yield from _iter_distinct(found, lambda passage: passage.text)
         return
@@ -216,7 +216,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
-    if _is_candidates(source, tracker):
+    if _is_candidates_file(source, tracker):
         queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
         yield from _iter_distinct(queries, lambda query: query.text)
         return
@@ -290,7 +290,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
         yield from _iter_result_hits(source, tracker)
     elif len(_peek_line(source, tracker).split()) == 3:
         yield from _iter_ranked_pairs(source, tracker)
-    elif _is_candidates(source, tracker):
+    elif _is_candidates_file(source, tracker):
         yield from _iter_candidates(source, tracker)
     else:
         for block in iter_query_hits(source, tracker=tracker):
@@ -343,7 +343,7 @@ def _peek_line(source: str, tracker: InputTracker) -> bytes:
 def _detect_layout(source: str, tracker: InputTracker) -> Literal["lines", "array", "table"]:
     if is_table(source):
         return "table"
-    return "array" if is_array(tracker.peek(source)[:64]) else "lines"
+    return "array" if is_json_array(tracker.peek(source)[:64]) else "lines"
 
 
 def _is_json(source: str, tracker: InputTracker) -> bool:
@@ -477,8 +477,8 @@ def _drop_repeated(
         yield number, ValueError(f"id '{id}' is repeated with another text (first in line {line})")
 
 
-def _is_candidates(source: str, tracker: InputTracker) -> bool:
-    return _detect_layout(source, tracker) == "lines" and is_candidate(_peek_line(source, tracker))
+def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
+    return _detect_layout(source, tracker) == "lines" and is_candidate_line(_peek_line(source, tracker))
 
 
 def _iter_distinct(records: ParsedRecords[Record], get_text: Callable[[Any], str]) -> ParsedRecords[Record]:

@@ -50,7 +50,7 @@ def is_example(row: Row) -> bool:
     return "_id" not in row and any(name in row for name in EXAMPLE_FIELDS)
 
 
-def is_array(head: bytes) -> bool:
+def is_json_array(head: bytes) -> bool:
     """Return whether a file that begins with `head` is a JSON array of objects or an empty one."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
 

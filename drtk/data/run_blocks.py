@@ -179,7 +179,10 @@ class _JudgedFilter:
         self._table[_compute_table_indices(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
     def find_likely_judged(self, doc_hashes: np.ndarray, query_numbers: np.ndarray) -> np.ndarray:
-        """Return the rows of all documents that are judged for their query, and of a few others with equal hashes."""
+        """Return the rows of all documents judged for their query, and of a few others with equal hashes, (rows,) int64.
+
+        doc_hashes, query_numbers: hash of the document and index of the query in each row, (lines,) uint64
+        """
         return np.flatnonzero(self._table[_compute_table_indices(doc_hashes, query_numbers)])
 
 
@@ -189,7 +192,7 @@ def _compute_table_indices(doc_hashes: np.ndarray, query_numbers: np.ndarray) ->
 
 
 class _QueryLines(NamedTuple):
-    """The lines `first` to `last` of a query in a block.
+    """The lines of a query in a block: from row `first` to before row `last`.
 
     likely_judged: rows of documents that may be judged; is_sorted: whether the scores decrease strictly
     """

@@ -54,8 +54,9 @@ def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
 
 
 def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[NamedRun]:
-    """Return the runs of arguments; `file_names` has the names of arguments given as FILE.
+    """Return the named runs of arguments NAME=FILE or FILE.
 
+    file_names: name of the run for each argument given as FILE
     Raises UsageError for a repeated name, and for stdin given twice.
     """
     runs = [
@@ -72,14 +73,14 @@ def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[
 
 
 def _split_log_path(source: str) -> tuple[str, ...]:
-    """Return the parts of the path of a log, without suffix and without the file name `log`."""
+    """Return the path components of a training log without the suffix, and without a file name `log` in a named folder."""
     folders = Path(source).parent.parts
     stem = _get_stem(source)
     return folders if stem == "log" and folders and folders[-1] not in ("..", "/") else (*folders, stem)
 
 
 def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the shortest suffix of each path that no other path has."""
+    """Return, for each path, the shortest trailing part (whole components) that differs from that of all other paths."""
     lengths = [1] * len(paths)
     while True:
         names = [str(Path(*path[-length:])) for path, length in zip(paths, lengths, strict=True)]
@@ -139,7 +140,7 @@ def read_fused_runs(source: str) -> list[str]:
 
 
 def _read_run_manifest(source: str) -> Manifest:
-    """Return the manifest of a run; {} for a stream, or if the manifest is missing, damaged or of another file."""
+    """Return the manifest of a run; {} for a stream, or if the manifest is missing, damaged or belongs to another file."""
     manifest = None if is_stream(source) else load_output_manifest(source)
     is_same_file = manifest is not None and manifest.get("bytes") == Path(source).stat().st_size
     return manifest if manifest is not None and is_same_file else {}
@@ -154,12 +155,13 @@ def _get_stem(source: str) -> str:
     return name
 
 
-def iter_aligned(
+def iter_aligned_rankings(
     first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
 ) -> Iterator[tuple[str, list[Entry | None]]]:
     """Yield (query id, [ranking in each run, or None]): first the queries of `first`, then those in `others` only.
 
-    Entries of `others` are removed when they are yielded, to save memory.
+    first: (query id, ranking) pairs of the first run    others: {query id: ranking} of each other run
+    Rankings are removed from `others` when they are yielded, to save memory.
     """
     for query_id, entry in first:
         yield query_id, [entry, *(run.pop(query_id, None) for run in others)]

@@ -8,7 +8,7 @@ from typing import Literal
 import orjson
 
 from drtk.data.json_arrays import iter_array_rows
-from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_array, is_example
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_array
 
 _QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
 MAX_LINES = 10  # number of first lines that are read
@@ -39,7 +39,7 @@ def sniff_kind(head: bytes) -> str | None:
     head: the first decompressed bytes of the file
     """
     head = head.removeprefix(b"\xef\xbb\xbf")
-    if is_array(head[:64]):
+    if is_json_array(head[:64]):
         kinds = [
             None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
         ]
@@ -54,7 +54,7 @@ def sniff_kind(head: bytes) -> str | None:
     return unique_kinds.pop() if len(unique_kinds) == 1 else None
 
 
-def is_candidate(line: bytes) -> bool:
+def is_candidate_line(line: bytes) -> bool:
     """Return whether a line is `qid<TAB>pid<TAB>query<TAB>passage` of MS MARCO's top-1000 candidates.
 
     Judgments have four columns, too, but a number in the last one.
@@ -76,7 +76,7 @@ def _sniff_line(line: bytes) -> str | None:
         except orjson.JSONDecodeError:
             return None
         return sniff_row(row)
-    if is_candidate(line):
+    if is_candidate_line(line):
         return CANDIDATES
     try:
         columns = line.decode().split()

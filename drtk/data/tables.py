@@ -257,8 +257,8 @@ def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
-                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than in earlier records ({error}); "
-                "make its type equal in all records"
+                f"records {count + 1:,} to {count + len(rows):,}: a field has a different type than in earlier records ({error}); "
+                "use the same type in all records"
             ) from error
         count += len(rows)
     # A column without values has no type yet.

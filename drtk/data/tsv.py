@@ -49,7 +49,7 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
         return _parse_lines(lines, parse_columns, "")
-    is_qa = len(columns) == 2 and _unquote(columns[1].strip()).startswith("[")
+    is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
@@ -106,7 +106,7 @@ def parse_candidate_lines(lines: Iterator[Line], kind: Literal["passages", "quer
 
 
 def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
-    """Return the parser of the lines below a header with the field names `text` and one of `ids`; None for other lines."""
+    """Return the parser of the lines below a header with `text`, one of `ids` and any of `others`; None for other lines."""
     names = [column.strip() for column in columns]
     if "text" not in names or sum(name in ids for name in names) != 1 or not {*names} <= {*ids, *others}:
         return None
@@ -118,7 +118,7 @@ def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: st
         if not line.strip():
             continue
         try:
-            columns = _decode(line).split("\t")
+            columns = _decode_line(line).split("\t")
             if shape is None:
                 raise ValueError(f"expected JSON, or {expected} tab-separated columns, got {len(columns)}")
             row = shape(columns)
@@ -128,7 +128,7 @@ def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: st
         yield number, row
 
 
-def _decode(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     if b"\0" in line:
         raise ValueError("contains a NUL byte")
     try:
@@ -155,11 +155,11 @@ def _parse_document(columns: list[str]) -> Row:
 
 def _parse_dpr(columns: list[str]) -> Row:
     id, text, title = _check_columns(columns, 3)
-    return {"_id": id, "title": _unquote(title), "text": _unquote(text)}
+    return {"_id": id, "title": _unquote_field(title), "text": _unquote_field(text)}
 
 
 def _parse_question(columns: list[str]) -> Row:
-    text, written = map(_unquote, _check_columns(columns, 2))
+    text, written = map(_unquote_field, _check_columns(columns, 2))
     try:
         answers = ast.literal_eval(written.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -169,7 +169,7 @@ def _parse_question(columns: list[str]) -> Row:
     return {"_id": make_id("q", text), "text": text, "answers": answers}
 
 
-def _unquote(field: str) -> str:
+def _unquote_field(field: str) -> str:
     """Remove the quotes of a field, as csv does."""
     if len(field) >= 2 and field[0] == field[-1] == '"':
         return field[1:-1].replace('""', '"')
@@ -177,7 +177,7 @@ def _unquote(field: str) -> str:
 
 
 def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield (number of its first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
+    """Yield (number of the first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
     buffer: deque[Line] = deque()
     while (first := buffer.popleft() if buffer else next(lines, None)) is not None:
         number, line = first
@@ -194,7 +194,7 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
                 )
                 continue
         try:
-            id, text, title = _check_columns([_decode(column) for column in columns], 3)
+            id, text, title = _check_columns([_decode_line(column) for column in columns], 3)
         except ValueError as error:
             yield number, error
             continue

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drtk.data import readers, sniff
-from drtk.data.collection import list_parts
+from drtk.data.collection import iter_collection_files
 from drtk.data.config import FileKind, ValidationSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
@@ -55,12 +55,12 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 
 
 def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
-    """Check the files of a collection, the judgments with its corpus and queries; yield the findings of each file.
+    """Check the files of a collection, and the ids in its judgments; yield the findings of each file.
 
     Raises UsageError for settings that apply to single files only.
     """
     _check_no_file_settings(settings, f"{source} is a collection")
-    files = list(list_parts(source))
+    files = list(iter_collection_files(source))
     named = dict(files)
     kinds: dict[str, FileKind] = {"corpus": "passages", "queries": "queries", "qrels": "qrels"}
     for part, file in files:

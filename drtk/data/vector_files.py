@@ -104,7 +104,7 @@ def _read_parquet(source: str) -> tuple[list[str], np.ndarray]:
     if len(different):
         row = int(different[0])
         raise MismatchError(
-            f"{source}: row {row + 1:,}: the vector has another dimension than the first, or is missing"
+            f"{source}: row {row + 1:,}: the vector is missing, or its dimension differs from the first; correct the file"
         )
     values = column.flatten()
     if values.null_count:
@@ -113,7 +113,7 @@ def _read_parquet(source: str) -> tuple[list[str], np.ndarray]:
 
 
 def read_ids(path: str, count: int) -> list[str]:
-    """Return the `count` ids in a file with one id per line. Raises DrtkError if their number is wrong, or for a duplicate."""
+    """Return the `count` ids in a file with one id per line. Raises DrtkError for a wrong number of ids, or a duplicate."""
     if not Path(path).exists():
         raise DrtkError(f"{path}: No such file; give the file with the ids of the vectors as `ids`")
     with open(path, "rb") as stream:

@@ -22,7 +22,7 @@ class ScoringSettings:
     measures: str | None = option(None, MEASURES)
     rel: int = option(1, REL)
     by: ScoringUnit = option("passage", BY)
-    drop_same_id: bool | None = option(None, DROP)
+    drop_same_id: bool | None = option(None, f"{DROP} [default: off]")
     depth: int | None = option(None, "Number of top documents per query to score. [default: all]", at_least=1)
     order: Literal["score", "rank"] = setting("score", "Order documents by the score or the rank column of the run.")
     match: Literal["tokens", "regex"] = option("tokens", MATCH)
@@ -38,7 +38,7 @@ class EvalSettings(ScoringSettings):
         f"{MEASURES} [default: nDCG@10 RR@10 R@10 R@100 Success@10; nDCG@10 R@100 for several collections; "
         "Answer@1,5,20,100 with --answers; EM F1 with --exact-match]",
     )
-    drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections]")
+    drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections, else off]")
     split: str = option("test", "Split of a BEIR collection, the file qrels/NAME.tsv.", metavar="NAME")
     retrieved_only: bool = setting(False, "Ignore judged queries without a ranking, instead of counting them as 0.")
     per_query: bool = option(False, "Also print the value of each measure for each query.")
@@ -100,10 +100,12 @@ class PlotSettings:
     """Settings of drtk plot; None means not given. Each plot rejects settings that have no effect on it."""
 
     measure: str | None = option(None, "Measure to compare (differences plot only). [default: nDCG@10]")
-    hit_rate: bool | None = option(None, "Plot success@k (hit rate) instead of recall@k (recall plot only).")
+    hit_rate: bool | None = option(
+        None, "Plot success@k (hit rate) instead of recall@k (recall plot only). [default: off]"
+    )
     rel: int | None = option(None, "Minimum relevance grade of relevant documents. [default: 1]")
     by: ScoringUnit | None = option(None, BY + " [default: passage]")
-    drop_same_id: bool | None = option(None, DROP)
+    drop_same_id: bool | None = option(None, f"{DROP} [default: off]")
     depth: int | None = option(None, "Number of top documents per query to use. [default: all]", at_least=1)
     field: tuple[str, ...] | None = option(
         None,

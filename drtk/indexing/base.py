@@ -45,19 +45,19 @@ class SparseIndex(Protocol):
         """Return the number of passages indexed."""
 
 
-def is_bare_index(folder: Path) -> bool:
+def is_external_index(folder: Path) -> bool:
     """Return whether a folder is a Lucene index of another program, such as Anserini or Pyserini."""
     return any(folder.glob("segments_*"))
 
 
 def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
-    """Read the manifest of an index; a Lucene index of another program gets one of type bm25.
+    """Read the manifest of an index, or make one of type bm25 for a Lucene index of another program.
 
     keys: types of required entries
     Raises the errors of `read_manifest`, MismatchError for a folder that contains no index.
     """
     path = Path(folder)
-    if is_bare_index(path):
+    if is_external_index(path):
         return {"kind": INDEX_KIND, "type": "bm25"}
     if path.is_dir() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
         raise MismatchError(f"{folder}: not an index (of drtk or Lucene); make one with drtk index")
@@ -102,8 +102,8 @@ class IdTable:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def take(self, rows: Iterable[int]) -> list[str]:
-        """Return the ids of the given rows."""
+    def get_values(self, rows: Iterable[int]) -> list[str]:
+        """Return the ids in the given rows, in their order."""
         indices = np.fromiter(rows, dtype=np.int64)
         starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
         return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -153,7 +153,7 @@ class RankedIds:
         return len(self._ids)
 
     def get_rows_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the index rows of ids, given the ranks of the ids in sorted order."""
+        """Return the index rows of ids, int64, given the ranks of the ids in sorted order, an array of any shape."""
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)
@@ -169,9 +169,9 @@ class RankedIds:
             raise self.make_score_error(int(rows[int(np.argmin(finite))]))
         scores = scores.astype(np.float32) + np.float32(0)  # -0.0 becomes 0.0
         top = np.lexsort((self.ranks[rows], scores))[::-1][:k]
-        return list(zip(self._ids.take(rows[top].tolist()), scores[top].tolist(), strict=True))
+        return list(zip(self._ids.get_values(rows[top].tolist()), scores[top].tolist(), strict=True))
 
     def make_score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
-        (id,) = self._ids.take([row])
+        (id,) = self._ids.get_values([row])
         return DrtkError(f"{self._folder}: the score of '{id}' is NaN or infinite; encode and index the passages again")

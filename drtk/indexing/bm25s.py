@@ -131,7 +131,7 @@ class Bm25sIndex:
 
 
 def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
-    """Return the analyzer settings, which are stored with the index to analyze queries like passages."""
+    """Return the analyzer settings; they are stored with the index, so that queries are analyzed in the same way."""
     if settings.term_vectors:
         raise UsageError("`term_vectors` requires an index of type bm25")
     language = settings.language.lower()

@@ -108,7 +108,7 @@ class ExactIndex:
         vectors, k = vectors.astype(np.float32, copy=False), min(k, len(self))
         depth = k if self._full is None else min(len(self), k * self._settings.rescore)
         rankings: list[Ranking] = []
-        for part in _split(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
+        for part in _split_rows(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
             keys = torch.cat(self._find_top_keys(part, depth)).cpu()
             rows = [self.ids.get_rows_of_ranks(ranks) for ranks in unpack_ranks(keys).numpy()]
             if self._full is None:
@@ -119,12 +119,12 @@ class ExactIndex:
         return rankings
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> list[Tensor]:
-        """Return the sort keys of the top `depth` passages, (queries, depth), for each group of queries.
+        """Return for each group of queries the sort keys of the top `depth` passages, (queries of the group, depth).
 
         The passage vectors are read once, for all queries.
         """
         groups, keys = [], []
-        for part in _split(vectors if self._scale is None else vectors * self._scale, self._group_size):
+        for part in _split_rows(vectors if self._scale is None else vectors * self._scale, self._group_size):
             padded = -(-len(part) // QUERY_TILE) * QUERY_TILE
             groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(self._device))
             keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=self._device))
@@ -132,7 +132,7 @@ class ExactIndex:
         for block, ranks in read_ahead(self._iter_blocks()):
             if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
                 buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=self._device)
-            coarse = _Coarse(block) if self._product_dtype == torch.float16 else None
+            coarse = _Float16Block(block) if self._product_dtype == torch.float16 else None
             for number, queries in enumerate(groups):
                 scores = buffer[: len(queries)]
                 if coarse is not None and (merged := coarse.merge(keys[number], queries, ranks, scores)) is not None:
@@ -157,7 +157,7 @@ class ExactIndex:
             yield block, torch.from_numpy(ranks).to(self._device)
 
 
-def _split(vectors: np.ndarray, size: int) -> list[np.ndarray]:
+def _split_rows(vectors: np.ndarray, size: int) -> list[np.ndarray]:
     return [vectors[start : start + size] for start in range(0, len(vectors), size)]
 
 
@@ -182,7 +182,7 @@ def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> Tensor:
-    """Return the top `depth` of the sort keys of each query, (queries, depth), and its candidates, unsorted.
+    """Merge candidates into the top `depth` sort keys of each query, (queries, depth); return the new keys, unsorted.
 
     rows: query of each candidate, ascending, (candidates,)
     candidate_keys: sort key of each candidate, (candidates,)
@@ -196,7 +196,7 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
     return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
 
 
-class _Coarse:
+class _Float16Block:
     """A block of passages in float16, whose inner products select candidates for exact scores.
 
     block: passage vectors (block, dimension) float32
@@ -212,8 +212,8 @@ class _Coarse:
 
         queries: (queries, dimension) float32
         products: buffer for the inner products, (queries, block) float16
-        The float16 inner products are off by at most HALF_ERROR, so a passage whose product is further than that below
-        the lowest exact score, or than twice that below the `depth`-th product, is not among the top `depth`.
+        Float16 inner products are off by at most HALF_ERROR. So a passage cannot be in the top `depth` if its product is
+        more than HALF_ERROR below the lowest exact score, or more than 2 * HALF_ERROR below the `depth`-th product.
         """
         if not bool(self._length.isfinite()):
             return None
@@ -235,7 +235,7 @@ class _Coarse:
 
 
 def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows and columns of the scores, (queries, block), that are not below the floor of their row, (queries,)."""
+    """Return the row and column indices of the scores (queries, block) that reach the floor (queries,) of their row."""
     if scores.is_cuda:
         at = (scores >= floor[:, None]).nonzero()
         return at[:, 0], at[:, 1]
@@ -258,7 +258,10 @@ def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
 
 
 def pack_sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Pack float32 scores and ranks below 2**32 into int64 keys that sort by score, then by rank."""
+    """Pack float32 scores and int64 ranks below 2**32, of one shape, into int64 sort keys.
+
+    Keys increase with the score, and for equal scores with the rank.
+    """
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return (sortable.long() << 32) | ranks

@@ -96,7 +96,7 @@ class FaissIndex:
         if not index.is_trained:
             index = _build_on_gpu(index, vectors, settings, factory, progress)
         if not index.is_trained:
-            _train(index, vectors, settings, factory)
+            _train_index(index, vectors, settings, factory)
         if not index.ntotal:
             _add_vectors(index, vectors, progress)
         try:
@@ -136,7 +136,7 @@ class FaissIndex:
             ) from error
         if not _has_row_numbers(index):
             raise MismatchError(
-                f"{file}: vectors have numbers of their own; number them from 0 in the order of the ids"
+                f"{file}: the vectors have explicit ids (add_with_ids); add them without ids, in the order of the ids file"
             )
         ids = read_ids(ids_file, int(index.ntotal))
         folder = begin()
@@ -274,7 +274,7 @@ def _make_index(factory: str, dimension: int) -> Any:
         ) from error
 
 
-def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str) -> None:
+def _train_index(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str) -> None:
     sample = vectors.sample(settings.train_sample, seed=settings.seed)
     log(f"training {factory} on {len(sample):,} vectors")
     clusters = faiss.try_extract_index_ivf(index)
@@ -315,7 +315,7 @@ def _build_on_gpu(
     if on_gpu is None:
         return index
     try:
-        _train(on_gpu, vectors, settings, factory)
+        _train_index(on_gpu, vectors, settings, factory)
         index = faiss.index_gpu_to_cpu(on_gpu)
         _add_vectors(on_gpu, vectors, progress)
         return faiss.index_gpu_to_cpu(on_gpu)

@@ -203,7 +203,7 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
                 f"{folder}: model or settings differ from {folders[0]} ({', '.join(differences)}); encode both with the same "
                 "model and settings"
             )
-    _check_parts(folders, manifests)
+    _check_corpus_parts(folders, manifests)
     sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
     corpus = resolve_path(sources.pop()) if len(sources) == 1 else None
     return manifests, {"encoder": manifests[0].get("encoder"), "corpus": corpus}
@@ -243,8 +243,8 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
     return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
 
 
-def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError if two folders contain the same part (--shard) of a corpus; warn if a part is missing."""
+def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
+    """Raise MismatchError if two folders contain the same part (option --shard) of a corpus; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}

@@ -24,7 +24,14 @@ from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.records import Query
-from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
+from drtk.retrieval.search import (
+    IndexGroup,
+    QueryEncoder,
+    RankingOptions,
+    StoredQuery,
+    StoredQuerySearcher,
+    TextQuerySearcher,
+)
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import warn
@@ -179,29 +186,29 @@ class IndexSearch:
         corpus: CorpusIds | None = None,
     ) -> None:
         self._corpus, self._depth = corpus, depth
-        self._searchers: dict[str, TextQueries | StoredQueries] = {}
+        self._searchers: dict[str, TextQuerySearcher | StoredQuerySearcher] = {}
         self.encodes_texts = False
-        self.stored: StoredQueries | None = None
+        self.stored: StoredQuerySearcher | None = None
         for name, paths in folders.items():
             indexes = IndexGroup(paths, settings.search_settings())
             is_dense = indexes.reads == "vectors"
             if is_dense and inputs.query_vectors is not None:
-                self._searchers[name] = self.stored = StoredQueries(indexes, inputs.query_vectors)
+                self._searchers[name] = self.stored = StoredQuerySearcher(indexes, inputs.query_vectors)
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= indexes.needs_encoder
             search_settings = settings.search_settings()
             encoder = QueryEncoder(indexes, search_settings, inputs.model) if indexes.needs_encoder else None
-            self._searchers[name] = TextQueries(indexes, encoder)
-        self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
+            self._searchers[name] = TextQuerySearcher(indexes, encoder)
+        self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added, in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in batch]
         for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
-            if isinstance(searcher, StoredQueries):
+            if isinstance(searcher, StoredQuerySearcher):
                 rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in batch], options)
             else:
                 rankings = searcher([query.query for query in batch if query.query is not None], options)

@@ -23,6 +23,7 @@ from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_la
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import is_remote_code_trusted
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
@@ -81,7 +82,7 @@ def load_encoder(
             backbone, _ = load_weights(loader, layout.backbone)
         else:
             with torch.device("meta"):
-                backbone = loader.from_config(config, dtype=torch.float32)
+                backbone = loader.from_config(config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted())
         tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
     max_length = get_max_length(tokenizer, config)

@@ -128,7 +128,9 @@ class ContinuationSettings(GenerationSettings):
     )
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
-        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
+        "transformers",
+        "Generation engine; vllm requires the vllm extra, a GPU and a decoder-only model.",
+        panel=HARDWARE,
     )
 
 
@@ -191,7 +193,7 @@ class InitModelSettings:
     normalize: bool = option(False, "Normalize vectors to unit length.")
     similarity: Similarity = option("cosine", "Similarity function of the vectors.")
     language: Literal["any", "chinese"] = option(
-        "any", "Pre-tokenization: any, or chinese (each Chinese character is a token)."
+        "any", "Pre-tokenization: any (white space and punctuation), or chinese (also splits Chinese characters)."
     )
 
     def check(self) -> None:

@@ -27,6 +27,7 @@ from drtk.models.checkpoint import (
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import run_by_length
+from drtk.models.generative_reranker import LOGIT_SCORE, load_generative_reranker, make_pair_tokenizer
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
@@ -39,6 +40,7 @@ from drtk.models.model_folder import (
     resolve_tower_folder,
 )
 from drtk.models.packing import enable_packing, is_packed
+from drtk.models.seq2seq import GenerationModel
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import read_ahead
@@ -55,11 +57,12 @@ _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their first position
 
 @dataclass
 class CrossEncoder:
-    """A sequence classifier with one label, its tokenizer and its activation function.
+    """A sequence classifier with one label, or a generative reranker, with its tokenizer and its activation function.
 
     max_length: maximum length of a pair, in tokens
     activation: applied to the logit
     prompt: text before the first text of every pair
+    make_tokenizer: (max_length) -> tokenizing function of pairs, for models whose input is a prompt
     """
 
     model: nn.Module
@@ -67,33 +70,27 @@ class CrossEncoder:
     max_length: int
     activation: nn.Module
     prompt: str = ""
+    make_tokenizer: Callable[..., Any] | None = None
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoder:
-    """Load a cross-encoder that sentence-transformers can load, in float32 on the CPU.
+    """Load a cross-encoder that sentence-transformers can load, or monoT5, in float32 on the CPU.
 
     As in sentence-transformers, the default activation function is a sigmoid.
     Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
     """
-    from transformers import AutoModelForSequenceClassification
-
     path, shared = _read_layout(folder)
     settings = read_module_settings(path)
     with report_load_errors(folder, "cannot be loaded as a cross-encoder"):
         config = load_config(path)
         names = config.architectures or ()
-        if names and not any(name.endswith("ForSequenceClassification") for name in names):
-            raise MismatchError(f"{folder}: expected a cross-encoder, got {names[0]}; use another model")
-        if config.num_labels != 1:
-            raise MismatchError(
-                f"{folder}: expected a classifier with one label, got {config.num_labels} labels; use another model"
-            )
-        model, missing = load_weights(AutoModelForSequenceClassification, path)
-        if missing:  # transformers initializes them at random
-            raise MismatchError(
-                f"{folder}: not a cross-encoder (no weights for {missing[0]}); train one with `drtk train-reranker`"
-            )
-        tokenizer = load_tokenizer(path, config)
+        generator: GenerationModel | None = None
+        model: nn.Module
+        if any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
+            model, generator = load_generative_reranker(folder, path)
+            tokenizer = generator.tokenizer
+        else:
+            model, tokenizer = _load_classifier(folder, path, config)
     if settings.get("do_lower_case"):
         add_lowercasing(tokenizer)
     processor = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
@@ -104,13 +101,35 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         text.get("max_length"),
         get_max_length(tokenizer, config),
     )
+    prompt = (shared.get("prompts") or {}).get(shared.get("default_prompt_name")) or ""
+    chat = (settings.get("processing_kwargs") or {}).get("chat_template") or {}
     return CrossEncoder(
         model.eval(),
         tokenizer,
         min(filter(None, lengths)),
         _load_activation(path, shared, config),
-        (shared.get("prompts") or {}).get(shared.get("default_prompt_name")) or "",
+        prompt,
+        partial(make_pair_tokenizer, generator, prompt=prompt, options=chat) if generator is not None else None,
     )
+
+
+def _load_classifier(folder: Path, path: Path, config: Any) -> tuple[Any, Any]:
+    """Return (sequence classifier, tokenizer)."""
+    from transformers import AutoModelForSequenceClassification
+
+    names = config.architectures or ()
+    if names and not any(name.endswith("ForSequenceClassification") for name in names):
+        raise MismatchError(f"{folder}: expected a cross-encoder, got {names[0]}; use another model")
+    if config.num_labels != 1:
+        raise MismatchError(
+            f"{folder}: expected a classifier with one label, got {config.num_labels} labels; use another model"
+        )
+    model, missing = load_weights(AutoModelForSequenceClassification, path)
+    if missing:  # transformers initializes them at random
+        raise MismatchError(
+            f"{folder}: not a cross-encoder (no weights for {missing[0]}); train one with `drtk train-reranker`"
+        )
+    return model, load_tokenizer(path, config)
 
 
 def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -125,11 +144,14 @@ def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise MismatchError(f"{folder}: expected a CrossEncoder, got a {kind}; train one with `drtk train-reranker`")
     modules = read_modules(folder)
     for module in modules[1:]:
+        if module["type"].rpartition(".")[2] == LOGIT_SCORE:
+            continue
         raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     path = folder / modules[0]["path"]
     task = read_module_settings(path).get("transformer_task", "sequence-classification")
-    if task != "sequence-classification":
-        raise MismatchError(f"{folder}: expected task sequence-classification, got {task}; use another model")
+    expected = "text-generation" if len(modules) > 1 else "sequence-classification"
+    if task != expected:
+        raise MismatchError(f"{folder}: expected task {expected}, got {task}; use another model")
     return path, shared
 
 
@@ -192,11 +214,12 @@ class CrossEncoderScorer:
         if settings.packed:
             enable_packing(self._model.base_model, self.device)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
-        self._tokenizer = (
-            PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
-            if make_tokenizer is None
-            else make_tokenizer(loaded.tokenizer)
-        )
+        if make_tokenizer is not None:
+            self._tokenizer = make_tokenizer(loaded.tokenizer)
+        elif loaded.make_tokenizer is not None:
+            self._tokenizer = loaded.make_tokenizer(max_length=self.max_length)
+        else:
+            self._tokenizer = PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
 
     @property
     def bounds(self) -> tuple[float, float]:

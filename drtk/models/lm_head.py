@@ -15,6 +15,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers, warn
+from drtk.runtime.remote_code import is_remote_code_trusted
 
 HEADS = "heads"
 
@@ -149,7 +150,12 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
 
     with silence_transformers(), torch.random.fork_rng(devices=[]):
         config = deepcopy(backbone.config)  # from_config would set its attention implementation
-        return AutoModelForMaskedLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        return AutoModelForMaskedLM.from_config(
+            config,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            trust_remote_code=is_remote_code_trusted(),
+        )
 
 
 def build_masked_lm(backbone: Any, head: LMHead) -> Any:

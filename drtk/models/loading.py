@@ -15,6 +15,7 @@ from torch import nn
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
 from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 from drtk.text.tokenizers import open_tokenizer
 
 # Module names that training code may put before the names of weights
@@ -41,18 +42,15 @@ def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
 
 
 def load_config(folder: Path) -> Any:
-    """Load the configuration of a transformers model. Raises MismatchError if the model needs remote code."""
+    """Load the configuration of a transformers model. Raises MismatchError for remote code that is not trusted."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if (code := _find_remote_code(folder)) and read_json(folder / "config.json").get(
-        "model_type"
-    ) not in CONFIG_MAPPING:
-        raise MismatchError(
-            f"{folder}: requires remote code ({code}), which is not supported; use a model whose architecture is part of "
-            "transformers"
-        )
-    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    is_trusted = is_remote_code_trusted()
+    code = "" if is_trusted else _find_remote_code(folder)
+    if code and read_json(folder / "config.json").get("model_type") not in CONFIG_MAPPING:
+        raise MismatchError(f"{folder}: requires remote code ({code}); {TRUST_ADVICE}")
+    return AutoConfig.from_pretrained(folder, trust_remote_code=is_trusted)
 
 
 def _find_remote_code(folder: Path) -> str:
@@ -125,11 +123,9 @@ def load_weights(
         if names
     ]
     if problems:
-        code = _find_remote_code(folder)
+        code = "" if is_remote_code_trusted() else _find_remote_code(folder)
         advice = (
-            f"the model requires remote code ({code}), which is not supported"
-            if code
-            else "restore weights and config.json"
+            f"the model requires remote code ({code}); {TRUST_ADVICE}" if code else "restore weights and config.json"
         )
         raise MismatchError(f"{folder}: its weights do not match its config.json ({'; '.join(problems)}); {advice}")
     return model, [*missing, *shapes]
@@ -144,7 +140,7 @@ def _load_pretrained(
         key_mapping=key_mapping or None,
         ignore_mismatched_sizes=True,  # `load_weights` reports them
         output_loading_info=True,
-        trust_remote_code=False,
+        trust_remote_code=is_remote_code_trusted(),
         **options,
     )
     if key_mapping:  # otherwise transformers reverts the renaming when it saves the model

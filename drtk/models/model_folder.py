@@ -20,6 +20,7 @@ from drtk.runtime.manifest import (
     is_manifest,
     read_manifest_if_any,
 )
+from drtk.runtime.remote_code import is_remote_code_trusted
 
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
@@ -47,9 +48,10 @@ def locate(model: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    wanted = [*_WANTED, "*.py"] if is_remote_code_trusted() else _WANTED
     try:
         return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+            snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=_UNWANTED)
         )
     except LocalEntryNotFoundError as error:
         raise DrtkError(f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached") from error

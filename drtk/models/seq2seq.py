@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import DEFAULT_MAX_LENGTH
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
+from drtk.runtime.remote_code import is_remote_code_trusted
 
 SHARED_KEYS = "drtk_shared_keys"  # name of the attention implementation of `_attend`
 _T5 = ("t5", "mt5", "umt5")
@@ -67,7 +68,10 @@ def load_generation_model(
         loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if not config.is_encoder_decoder:
             names = " ".join(config.architectures or ())
-            if config.model_type not in CAUSAL or ("CausalLM" not in names and "LMHead" not in names):
+            is_causal = config.model_type in CAUSAL or "AutoModelForCausalLM" in (
+                getattr(config, "auto_map", None) or {}
+            )
+            if not is_causal or ("CausalLM" not in names and "LMHead" not in names):
                 raise MismatchError(
                     f"{folder}: expected a generation model, got an encoder ({config.model_type}); use T5, BART or GPT-2"
                 )
@@ -75,7 +79,7 @@ def load_generation_model(
             model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
         else:
             with torch.device("meta"):
-                model, missing = loader.from_config(config), []
+                model, missing = loader.from_config(config, trust_remote_code=is_remote_code_trusted()), []
             if (folder / "generation_config.json").exists():
                 model.generation_config = GenerationConfig.from_pretrained(folder)
         if missing:  # transformers initializes them at random

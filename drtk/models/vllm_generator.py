@@ -11,6 +11,7 @@ from typing import Any
 from drtk.errors import MismatchError, UsageError, format_pip_command
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
+from drtk.runtime.remote_code import is_remote_code_trusted
 from drtk.text.batching import TokenizedTexts
 
 _BATCHES = 16  # passed to vLLM at once, which processes up to a thousand texts together
@@ -39,6 +40,7 @@ class VllmGenerator(TextGenerator):
             model=str(folder),
             dtype=self._settings.precision,
             max_model_len=self.max_input_tokens + self._settings.max_new_tokens,
+            trust_remote_code=is_remote_code_trusted(),
             generation_config="vllm",  # use the settings only
         )
 

@@ -55,7 +55,7 @@ def check_composition(composition: Composition, *, place: str) -> set[str]:
 
 def _check_decoder(objective: TokenObjective, decoder: DecoderSpec) -> None:
     what, kind = f"reader '{decoder.use}'", DECODERS.load(decoder.use)
-    TARGETS.check(objective.target)
+    TARGETS.check_name(objective.target)
     if getattr(kind, "predicts_next", False) and objective.target != "all":
         raise UsageError(f'{what} predicts every next token; set target = "all" in the objective')
     check_options(what, kind.__init__, decoder.options)

@@ -56,7 +56,9 @@ class ExpansionSettings(GenerationSettings):
         no_effect=_TRAINED,
     )
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
-        "transformers", "Generation engine; vllm: extra vllm, decoder-only models, GPU.", panel=HARDWARE
+        "transformers",
+        "Generation engine; vllm requires the vllm extra, a GPU and a decoder-only model.",
+        panel=HARDWARE,
     )
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(

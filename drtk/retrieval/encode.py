@@ -252,7 +252,7 @@ def encode_corpus(
 ) -> None:
     """Encode a corpus, or a file of queries with role "query", and write vectors or term weights to the folder of `job`.
 
-    part: (index, number of parts), to encode one part of the input
+    part: (i, n), from 1, encodes the i-th of n parts of the input (see `select_shard`)
     Raises MismatchError if `dimensions` exceeds the dimension of the model, UsageError for settings of the other kind of
     encoder (dense or sparse).
     """
@@ -351,7 +351,7 @@ def encode_records(
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     A thread writes a shard while the next one is encoded. Shards that are already written are not encoded again.
-    part: (index, n), to encode every n-th shard only
+    part: (i, n), from 1, encodes the i-th of every n shards
     total: number of records, for the progress bar
     get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
     empty_texts: counter of encoded records and of records without text

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from drtk.data.runs import iter_aligned, read_scored_depth
+from drtk.data.runs import iter_aligned_rankings, read_scored_depth
 from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
 from drtk.errors import UsageError
 from drtk.registry import Registry
@@ -199,7 +199,7 @@ def fuse_runs(
 
     def iter_all_rankings() -> Iterator[tuple[str, list[Ranking]]]:
         num_incomplete = 0
-        for query_id, rankings in iter_aligned(stream, others):
+        for query_id, rankings in iter_aligned_rankings(stream, others):
             num_incomplete += not all(rankings)
             yield query_id, [ranking or [] for ranking in rankings]
         if num_incomplete:

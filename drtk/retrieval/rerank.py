@@ -73,7 +73,7 @@ def read_ranking_texts(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
-        texts, num_without_text = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
+        texts, num_without_text = _look_up_texts(corpus, [id for id, _ in ranking[:depth]], title)
         yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_without_text)
 
 
@@ -101,11 +101,11 @@ def read_example_texts(
             yield (None if errors else example), errors
 
     for example in skip_unknown_ids(check_ids(), source, tracker):
-        texts, num_without_text = _look_up(corpus, [*example.positives, *example.negatives], title)
+        texts, num_without_text = _look_up_texts(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
 
 
-def _look_up(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+def _look_up_texts(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the formatted texts of passages, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
@@ -142,10 +142,10 @@ def _describe_missing_texts(pairs: int, corpus: str) -> str:
     return f"{corpus}: the passages of all {pairs:,} pairs have no text; check that this is the right corpus"
 
 
-def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """Sort the top documents of a ranking by new scores; append the other documents in their order.
+def reorder_ranking(ranking: Ranking, scores: Sequence[float]) -> Ranking:
+    """Sort the top documents of a ranking by new scores; append the other documents in their previous order.
 
-    scores: new scores of the top documents. The scores of the other documents decrease by 1 from the lowest new score.
+    scores: new scores of the first `len(scores)` documents; the scores of the others decrease by 1 from the lowest
     Ties are broken as in `break_ties`.
     """
     head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
@@ -153,7 +153,10 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
 
 
 class RerankedBatch(NamedTuple):
-    """Run lines of a batch of queries, with the ids and vectors (pairs, dimension) of their pairs."""
+    """Run lines of a batch of queries, with the ids and vectors of the scored pairs.
+
+    ids: ids of the (query, document) pairs (see `make_pair_id`); vectors: (pairs, dimension)
+    """
 
     result: BatchResult
     ids: list[str]
@@ -193,7 +196,7 @@ class RunReranker(_CrossEncoderFunction):
         start = 0
         for record in records:
             end = start + len(record.texts)
-            ranking = reorder(record.ranking, _to_decimals(scores[start:end]))
+            ranking = reorder_ranking(record.ranking, _to_decimals(scores[start:end]))
             lines += format_run_lines(record.query_id, ranking, self._tag)
             start = end
         result = BatchResult(lines, _count_pairs(records, len(scores)))
@@ -219,7 +222,7 @@ class ExampleScorer(_CrossEncoderFunction):
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
-    """Convert float32 scores to floats with the shortest decimal representation."""
+    """Convert float32 scores to floats that print with float32 digits (0.1, not 0.10000000149)."""
     return [float(str(score)) for score in scores]
 
 
@@ -235,6 +238,7 @@ class RankingRows:
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, actual: dict[str, Any]) -> None:
     """Raise MismatchError if pair vectors and the training data of a list reranker come from different cross-encoders.
 
+    model, vectors: folders of the list reranker and of the pair vectors, for the message
     trained: identity of the cross-encoder of the training data
     actual: identity of the cross-encoder of the pair vectors
     """
@@ -273,7 +277,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
 
 
 class RunListReranker(BatchFunction):
-    """Batch function that reranks `RankingRows` by the logits of a list reranker; results are the lines of a run.
+    """Batch function that reranks `RankingRows` by the logits of a list reranker (HLATR); results are the lines of a run.
 
     Raises MismatchError if the dimension of the pair vectors differs from the input dimension of the model.
     """
@@ -299,6 +303,6 @@ class RunListReranker(BatchFunction):
                 raise DrtkError(
                     f"{self._name}: the score of query '{record.query_id}' is NaN or infinite; check the model's weights"
                 )
-            ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
+            ranking = reorder_ranking(record.ranking, _to_decimals(logits.cpu().numpy()))
             lines += format_run_lines(record.query_id, ranking, self._tag)
         return BatchResult(lines, {"pairs": sum(len(record.rows) for record in records)})

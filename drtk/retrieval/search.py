@@ -203,7 +203,7 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
 Encode = Callable[[Sequence[str]], np.ndarray | list[dict[str, int]]]
 
 
-class TextQueries:
+class TextQuerySearcher:
     """Searcher of indexes with query texts.
 
     encode: function from texts to vectors or impacts; None for an index of words
@@ -237,7 +237,7 @@ class StoredQuery:
     row: int
 
 
-class StoredQueries:
+class StoredQuerySearcher:
     """Searcher of indexes with the query vectors of an embeddings folder; iterating yields its queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
@@ -269,7 +269,7 @@ class StoredQueries:
         yield from zip(ids, search(self.indexes, ids, vectors, options), strict=True)
 
 
-class StoredImpacts:
+class StoredImpactSearcher:
     """Searcher of impact indexes with the queries of a folder of sparse embeddings; iterating yields its queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for an index of another type.
@@ -398,21 +398,21 @@ def write_run(
     source: file of queries ("-" is stdin), or folder of query embeddings
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
-    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQueries`.
+    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQuerySearcher`.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
-    searcher: TextQueries | StoredQueries | StoredImpacts
+    searcher: TextQuerySearcher | StoredQuerySearcher | StoredImpactSearcher
     if Path(source).is_dir():
         is_sparse = read_manifest_if_any(Path(source)).get("kind") == SPARSE_KIND
-        queries = searcher = (StoredImpacts if is_sparse else StoredQueries)(indexes, source)
+        queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
         job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = make_query_encoder(indexes, settings, model)
-        queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
+        queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
         job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
     if qrels is not None:
         judgments = load_qrels(qrels, tracker=job.tracker)

@@ -51,7 +51,10 @@ def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WO
 
 
 def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
-    """Return the word index of the match that is followed by the most distinct stems, then by the most matches."""
+    """Return the word index of the match at the start of the window with the most distinct stems, then the most matches.
+
+    matches: word index -> stem
+    """
     best, start = (0, 0), 0
     for number in matches:
         window = [matches[other] for other in range(number, number + words - MAX_LEAD_WORDS) if other in matches]
@@ -113,13 +116,13 @@ def format_passages(
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield _INDENT + id
-        yield from _wrap(
+        yield from _wrap_line(
             extract_snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
         )
         yield ""
 
 
-def _wrap(line: str, width: int, highlight: Highlight) -> Iterator[str]:
+def _wrap_line(line: str, width: int, highlight: Highlight) -> Iterator[str]:
     """Wrap a line to `width` columns, and highlight the words between NUL and SOH characters, which have no width."""
     column, row = 0, ""
     for word in line.split():

@@ -351,8 +351,8 @@ class FolderJob:
     def __del__(self) -> None:
         self.release()
 
-    def finish_part(self, folder: Path, kind: str, **entries: Any) -> None:
-        """Write the meta.json of a subfolder that can be used on its own, with the settings and inputs of this job.
+    def finish_subfolder(self, folder: Path, kind: str, **entries: Any) -> None:
+        """Write the meta.json of a subfolder, such as a model, with the settings and inputs of this job.
 
         entries: further entries of the manifest
         """

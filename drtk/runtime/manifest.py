@@ -296,11 +296,13 @@ def is_unchanged(entry: Mapping[str, Any]) -> bool:
         if not isinstance(entry.get("files"), dict):  # written by an earlier version
             return False
         names = {name for name, _ in _list_folder(path)}
-        return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
-    return _is_same(path, entry)
+        return names == entry["files"].keys() and all(
+            _is_same_file(path / name, entry["files"][name]) for name in names
+        )
+    return _is_same_file(path, entry)
 
 
-def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
+def _is_same_file(path: Path, entry: Mapping[str, Any]) -> bool:
     status = path.stat()
     if status.st_size != entry.get("bytes"):
         return False

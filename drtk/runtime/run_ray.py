@@ -116,7 +116,7 @@ def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, r
                 yield result
                 expected += 1
     except ray.exceptions.RayError as error:
-        raise DrtkError(f"ray: {str(error).strip().splitlines()[-1]}") from error
+        raise DrtkError(f"ray: the job failed: {str(error).strip().splitlines()[-1]}; see the Ray logs") from error
     if expected != first + number:
         raise DrtkError(f"ray: {first + number - expected} batches returned no result; see the Ray logs and run again")
 
@@ -143,7 +143,7 @@ def _connect(address: str) -> Any:
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = "ray" if chosen is None else f"`ray_address` {chosen}"
-            raise DrtkError(f"{where}: {str(error).strip().splitlines()[0]}") from error
+            raise DrtkError(f"{where}: cannot connect to or start Ray: {str(error).strip().splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False

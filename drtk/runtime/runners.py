@@ -215,7 +215,7 @@ def count_cores() -> int:
 def choose_workers(documents: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
     """Return the number of worker processes for the documents, and an iterator over the documents.
 
-    num_workers: the number, or 0 for one per core, and one process for an input shorter than a million characters
+    num_workers: number of processes; 0: one per core, but a single one for less than a million characters
     """
     stream = iter(documents)
     head: list[Passage] = []

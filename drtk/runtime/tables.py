@@ -69,12 +69,12 @@ def format_value(value: str | float | None, digits: int) -> str:
 
 
 def find_text_columns(rows: Sequence[Row]) -> list[bool]:
-    """Return for each column whether it has no numbers."""
+    """Return, for each column, True if it has no numbers."""
     return [all(not isinstance(cell.value, float | int) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def find_note_columns(rows: Sequence[Row]) -> list[bool]:
-    """Return for each column whether any cell has a note. Notes get a column of their own, so that digits are aligned."""
+    """Return, for each column, True if any cell has a note. Notes get a column of their own, so that digits are aligned."""
     return [any(cell.note for cell in column) for column in zip(*rows, strict=True)]
 
 

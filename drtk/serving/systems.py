@@ -19,7 +19,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQueries, make_query_encoder
+from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQuerySearcher, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, stem_query_words
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress
@@ -83,7 +83,7 @@ class SearchSystem:
     def __init__(self, name: str, folder: str) -> None:
         self.name, settings = name, SearchSettings()
         self.group = IndexGroup([folder], settings)
-        self._search = TextQueries(self.group, make_query_encoder(self.group, settings, None))
+        self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
         self._lock = Lock()
 
     def search(self, queries: Sequence[Query], k: int) -> list[Ranking]:
@@ -163,7 +163,7 @@ class Systems:
             seconds = time.perf_counter() - start
             hits = []
             for rank, (id, score) in enumerate(ranking, start=1):
-                passage = self._find(id)
+                passage = self._find_passage(id)
                 hits.append(
                     ResultPassage(
                         id,
@@ -182,7 +182,7 @@ class Systems:
 
     def get_passage(self, id: str) -> FullPassage | None:
         """Return a passage with its neighbors; None if there is none with this id."""
-        passage = self._find(id)
+        passage = self._find_passage(id)
         if passage is None:
             return None
         metadata: Mapping[str, Any] = passage.metadata or {}
@@ -190,10 +190,10 @@ class Systems:
         if not any(names.values()) and get_document_id(passage) != id and id.rpartition("#")[2].isdecimal():
             document, _, number = id.rpartition("#")
             names = {"prev": f"{document}#{int(number) - 1}", "next": f"{document}#{int(number) + 1}"}
-        neighbors = [name if isinstance(name, str) and self._find(name) else None for name in names.values()]
+        neighbors = [name if isinstance(name, str) and self._find_passage(name) else None for name in names.values()]
         return FullPassage(passage.id, passage.title, passage.text, *neighbors)
 
-    def _find(self, id: str) -> Passage | None:
+    def _find_passage(self, id: str) -> Passage | None:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 

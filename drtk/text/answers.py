@@ -50,7 +50,7 @@ class TokenMatcher:
         if not likely:
             return False
         tokens = tokenize_answer(text)
-        return any(_contains(tokens, answer) for answer in likely)
+        return any(_contains_tokens(tokens, answer) for answer in likely)
 
 
 def _fold_case(text: str) -> str:
@@ -58,7 +58,7 @@ def _fold_case(text: str) -> str:
     return text.lower().replace("ς", "σ")
 
 
-def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
+def _contains_tokens(tokens: Sequence[str], answer: Sequence[str]) -> bool:
     starts = (start for start, token in enumerate(tokens) if token == answer[0])
     return any(tokens[start : start + len(answer)] == answer for start in starts)
 

@@ -17,7 +17,7 @@ class TokenizedTexts:
     """The token ids of several texts, concatenated.
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
-    lengths, starts: (texts,)
+    lengths, starts: number of tokens and index of the first token of each text, (texts,)
     """
 
     ids: np.ndarray
@@ -47,7 +47,10 @@ class TokenizedTexts:
         return len(self.lengths)
 
     def pad(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
-        """Return the model inputs of the texts `rows`, padded to the longest of them: name -> (len(rows), tokens), int64."""
+        """Return the model inputs of the texts `rows`, padded to the longest of them: name -> (len(rows), tokens), int64.
+
+        pad: id of the padding token; left: pad on the left
+        """
         lengths = self.lengths[rows]
         width = int(lengths.max(initial=0))
         place = np.arange(width)
@@ -78,16 +81,16 @@ class TextTokenizer:
 
     def __call__(self, items: Sequence[Passage | Query | str]) -> TokenizedTexts:
         """Tokenize the items; truncate each to `max_length` tokens, special tokens included."""
-        parts = [self._split(item) for item in items]
+        parts = [self._make_segments(item) for item in items]
         is_pair = np.array([bool(second) for _, second in parts], dtype=bool)
-        single = self._encode([first for first, second in parts if not second], None)
+        single = self._tokenize([first for first, second in parts if not second], None)
         if not is_pair.any():
             return single
         pairs = [part for part in parts if part[1]]
-        return _interleave(is_pair, self._encode([one for one, _ in pairs], [two for _, two in pairs]), single)
+        return _interleave_texts(is_pair, self._tokenize([one for one, _ in pairs], [two for _, two in pairs]), single)
 
-    def _split(self, item: Passage | Query | str) -> tuple[str, str]:
-        """Return (title, text) for two segments, or (text, "") for one segment. Prompts are added."""
+    def _make_segments(self, item: Passage | Query | str) -> tuple[str, str]:
+        """Return the segments of an item with the prompt: (title, text), or (text, "") for a single segment."""
         if isinstance(item, str):
             return self.prompt + item, ""
         if isinstance(item, Query) or not item.title.strip() or self.title == "none":
@@ -97,7 +100,7 @@ class TextTokenizer:
         between = self.tokenizer.sep_token if self.title == "sep" and item.text else ""
         return f"{self.prompt}{item.title}{between} {item.text}", ""
 
-    def _encode(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
+    def _tokenize(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
         return tokenize_texts(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
 
 
@@ -169,7 +172,7 @@ def _has_plain_backend(tokenizer: Any) -> bool:
     return own.__call__ is plain.__call__ and getattr(own, "_encode_plus", None) is plain._encode_plus
 
 
-def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
+def _interleave_texts(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
     """Merge two lists of texts: row i is the next text of `first` if `is_first[i]`, otherwise the next of `second`."""
     lengths = np.empty(len(is_first), dtype=np.int64)
     starts = np.empty(len(is_first), dtype=np.int64)

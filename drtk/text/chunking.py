@@ -29,7 +29,7 @@ from drtk.text.sentences import (
     parse_model,
     save_model,
     train_model,
-    trim,
+    trim_span,
 )
 from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
@@ -55,7 +55,9 @@ def group_sentences(
     boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
-    """Group consecutive sentences into passages of about `cap` units (words or word pieces). Empty sentences are dropped.
+    """Group consecutive sentences into passages of about `cap` units (words or word pieces); drop empty sentences.
+
+    Returns the (sentence index, begin, end) of each part of a sentence, by group; begin and end count units.
 
     policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
@@ -109,7 +111,7 @@ class _GroupBuilder:
         self.size += part[2] - part[1]
 
     def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
-        """Finish the current group, and start the next with up to `repeat` of its last sentences, but never with all.
+        """Finish the current group; start the next one with up to `repeat` of its last sentences, but not with all of them.
 
         room_for: number of units that the repeated sentences must leave free in the next group
         """
@@ -215,7 +217,7 @@ class Chunker:
             for low, high in islice(sentences, first, None):
                 if low >= stop:
                     break
-                block_sentences.append(trim(text, max(low, start), min(high, stop)))
+                block_sentences.append(trim_span(text, max(low, start), min(high, stop)))
             passages.append(PassageSpan(start, stop, block_sentences))
         return passages
 
@@ -240,7 +242,7 @@ class Chunker:
             first, last = sentences[sentence]
             start = first + get_units(sentence).begins[begin] if begin else first
             stop = first + get_units(sentence).begins[end] if end < lengths[sentence] else last
-            return trim(text, start, stop)
+            return trim_span(text, start, stop)
 
         def find_boundary(sentence: int, begin: int, latest: int) -> int:
             return get_units(sentence).find_boundary(begin, latest)

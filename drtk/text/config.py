@@ -70,7 +70,9 @@ class SampleSettings:
         metavar="NAME",
     )
     limit: int | None = option(
-        None, "Maximum number of query-document pairs; a smaller sample is a subset of a larger one.", at_least=2
+        None,
+        "Maximum number of query-document pairs; smaller samples are subsets of larger ones. [default: all]",
+        at_least=2,
     )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)

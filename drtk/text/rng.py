@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 
-def _digest(key: tuple[str | int, ...], size: int) -> int:
+def _digest_key(key: tuple[str | int, ...], size: int) -> int:
     return int.from_bytes(
         blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=size).digest(), "big"
     )
@@ -14,7 +14,7 @@ def _digest(key: tuple[str | int, ...], size: int) -> int:
 
 def sample_uniform(*key: str | int) -> float:
     """Return a random number in [0, 1) that depends only on `key`, not on the process, batch or version of Python."""
-    return (_digest(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
+    return (_digest_key(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
 
 
 def sample_integer(low: int, high: int, *key: str | int) -> int:
@@ -26,4 +26,4 @@ def create_generator(*key: str | int) -> Any:
     """Return a numpy random generator whose state depends only on `key`."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(key=_digest(key, 16)))
+    return np.random.Generator(np.random.Philox(key=_digest_key(key, 16)))

@@ -43,7 +43,7 @@ _SENTENCE_END = re.compile(r"(?<=[\w)\]'\"`*])[.!?](?=\s+[A-Z])(?<!e\.g\.)(?<!i\
 
 @dataclass(frozen=True, slots=True)
 class DocString:
-    """The documentation of a Python object.
+    """The docstring of a Python object, split into summary and body.
 
     name: qualified name; kind: module, class, function or method; summary: first sentence; body: the text after it
     """
@@ -170,7 +170,7 @@ class SampledPair:
 def make_sample(settings: SampleSettings, job: FolderJob) -> None:
     """Write a collection from docstrings: documents.jsonl, queries.jsonl and qrels/{train,test}.tsv.
 
-    The records are ordered by a hash of their names.
+    The records are ordered by a hash of the qualified name of the documented object.
     Raises MissingDependency for a named package that is not installed, DrtkError if there is no documentation.
     """
     files = []
@@ -200,9 +200,10 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
 
 
 def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[SampledPair]:
-    """Return up to `settings.limit` pairs from source files, ordered by a hash of their names.
+    """Return up to `settings.limit` pairs: summary (query) and body (document) of docstrings in source files.
 
-    files: (package, file, module)
+    Pairs are ordered by a hash of the qualified name of the object, so smaller samples are prefixes of larger ones.
+    files: (package, file, module name)
     """
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
     with Workers(_make_docstring_parser, count=min(settings.num_workers or count_cores(), len(batches))) as workers:

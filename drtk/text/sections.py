@@ -24,7 +24,7 @@ class Section:
 
 
 def get_headings(document: Passage) -> list[dict[str, Any]] | None:
-    """Return the headings in the metadata of an imported document; None if it has none, or they do not fit its text."""
+    """Return the headings in the metadata of an imported document; None if there are none, or if they do not fit the text."""
     headings = (document.metadata or {}).get("headings")
     if not isinstance(headings, list):
         return None
@@ -45,6 +45,7 @@ def split_sections(
 ) -> list[Section]:
     """Split a document at its headings into sections, in order.
 
+    count_units: returns the length of each text, in words or word pieces; cap: maximum length in these units
     A section with all its subsections is kept together if it has at most `cap` units. Otherwise the text before its
     first subsection, and each subsection, is a section. The heading of a section is not part of its text.
     """
@@ -81,7 +82,7 @@ def split_sections(
 
 
 def _find_children(levels: Sequence[int], index: int, stop: int) -> list[int]:
-    """Return the headings directly below the heading `index`, whose subsections end at `stop`."""
+    """Return the indices of the headings directly below heading `index`; its last subsection ends before heading `stop`."""
     children: list[int] = []
     for other in range(index + 1, stop):
         if not children or levels[other] <= levels[children[-1]]:
@@ -92,7 +93,7 @@ def _find_children(levels: Sequence[int], index: int, stop: int) -> list[int]:
 def find_pages(document: Passage, section: Section, text: str, begins: Sequence[int]) -> list[int] | None:
     """Return the page number, from 1, of each position in a section; None if the document has no pages.
 
-    text: the text of the section, with other white space; begins: positions in this text, in ascending order
+    text: the text of the section, with different white space; begins: positions in this text, in ascending order
     """
     pages = (document.metadata or {}).get("pages")
     if not isinstance(pages, list) or not pages or any(type(page) is not int for page in pages):

@@ -51,7 +51,9 @@ def load_installed_model(language: str) -> PunktModel | None:
     except LookupError:
         return None
     except (OSError, ValueError) as error:
-        raise DrtkError(f"`language` {language}: {error}") from error
+        raise DrtkError(
+            f"`language` {language}: nltk's Punkt model cannot be loaded ({error}); reinstall nltk's punkt_tab data"
+        ) from error
 
 
 def train_model(texts: Iterable[str], language: str) -> PunktModel:
@@ -163,7 +165,7 @@ class SentenceSplitter:
                 end = block.pop()[0]
             spans.extend(block)
             begin = end
-        return [span for span in (trim(text, start, stop) for start, stop in spans) if span[0] < span[1]]
+        return [span for span in (trim_span(text, start, stop) for start, stop in spans) if span[0] < span[1]]
 
 
 def split_english_sentences(text: str) -> list[str]:
@@ -171,16 +173,16 @@ def split_english_sentences(text: str) -> list[str]:
 
     The result does not depend on whether nltk's data is installed.
     """
-    return [" ".join(text[begin:end].split()) for begin, end in _load_plain_splitter().find_spans(text)]
+    return [" ".join(text[begin:end].split()) for begin, end in _load_english_splitter().find_spans(text)]
 
 
 @cache
-def _load_plain_splitter() -> SentenceSplitter:
+def _load_english_splitter() -> SentenceSplitter:
     return SentenceSplitter(PunktModel(tuple(ENGLISH_ABBREVIATIONS.split()), (), (), {}))
 
 
 def _find_block_end(text: str, begin: int) -> int:
-    """Return the last white space within BLOCK characters of `begin`, or the end of the block if there is none."""
+    """Return the index of the last white space in the BLOCK characters after `begin`, or the end of the block if none."""
     end = begin + BLOCK
     if end >= len(text):
         return len(text)
@@ -188,8 +190,8 @@ def _find_block_end(text: str, begin: int) -> int:
     return at if at > begin else end
 
 
-def trim(text: str, begin: int, end: int) -> Span:
-    """Return the span without white space at its ends; an empty span if nothing is left."""
+def trim_span(text: str, begin: int, end: int) -> Span:
+    """Return the span [begin, end) of `text` without white space at its ends; an empty span if nothing is left."""
     while begin < end and text[begin].isspace():
         begin += 1
     while begin < end and text[end - 1].isspace():
@@ -215,7 +217,7 @@ def normalize_whitespace(text: str, *, paragraphs: bool, keep_whitespace: bool) 
         begin = gap.end()
     pieces.append((begin, len(text)))
     if keep_whitespace:
-        return text, [span for span in (trim(text, *piece) for piece in pieces) if span[0] < span[1]]
+        return text, [span for span in (trim_span(text, *piece) for piece in pieces) if span[0] < span[1]]
     spans: list[Span] = []
     parts = [part for start, stop in pieces if (part := " ".join(text[start:stop].split()))]
     begin = 0

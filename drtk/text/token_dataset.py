@@ -152,12 +152,12 @@ class TokenCorpus:
 
     def get_text(self, row: int) -> TokenizedText:
         """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
-        text = self._unpack(self._texts[row])
+        text = self._unpack_tokens(self._texts[row])
         return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.fields else text
 
     def get_title(self, row: int) -> TokenizedText:
         """Return the title of a passage, perhaps empty, with its weights if it has any."""
-        title = self._unpack(self._titles[row])
+        title = self._unpack_tokens(self._titles[row])
         if not self._weights or len(self._weights["title_weights"][row]) != len(title.ids):
             return title
         return title._replace(weights=np.array(self._weights["title_weights"][row]))
@@ -216,9 +216,9 @@ class TokenCorpus:
         assert name in self._lists, f"the corpus was opened without {name}"
         texts, numbers = self._lists[name]
         first, end = numbers[row].tolist()
-        return [self._unpack(texts[number]) for number in range(first, end)]
+        return [self._unpack_tokens(texts[number]) for number in range(first, end)]
 
-    def _unpack(self, packed: np.ndarray) -> TokenizedText:
+    def _unpack_tokens(self, packed: np.ndarray) -> TokenizedText:
         ids = (packed & self._mask).astype(np.int32)
         begins = packed >> self._bit
         special = None if self._specials is None else np.isin(ids, self._specials)

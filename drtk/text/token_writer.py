@@ -170,15 +170,15 @@ class TokenCorpusWriter:
         progress = Progress("tokenize", unit="passages")
         with progress, closing(read_ahead(_split_batches(passages))) as batches:  # an error ends the reading thread
             for batch in batches:
-                self._add(batch)
+                self._add_batch(batch)
                 progress.add(len(batch))
 
-    def _add(self, batch: list[PassageFields]) -> None:
+    def _add_batch(self, batch: list[PassageFields]) -> None:
         texts = [fields.passage.text for fields in batch]
         titles = {title: at for at, title in enumerate(dict.fromkeys(fields.passage.title for fields in batch))}
         generated = [text for fields in batch for text in fields.expansion_texts]
         encoded = self._tokenizer.encode([*texts, *titles, *generated])
-        packed = self._pack(encoded)
+        packed = self._pack_tokens(encoded)
         packed_titles = packed[len(texts) :]
         packed_generated = iter(packed[len(texts) + len(titles) :])
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self._writers}
@@ -212,7 +212,7 @@ class TokenCorpusWriter:
             self._writers[name].extend(arrays)
         self.counts["passages"], self.counts["tokens"] = self._writers["ids"].rows, self._writers["texts"].end
 
-    def _pack(self, encoded: Sequence[Any]) -> list[np.ndarray]:
+    def _pack_tokens(self, encoded: Sequence[Any]) -> list[np.ndarray]:
         """Return the token ids of each text, (pieces,) int64, with the marker bit set where a word begins."""
         lengths = np.array([len(encoding) for encoding in encoded], np.int64)
         total = int(lengths.sum())
@@ -261,7 +261,7 @@ class TokenCorpusWriter:
             )
 
     def finish(self) -> None:
-        """Write the documents of the passages, and close all files."""
+        """Write which passages belong to each document (see `group_documents`), and close all files."""
         for writer in self._writers.values():
             writer.close()
         if "documents" not in self._fields:

@@ -11,6 +11,7 @@ import orjson
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.manifest import check_folder, read_manifest_if_any
 from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 from drtk.text.sentences import find_word_spans
 
 
@@ -64,12 +65,10 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
         return find_file(file) is not None
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=is_remote_code_trusted())
     except ValueError as error:
         if "trust_remote_code" in str(error):
-            raise MismatchError(
-                f"{name}: its tokenizer needs remote code, which drtk does not run; use another model"
-            ) from error
+            raise MismatchError(f"{name}: its tokenizer requires remote code; {TRUST_ADVICE}") from error
         if not Path(name).is_dir() or any(map(has_file, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{name}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
@@ -114,14 +113,14 @@ _BATCH = 4096  # texts encoded together: an encoding takes many times the memory
 class TextUnits(NamedTuple):
     """The units (words or word pieces) of a text.
 
-    begins: first character of each unit; may_cut: whether the text may be split before each unit
+    begins: character offset of the start of each unit; may_cut: whether the text may be split before each unit
     """
 
     begins: list[int]
     may_cut: list[bool]
 
     def find_boundary(self, begin: int, latest: int) -> int:
-        """Return the last unit in (begin, latest] before which the text may be split.
+        """Return the index of the last unit in (begin, latest] before which the text may be split.
 
         A word that does not fit is split at `latest`, but never within a character.
         """
@@ -169,7 +168,7 @@ class WordPieceCounter:
         return counts
 
     def split_units(self, text: str) -> TextUnits:
-        """Return the word pieces of a text as units. It may be split where a word of the tokenizer begins, and at white space."""
+        """Return the word pieces of a text as units; it may be cut at white space, and where the tokenizer begins a word."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
         begins = [begin for begin, _ in pieces.offsets]

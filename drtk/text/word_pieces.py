@@ -80,7 +80,7 @@ class WordPieceTokenizer:
         return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
     def check_same_pieces(self, other: WordPieceTokenizer) -> None:
-        """Raise MismatchError unless `other`, the tokenizer of the weights, returns the same word pieces."""
+        """Raise MismatchError unless `other`, the tokenizer of the term weights, produces the same word pieces."""
         if other.identity != self.identity:
             raise MismatchError(
                 f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "

@@ -70,7 +70,7 @@ def read_stopwords(path: str) -> list[str]:
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DrtkError(f"{path}: not UTF-8") from error
+        raise DrtkError(f"{path}: not UTF-8; save the file as UTF-8") from error
     return sorted({line.strip().lower() for line in lines if line.strip() and not line.startswith("#")})
 
 

@@ -25,7 +25,7 @@ def test_a_registry_maps_names_to_descriptions_and_imports_what_is_loaded(
     assert tools.load("join") is posixpath.join
     assert "registered_tool" not in sys.modules
     assert tools.load("value") == 3
-    for act in (tools.check, tools.load):
+    for act in (tools.check_name, tools.load):
         with pytest.raises(UsageError, match=r"unknown tool 'hammer'; choose from join, value"):
             act("hammer")
         with pytest.raises(UsageError, match=r"unknown tool 'Jion'; did you mean join\? Choose from join, value"):

@@ -158,7 +158,7 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
                 for name in fields:
                     get_added_texts(passage, name)
             except ValueError as error:
-                raise RecordError(corpus.locate(passage.id), f"passage '{passage.id}': {error}") from error
+                raise RecordError(corpus.format_location(passage.id), f"passage '{passage.id}': {error}") from error
 
 
 def plan_training(

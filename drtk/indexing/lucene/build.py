@@ -117,7 +117,7 @@ def _run_indexer(input_folder: Path, folder: Path, configure: Callable[[Any], No
         log_detail(output[0])
         reason = re.search(r"^\S*(?:Exception|Error)\b.*", output[0], re.MULTILINE)
         raise DrtkError(
-            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f': {reason[0]}' if reason else ''}"
+            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f' ({reason[0]})' if reason else ''}; use `verbose` to print its messages"
         )
 
 
@@ -149,7 +149,7 @@ def _write_ids(folder: Path, count: int) -> None:
         stored = StoredField(reader, ID)
         ids: list[str] = []
         for start in range(0, count, _IDS_AT_A_TIME):
-            ids.extend(stored.take(range(start, min(count, start + _IDS_AT_A_TIME))))
+            ids.extend(stored.get_values(range(start, min(count, start + _IDS_AT_A_TIME))))
     finally:
         reader.close()
     for id, next_id in pairwise(sorted(ids)):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 
 from drtk.errors import RecordError, UsageError
-from drtk.indexing.base import Ranking, is_bare_index
+from drtk.indexing.base import Ranking, is_external_index
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
@@ -55,7 +55,7 @@ _MORE_ANALYZERS = {
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerSettings:
-    """Settings of the analyzer, which are stored with the index to analyze queries like passages.
+    """Analyzer settings; they are stored with the index, so that queries are analyzed in the same way.
 
     stopwords: "lucene", "none", "default" or "file" (a file in the index folder)
     """
@@ -150,11 +150,11 @@ class LuceneIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> LuceneIndex:
-        """Open the index in `folder`, of drtk or of Anserini, whose analyzer is not recorded: `settings.language` selects it.
+        """Open an index of drtk, or one of Anserini, which records no analyzer: `settings.language` selects it.
 
         Raises MismatchError for RM3 on an index without term vectors, UsageError for `language` on an index of drtk.
         """
-        if is_bare_index(folder):
+        if is_external_index(folder):
             analysis = AnalyzerSettings.from_settings(BM25IndexSettings(language=settings.language or "en"), folder)
         else:
             analysis = AnalyzerSettings.load(folder)

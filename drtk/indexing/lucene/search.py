@@ -19,7 +19,7 @@ import orjson
 
 from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import MismatchError
-from drtk.indexing.base import IdTable, Ranking, is_bare_index, sort_hits
+from drtk.indexing.base import IdTable, Ranking, is_external_index, sort_hits
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
 from drtk.records import Passage
@@ -182,8 +182,8 @@ class StoredField:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, rows: Iterable[int]) -> list[Any]:
-        """Return the values of documents: strings, or None for a document without the field."""
+    def get_values(self, rows: Iterable[int]) -> list[Any]:
+        """Return the field values of the documents with the numbers `rows`; None for a document without the field."""
         values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
         return values
 
@@ -214,8 +214,8 @@ class LuceneSearcher:
 
         try:
             reader = open_reader(folder)
-            finalize(self, _close, reader).atexit = False  # tuning opens many readers
-            self._ids = StoredField(reader, ID) if is_bare_index(folder) else IdTable(folder / IDS_FILE)
+            finalize(self, _close_reader, reader).atexit = False  # tuning opens many readers
+            self._ids = StoredField(reader, ID) if is_external_index(folder) else IdTable(folder / IDS_FILE)
             for name in (ID, CONTENTS):
                 if find_field(reader, name) is None:
                     raise MismatchError(f"{folder}: its documents have no field '{name}'; give an index of Anserini")
@@ -255,7 +255,7 @@ class LuceneSearcher:
                     tied, self._search(self._sort_by_score_then_id, [texts[at] for at in tied], k), strict=True
                 ):
                     results[at] = hits
-            ids = iter(self._ids.take(hit["doc"] for hits in results for hit in hits))
+            ids = iter(self._ids.get_values(hit["doc"] for hits in results for hit in hits))
         except jnius.JavaException as error:
             raise convert_java_error(error, str(self.folder)) from error
         return [sort_hits([*islice(ids, len(hits))], [hit["score"] for hit in hits], k) for hits in results]
@@ -272,7 +272,7 @@ class LuceneSearcher:
         keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
         find = JavaMap(compose(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
         (result,) = run_interruptibly(partial(find, make_java_list([id])))
-        for raw in self._raw.take(hit["doc"] for hit in result["scoreDocs"]):
+        for raw in self._raw.get_values(hit["doc"] for hit in result["scoreDocs"]):
             try:
                 return parse_passage(parse_row((raw or "").encode()))
             except ValueError:  # the markup of another collection class
@@ -388,6 +388,6 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _close(reader: Any) -> None:
+def _close_reader(reader: Any) -> None:
     """Close a reader. Storing `reader.close` instead would fail, because pyjnius rebinds methods at each attribute access."""
     reader.close()

@@ -251,6 +251,7 @@ def test_commands_other_than_trainings_are_not_distributed(tmp_path):
     [
         (["pretrain", "c.jsonl"], True),
         (["--max-line-bytes", "9", "rerank-queries", "train"], True),
+        (["--max-line-bytes=9", "--trust-remote-code", "rerank-queries", "train"], True),
         (["rerank-queries", "apply"], False),
         (["termweight", "--train", "e.jsonl"], True),
         (["termweight", "c.jsonl"], False),

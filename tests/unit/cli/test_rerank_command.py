@@ -20,7 +20,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, identify_scorer
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_list_reranker, save_list_reranker
-from drtk.retrieval.rerank import check_same_scorer, reorder
+from drtk.retrieval.rerank import check_same_scorer, reorder_ranking
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import kill_at, run_command
@@ -95,11 +95,11 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(cwd):
 def test_documents_beyond_the_depth_stay_below_in_their_order():
     # ties go by descending id; the least of the head is -7, so the rest begins at -8
     ranking = [("a", 9.0), ("b", 8.0), ("c", 7.0), ("d", 6.0), ("e", 5.0)]
-    assert reorder(ranking, [-7.0, 3.0, 3.0])[2:] == [("a", -7.0), ("d", -8.0), ("e", -9.0)]
-    (first, one), (second, two) = reorder(ranking, [-7.0, 3.0, 3.0])[:2]
+    assert reorder_ranking(ranking, [-7.0, 3.0, 3.0])[2:] == [("a", -7.0), ("d", -8.0), ("e", -9.0)]
+    (first, one), (second, two) = reorder_ranking(ranking, [-7.0, 3.0, 3.0])[:2]
     assert (first, second) == ("c", "b")
     assert one == 3.0 > two
-    assert reorder(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
+    assert reorder_ranking(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
 
 
 def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(cwd):

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from drtk.cli.show import describe, format_manifest
+from drtk.cli.show import describe_path, format_manifest
 from drtk.config import load_preset
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.filter_job import FilterJob
@@ -19,7 +19,7 @@ def finished_file(path, rows=3):
 
 
 def test_a_file_shows_its_manifest_and_its_first_records(tmp_path):
-    page = describe(str(finished_file(tmp_path / "p.jsonl.gz")), count=2)
+    page = describe_path(str(finished_file(tmp_path / "p.jsonl.gz")), count=2)
     assert page.startswith("kind        corpus\n")
     assert "counts      in=3  out=3" in page
     assert "policy=greedy" in page
@@ -32,10 +32,10 @@ def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_pat
     job = FolderJob("encode", "embeddings", str(tmp_path / "v"))
     job.begin()
     with pytest.raises(MismatchError, match="unfinished"):
-        describe(str(tmp_path / "v"), count=3)
+        describe_path(str(tmp_path / "v"), count=3)
     job.counts["passages"] = 12345
     job.finish(dimension=384, encoder={"model": "m"})
-    page = describe(str(tmp_path / "v"), count=3)
+    page = describe_path(str(tmp_path / "v"), count=3)
     assert "dimension   384" in page
     assert "encoder     model=m" in page
     assert "passages=12345" in page
@@ -62,7 +62,7 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
         tmp_path / "m", "train-retriever", {"learning_rate": 0.1, "matryoshka": []}, encoding=encoding, towers=None
     )
     (folder / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 9)))
-    page = describe(str(folder), count=3)
+    page = describe_path(str(folder), count=3)
     assert "network     bert, 2 layers of width 128, 4,000 word pieces, 5 parameters\n" in page
     # The first quarter of 8 losses are 8 and 7, the last 2 and 1.
     assert "training    loss fell from 7.5 to 1.5 in 8 steps.\n" in page
@@ -76,17 +76,17 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
 def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_path):
     recipe = load_preset("simlm-mlm").content | {"name": "simlm-mlm"}
     settings = {"recipe": recipe, "changes": ["slots.encoder.rate=0.2"], "drop": None, "seed": 42}
-    page = describe(str(make_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
+    page = describe_path(str(make_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
     lines = " ".join(page.split())
     assert "recipe simlm-mlm: SimLM" in lines
     assert "slot encoder: passage: 20% whole-word, replaced by [MASK]" in lines
     assert "term encoder, 1 x: the encoder predicts the masked tokens of 'encoder'" in lines
     assert "{" not in page
     settings["drop"] = ["decoder"]
-    page = describe(str(make_model(tmp_path / "n", "pretrain", settings)), count=3)
+    page = describe_path(str(make_model(tmp_path / "n", "pretrain", settings)), count=3)
     assert "term decoder" not in page
     settings["recipe"] = {"name": "of old", "objective": [{"use": "guess"}]}
-    page = describe(str(make_model(tmp_path / "o", "pretrain", settings)), count=3)
+    page = describe_path(str(make_model(tmp_path / "o", "pretrain", settings)), count=3)
     assert "recipe      of old\nsettings" in page
 
 
@@ -94,6 +94,6 @@ def test_damaged_weights_and_missing_files_are_one_clear_fault(tmp_path):
     folder = make_model(tmp_path / "m", "init-model")
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(DrtkError, match=r"model\.safetensors: is not a complete safetensors file; "):
-        describe(str(folder), count=3)
+        describe_path(str(folder), count=3)
     with pytest.raises(DrtkError, match="No such file"):
-        describe(str(tmp_path / "nowhere"), count=1)
+        describe_path(str(tmp_path / "nowhere"), count=1)

@@ -147,7 +147,7 @@ def test_colours_are_for_terminals_and_on_demand(data, capfd, monkeypatch):
         ("--preset mlm", "--preset requires --model"),
         ("--model m", "--model, --generator and --set require --preset"),
         ("--set a=b", "--model, --generator and --set require --preset"),
-        ("--preset mlm --model m --json", "--preset cannot be combined with --term-weights, --html and --json"),
+        ("--preset mlm --model m --json", "--preset cannot be combined with --term-weights, --html or --json"),
         ("--preset quickstart --model m", "preset 'quickstart' sets options of drtk train-retriever"),
     ],
 )

@@ -47,7 +47,9 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     (folder / "qrels" / "dev.tsv").unlink()
     assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv .* with, only test; add one$"):
+    with pytest.raises(
+        DrtkError, match=r"requires qrels/dev\.tsv or qrels/train\.tsv \(found: test\); add one of them$"
+    ):
         choose_dev_split(folder)
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to select a checkpoint with; add one$"):
+    with pytest.raises(DrtkError, match=r"requires qrels/dev\.tsv or qrels/train\.tsv; add one of them$"):
         choose_dev_split(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from drtk.cli.collections import resolve_arguments
 from drtk.data.beir import choose_dev_split
-from drtk.data.collection import copy_dev_set, list_parts, resolve
+from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_collection_file
 from drtk.data.readers import read_passages, read_queries
 from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, MissingDependency, UsageError
@@ -35,21 +35,23 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_parts_of_a_beir_folder(folder: Path) -> None:
-    assert resolve(str(folder), "corpus") == str(folder / "corpus.jsonl")
-    assert resolve(str(folder / "corpus.jsonl"), "queries") == str(folder / "corpus.jsonl")  # a file is itself
-    assert resolve(str(folder.parent), "corpus") == str(folder.parent)
+    assert resolve_collection_file(str(folder), "corpus") == str(folder / "corpus.jsonl")
+    assert resolve_collection_file(str(folder / "corpus.jsonl"), "queries") == str(
+        folder / "corpus.jsonl"
+    )  # a file is itself
+    assert resolve_collection_file(str(folder.parent), "corpus") == str(folder.parent)
     write_text(folder / "qrels" / "train.tsv", QRELS)
-    assert [Path(file).name for _, file in list_parts(str(folder))] == [
+    assert [Path(file).name for _, file in iter_collection_files(str(folder))] == [
         *("corpus.jsonl", "queries.jsonl", "dev.tsv", "train.tsv")
     ]
-    assert resolve(str(folder), "qrels", split="train") == str(folder / "qrels" / "train.tsv")
+    assert resolve_collection_file(str(folder), "qrels", split="train") == str(folder / "qrels" / "train.tsv")
     with pytest.raises(
         DrtkError, match=r"c: has no qrels/test\.tsv, only dev, train; give the judgments with `qrels`$"
     ):
-        resolve(str(folder), "qrels")
+        resolve_collection_file(str(folder), "qrels")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"c: has no queries\.jsonl; expected a BEIR folder"):
-        resolve(str(folder), "queries")
+        resolve_collection_file(str(folder), "queries")
 
 
 def test_commands_read_a_beir_folder(capfd: Capture, folder: Path, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_data_fills_only_options_that_are_not_given(capfd: Capture, folder: Path
         capfd, "mine-negatives --set min_negatives=0", run, "--data", folder, "--qrels", tmp_path / "qrels.tsv"
     )
     assert (row["query_id"], row["positives"], row["negatives"]) == ("q1", ["ab"], ["aa"])
-    with pytest.raises(UsageError, match="is no collection; expected a BEIR folder, irds:ID or hf:NAME"):
+    with pytest.raises(UsageError, match="not a collection; give a BEIR folder, irds:ID or hf:NAME"):
         run_command(capfd, "mine-negatives", run, "--data", tmp_path / "qrels.tsv")
     with pytest.raises(UsageError, match="--corpus FILE is required; or give --data DIR"):
         run_command(capfd, "train-retriever", run, "--model", "m", "-o", tmp_path / "o")
@@ -110,9 +112,12 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
     if "drtk-test/test" not in library.registry:
         library.registry.register("drtk-test/test", dataset)
     source = "irds:drtk-test/test"
-    assert list(read_passages(resolve(source, "corpus"))) == [Passage("d1", "wind power"), Passage("d2", "solar power")]
-    assert list(read_queries(resolve(source, "queries"))) == [Query("q1", "wind")]
-    assert load_qrels(resolve(source, "qrels")) == {"q1": {"d1": 2}}
+    assert list(read_passages(resolve_collection_file(source, "corpus"))) == [
+        Passage("d1", "wind power"),
+        Passage("d2", "solar power"),
+    ]
+    assert list(read_queries(resolve_collection_file(source, "queries"))) == [Query("q1", "wind")]
+    assert load_qrels(resolve_collection_file(source, "qrels")) == {"q1": {"d1": 2}}
     assert sorted(path.name for path in cache.glob("collections/*/*")) == ["corpus.jsonl", "qrels.tsv", "queries.jsonl"]
     run_command(capfd, "index", source, "--type", "bm25s", "-o", tmp_path / "bm25")
     run_command(capfd, "search", tmp_path / "bm25", source, "-o", tmp_path / "run")
@@ -120,9 +125,9 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
     assert row["nDCG@10"] == 1
     assert run_command(capfd, "validate", source).count("no problems found") == 3
     with pytest.raises(DrtkError, match="irds:nothing: ir_datasets has no dataset 'nothing'"):
-        resolve("irds:nothing", "corpus")
+        resolve_collection_file("irds:nothing", "corpus")
     with pytest.raises(DrtkError, match="irds:beir/scifact: has no judgments"):
-        resolve("irds:beir/scifact", "qrels")
+        resolve_collection_file("irds:beir/scifact", "qrels")
 
 
 def test_a_development_set_of_ir_datasets(tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_collections_fill_the_arguments_of_train_reranker(folder: Path) -> None:
 def test_without_ir_datasets_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ir_datasets", None)
     with pytest.raises(MissingDependency, match="pip install ir_datasets"):
-        resolve("irds:x", "corpus")
+        resolve_collection_file("irds:x", "corpus")
 
 
 CARD = """---
@@ -181,12 +186,12 @@ def test_a_data_set_of_the_hub(capfd: Capture, tmp_path: Path) -> None:
     write_text(folder / "test.jsonl", '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n')
     write_text(folder / "train.jsonl", '{"query-id": "q1", "corpus-id": "d1", "score": 1.0}\n')
     source = f"hf:{folder}"
-    assert list(read_passages(resolve(source, "corpus"))) == [Passage("d1", "power", "Wind")]
-    assert list(read_queries(resolve(source, "queries"))) == [Query("q1", "wind")]
+    assert list(read_passages(resolve_collection_file(source, "corpus"))) == [Passage("d1", "power", "Wind")]
+    assert list(read_queries(resolve_collection_file(source, "queries"))) == [Query("q1", "wind")]
     for split, grade in (("test", 2), ("train", 1), ("dev", 1)):
-        assert load_qrels(resolve(source, "qrels", split=split)) == {"q1": {"d1": grade}}
+        assert load_qrels(resolve_collection_file(source, "qrels", split=split)) == {"q1": {"d1": grade}}
     with pytest.raises(DrtkError, match="has no judgments of x, only of test, train"):
-        resolve(source, "qrels", split="x")
+        resolve_collection_file(source, "qrels", split="x")
     assert load_qrels(f"{copy_dev_set(source)}/qrels/dev.tsv") == {"q1": {"d1": 1}}
     # A configuration and split is read as a table.
     assert run_command(capfd, "convert", f"{source}:default:test", "--as", "qrels").endswith("q1\td1\t2\n")

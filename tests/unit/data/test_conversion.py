@@ -77,9 +77,9 @@ def test_texts_are_looked_up_for_formats_with_texts(data: Path, to: str) -> None
 
 def test_missing_texts_are_an_error(data: Path) -> None:
     train, corpus = str(data / "train.jsonl"), str(data / "corpus.jsonl")
-    with pytest.raises(UsageError, match="output format contains; give `queries`"):
+    with pytest.raises(UsageError, match=r"requires query texts, .* has none; give `queries`"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
-    with pytest.raises(UsageError, match="output format contains; give `corpus`"):
+    with pytest.raises(UsageError, match=r"requires passage texts, .* has none; give `corpus`"):
         run(train, "--as", "examples", "--to", "tevatron", "--queries", str(data / "queries.jsonl"))
     few = lines(data / "few.jsonl", rows(data / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):

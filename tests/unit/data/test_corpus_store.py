@@ -119,6 +119,6 @@ def test_locate_returns_the_line_or_only_the_file_of_a_converted_corpus(tmp_path
     lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
     (tmp_path / "c.jsonl").write_bytes(lines)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
-    assert CorpusStore.open(tmp_path / "c.jsonl").locate("a") == f"{tmp_path}/c.jsonl:1"
-    assert CorpusStore.open(tmp_path / "c.jsonl").locate("b") == f"{tmp_path}/c.jsonl:3"
-    assert CorpusStore.open(tmp_path / "c.jsonl.gz").locate("b") == f"{tmp_path}/c.jsonl.gz"
+    assert CorpusStore.open(tmp_path / "c.jsonl").format_location("a") == f"{tmp_path}/c.jsonl:1"
+    assert CorpusStore.open(tmp_path / "c.jsonl").format_location("b") == f"{tmp_path}/c.jsonl:3"
+    assert CorpusStore.open(tmp_path / "c.jsonl.gz").format_location("b") == f"{tmp_path}/c.jsonl.gz"

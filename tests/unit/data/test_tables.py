@@ -83,7 +83,7 @@ def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
 
 
 def test_a_field_with_two_types_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DrtkError, match="records 1 to 2: a field has another type"):
+    with pytest.raises(DrtkError, match="records 1 to 2: a field has a different type"):
         convert(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
     assert not (tmp_path / "parquet").exists()
 

@@ -81,8 +81,13 @@ def test_converted_vectors_are_indexed_and_searched(tmp_path, capfd):
         ("v.npy", np.where(VECTORS[1, 2] == VECTORS, np.nan, VECTORS), IDS, "v.npy: the vector of 'd2' contains NaN"),
         ("v.npy", VECTORS.ravel(), IDS, "v.npy: expected floats of shape (vectors, dimension)"),
         ("v.npy", VECTORS.astype(int), IDS, "v.npy: expected floats of shape (vectors, dimension), got int64"),
-        ("v.parquet", [*VECTORS[:4], VECTORS[4, :3]], IDS, "v.parquet: row 5: the vector has another dimension"),
-        ("v.parquet", [*VECTORS[:4], None], IDS, "v.parquet: row 5: the vector has another dimension"),
+        (
+            "v.parquet",
+            [*VECTORS[:4], VECTORS[4, :3]],
+            IDS,
+            "v.parquet: row 5: the vector is missing, or its dimension differs",
+        ),
+        ("v.parquet", [*VECTORS[:4], None], IDS, "v.parquet: row 5: the vector is missing, or its dimension differs"),
     ],
 )
 def test_invalid_vectors_and_ids_are_rejected(name, vectors, ids, message, tmp_path, capfd):

@@ -41,8 +41,8 @@ def test_ids_are_returned_by_row_and_damaged_tables_rejected(tmp_path):
     write_ids(path, ["a", "déjà", "日本", "x" * 500])
     table = IdTable(path)
     assert len(table) == 4
-    assert table.take([3, 0, 2, 0, 1]) == ["x" * 500, "a", "日本", "a", "déjà"]
-    assert table.take([]) == []
+    assert table.get_values([3, 0, 2, 0, 1]) == ["x" * 500, "a", "日本", "a", "déjà"]
+    assert table.get_values([]) == []
     for content in (b"a\nb", b"", None):
         path.unlink() if content is None else path.write_bytes(content)
         with pytest.raises(MismatchError, match=r"ids\.txt"):

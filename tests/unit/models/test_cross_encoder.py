@@ -176,8 +176,11 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     shutil.copytree(folder, tmp_path / "x")
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}]
     write_json(tmp_path / "x" / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    write_json(tmp_path / "x" / "modules.json", [*modules, {"path": "1", "type": "a.Dense"}])
+    with pytest.raises(MismatchError, match=r"modules.json: module a\.Dense is not supported"):
+        load_cross_encoder(tmp_path / "x")
     write_json(tmp_path / "x" / "modules.json", [*modules, {"path": "1", "type": "a.LogitScore"}])
-    with pytest.raises(MismatchError, match=r"modules.json: module a\.LogitScore is not supported"):
+    with pytest.raises(MismatchError, match="x: expected task text-generation, got sequence-classification"):
         load_cross_encoder(tmp_path / "x")
     write_json(tmp_path / "x" / "modules.json", modules)
     write_json(tmp_path / "x" / "sentence_bert_config.json", {"transformer_task": "text-generation"})

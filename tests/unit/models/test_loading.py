@@ -220,11 +220,11 @@ def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
 
 
 @pytest.mark.parametrize("kind", ["encoder", "cross-encoder", "t5", "identity"])
-def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_a_model_with_untrusted_code_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
     folder = copy_with_config(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
     load = LOADERS.get(kind, lambda path: identify_scorer(str(path)))
-    with pytest.raises(MismatchError, match=r"m: requires remote code \(modeling_x\.XModel\), which is not supported"):
+    with pytest.raises(MismatchError, match=r"m: requires remote code \(modeling_x\.XModel\); read the code"):
         load(folder)
 
 
@@ -244,7 +244,7 @@ def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
     folder = copy_with_config(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
     load_encoder(folder)
     other = copy_with_weights(folder, tmp_path / "other", rename_weights(lambda name: name.replace("query", "qkv")))
-    with pytest.raises(MismatchError, match=r"requires remote code \(modeling_x\.XModel\), which is not supported"):
+    with pytest.raises(MismatchError, match=r"requires remote code \(modeling_x\.XModel\); read the code"):
         load_encoder(other)
 
 

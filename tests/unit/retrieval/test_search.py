@@ -10,7 +10,14 @@ from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
+from drtk.retrieval.search import (
+    IndexGroup,
+    QueryEncoder,
+    RankingOptions,
+    StoredQuerySearcher,
+    TextQuerySearcher,
+    search,
+)
 from drtk.runtime.folder_job import FolderJob
 from tests.embedding_folders import ENCODER, rewrite_manifest, write_embeddings
 
@@ -106,11 +113,11 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
         (bm25, queries, "is a sparse index"),
     ]:
         with pytest.raises(MismatchError, match=problem):
-            StoredQueries(open_group(index), source)
+            StoredQuerySearcher(open_group(index), source)
 
 
 def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
-    ask = TextQueries(open_group(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
+    ask = TextQuerySearcher(open_group(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
     queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
     actual = dict(ask(queries, RankingOptions(1)))
     assert [actual[id][0][0] if actual[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
@@ -121,7 +128,7 @@ def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
 def test_stored_vectors_are_queries(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
     source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
-    ask = StoredQueries(open_group(folder), source)
+    ask = StoredQuerySearcher(open_group(folder), source)
     assert dict(ask(list(ask), RankingOptions(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
 
 
@@ -132,7 +139,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
     rewrite_manifest(tmp_path / "q")
-    ask = StoredQueries(open_group(folder), source)
+    ask = StoredQuerySearcher(open_group(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
     with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):

@@ -8,7 +8,7 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.text import sentences
-from drtk.text.sentences import SentenceSplitter, normalize_whitespace, parse_model, save_model, train_model, trim
+from drtk.text.sentences import SentenceSplitter, normalize_whitespace, parse_model, save_model, train_model, trim_span
 
 TEXT = "Mr. Brown went to the U.S. in May. He said: 'It is 3.5 miles.' Was it? No! (It was four.) The end"
 
@@ -32,7 +32,7 @@ def test_abbreviations_numbers_and_closing_marks_stay_with_their_sentence(model)
         "The end",
     ]
     assert cut(model, "") == cut(model, " \n\t ") == []
-    assert trim("  ab ", 0, 5) == (2, 4)
+    assert trim_span("  ab ", 0, 5) == (2, 4)
 
 
 def test_blocks_give_the_sentences_that_the_whole_text_gives(model, monkeypatch):
