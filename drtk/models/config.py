@@ -37,8 +37,8 @@ class EncodeSettings:
 
     pooling: str | None = option(
         None,
-        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken; splade for a sparse masked LM. [default: "
-        "the model's, or cls]",
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, splade (sparse). [default: the model's, or "
+        "cls]",
         metavar="NAME",
     )
     normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")

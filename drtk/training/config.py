@@ -62,6 +62,7 @@ _NOT_DENSE = (NoEffect("cannot be combined with --head sparse", {"head": ("spars
 _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
+@redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
