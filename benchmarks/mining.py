@@ -25,6 +25,7 @@ import numpy as np
 
 from drtk.data.embeddings import ShardWriter
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity
 
 ROWS = 50_000  # passages of a shard
@@ -180,11 +181,8 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load_1min": round(os.getloadavg()[0], 1),
             "threads": os.environ.get("OMP_NUM_THREADS", "all"),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": version("torch"),
-            "faiss": version("faiss-cpu"),
         },
+        "versions": list_versions() | {"faiss": version("faiss-cpu")},
         "results": results,
     }
     text = json.dumps(report, indent=2) + "\n"

@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from drtk.runtime.manifest import list_versions
+
 WARM = 100
 SYSTEMS = ("anserini", "drtk search", "drtk label")
 
@@ -158,9 +160,8 @@ def main() -> None:
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "pyserini": importlib.metadata.version("pyserini"),
         },
+        "versions": list_versions() | {"pyserini": importlib.metadata.version("pyserini")},
         "first_passage_agrees": round(agreeing / max(1, len(first["anserini"])), 4),
         "results": results,
     }

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from drtk.indexing.base import Ranking, sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import Vectors, scale_to_unit_length
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity
 
 ROWS = 50_000  # passages of a shard
@@ -171,11 +171,8 @@ def main() -> None:
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "faiss": getattr(sys.modules.get("faiss"), "__version__", None),
         },
+        "versions": list_versions(),
         "results": results,
     }
     text = json.dumps(report, indent=2) + "\n"

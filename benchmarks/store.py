@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from drtk.runtime.manifest import list_versions
 
 WORDS = [f"w{number}" for number in range(5000)]
 
@@ -122,7 +123,7 @@ def main() -> None:
         result = {
             "command": " ".join(sys.argv),
             "cores": os.cpu_count(),
-            "python": platform.python_version(),
+            "versions": list_versions(),
             "systems": systems,
         }
         text = json.dumps(result, indent=2) + "\n"

@@ -291,7 +291,7 @@ def load_preset(name: str) -> Preset:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DrtkError(f"{name}: not TOML: {error}") from error
+        raise DrtkError(f"{name}: not TOML ({error}); correct the file") from error
     if not isinstance(content.get("command"), str):
         raise DrtkError(f'{name}: has no key "command"; add it, for example: command = "train-retriever"')
     settings = content.get("settings", {})

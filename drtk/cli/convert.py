@@ -78,12 +78,12 @@ def _convert_vectors(sources: list[str], settings: ConversionSettings, job: Filt
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
     from drtk.models.checkpoint import load_trained_masked_lm, save_pretrained_model
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
 
     if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
-        raise UsageError("--masked-lm cannot be combined with input files or options for records")
-    folder = locate(model)
+        raise UsageError("--masked-lm cannot be combined with input files or options for records; omit them")
+    folder = resolve_model_folder(model)
     made = load_trained_masked_lm(folder)
     save_pretrained_model(*made, job.begin())
     job.tracker.inputs += find_inputs({"model": str(folder)})

@@ -64,7 +64,7 @@ _COMMON_OPTIONS = get_parameters(_declare_common)
 TRAINING_MAY_DIFFER = ("learning_rate", "precision", "packed", "gradient_checkpointing", "log_steps", "save_steps")
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
-    *("num_workers", "runner", "ray_workers", "ray_address", "gpus"),
+    *("num_workers", "runner", "runner_workers", "ray_address", "gpus"),
 }
 
 

@@ -44,7 +44,7 @@ def doc2query(
     from drtk.errors import UsageError
     from drtk.expansion.generate import PassageExpander
     from drtk.expansion.keep_queries import QUERIES, TopShareFilter
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE_INPUT
 
@@ -57,7 +57,7 @@ def doc2query(
         )
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if keep_settings.scorer:
-        job.lookups = (str(locate(keep_settings.scorer)),)
+        job.lookups = (str(resolve_model_folder(keep_settings.scorer)),)
     revise = (
         None
         if keep_settings.keep is None

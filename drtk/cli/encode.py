@@ -40,14 +40,13 @@ def encode(
     """
     from drtk.data.checks import check_first_record, warn_of_other_kind
     from drtk.data.readers import read_passages, read_queries
-    from drtk.models.endpoint import is_endpoint
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import is_endpoint, resolve_model_folder
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
     settings.check()
     if not is_endpoint(model):
-        locate(model)
+        resolve_model_folder(model)
     check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)
     warn_of_other_kind(source, role)
     from drtk.retrieval.encode import encode_corpus

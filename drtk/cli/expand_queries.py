@@ -77,12 +77,12 @@ def _generate_candidates(
     job: FilterJob,
 ) -> None:
     from drtk.data.readers import read_queries
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.query_expansion.generate import TRAINED_ON, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
 
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     generators = find_generators(model, folder, holdout=settings.holdout)
     kind = settings.kind or generators.kind
     if kind is None:

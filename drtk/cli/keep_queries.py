@@ -33,13 +33,13 @@ def keep_queries(
     """
     from drtk.data.readers import read_passages
     from drtk.expansion.keep_queries import QueryFilter, TopShareFilter, iter_with_queries
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.runners import run_filter
 
     settings.check(generates=False)
     records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     passages = iter_with_queries(records, source, job.tracker, scored=not settings.scorer)
     if settings.scorer:
-        job.lookups = (str(locate(settings.scorer)),)
+        job.lookups = (str(resolve_model_folder(settings.scorer)),)
     revise = None if settings.keep is None else TopShareFilter(settings.keep, job.counts, with_scores=settings.scores)
     run_filter(passages, job, QueryFilter, settings, device, job.bare, runner_settings=runner_settings, revise=revise)

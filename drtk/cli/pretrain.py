@@ -18,7 +18,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 
 
 def _record_title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return {"title_types": True} if the preset gives titles their own token type; earlier versions ignored this setting."""
+    """Record that titles have their own token type, so that no run of an earlier version, which ignored it, is resumed."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
@@ -86,7 +86,7 @@ def pretrain(
     from drtk.data.checks import check_first_record, warn_of_other_kind
     from drtk.data.readers import read_passages
     from drtk.errors import UsageError
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.parse import apply_changes, parse_composition
     from drtk.training.preflight import check_training_inputs
 
@@ -109,7 +109,7 @@ def pretrain(
     if dev is not None and dev_sts is not None:
         raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     split = choose_dev_split(dev) if dev is not None else ""
     for source in passages:
         check_first_record(source, read_passages, job.tracker)

@@ -44,12 +44,12 @@ def read(
     """
     from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.read import AnswerReader, iter_reader_questions
     from drtk.runtime.runners import run_filter
 
-    job.lookups = (corpus, str(locate(model)))
+    job.lookups = (corpus, str(resolve_model_folder(model)))
     texts = {id: query.text for id, query in load_queries(queries, job.tracker).items()}
     questions = iter_reader_questions(
         source,

@@ -58,14 +58,14 @@ def rerank(
     drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --save-vectors vectors
     """
     from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
-    from drtk.models.model_folder import is_list_reranker, locate
+    from drtk.models.model_folder import is_list_reranker, resolve_model_folder
 
     check_run(source)
     if corpus is not None and queries is not None:
         warn_if_swapped(corpus, queries)
     if corpus is not None:
         check_same_corpus(source, corpus, skip=skip_corpus_check)
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     if is_list_reranker(folder):
         if vectors is None or any(option is not None for option in (corpus, queries, save_vectors)):
             problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
@@ -95,13 +95,13 @@ def _rerank_pairs(
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
     from drtk.models.cross_encoder import resolve_title
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
     from drtk.runtime.runners import map_batches
 
     corpus, queries = files
     title = resolve_title(model, settings.title, strict=True)
-    job.lookups = (corpus, str(locate(model)))
+    job.lookups = (corpus, str(resolve_model_folder(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     depth = settings.depth or DEFAULT_DEPTH
     job.counts[SCORED] = {"depth": depth}

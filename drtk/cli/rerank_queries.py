@@ -121,11 +121,11 @@ def rerank_queries__train(
         raise UsageError("`dev_kind` requires --dev FILE, without a kind")
     if not devs and dev_queries is not None:
         raise UsageError("--dev-queries requires --dev")
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     check_training_inputs(settings.trainer, device, labeled, queries, *devs.values(), dev_queries)
-    locate(model)
+    resolve_model_folder(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import INPUT_LENGTHS
     from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
@@ -175,7 +175,7 @@ def rerank_queries__train(
         device=device,
     )
     best = facts.pop("best", None)
-    job.tracker.inputs += find_inputs({"model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"model": str(resolve_model_folder(model))})
     job.counts |= {
         "questions": examples.num_questions,
         "lists": len(examples),

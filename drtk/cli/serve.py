@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Annotated
 
 from drtk.cli.decorators import plain_command
@@ -51,6 +52,7 @@ def serve(
     systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures)
     config = uvicorn.Config(create_app(systems), host="127.0.0.1", port=port, log_level="warning")
     with config.bind_socket() as socket:
+        socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # otherwise an answer waits 40 ms for the client's delayed ACK
         socket.listen()  # requests wait from now on
         log(f"serve: http://127.0.0.1:{socket.getsockname()[1]} (Ctrl-C ends it)")
         uvicorn.Server(config).run(sockets=[socket])

@@ -279,7 +279,7 @@ def show(
         raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset cannot be combined with --term-weights, --html or --json")
+            raise UsageError("--preset cannot be combined with --term-weights, --html or --json; omit them")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         files = {"generator": generator, "side_files": with_files or []}
@@ -289,7 +289,7 @@ def show(
         raise UsageError("--model, --generator and --set require --preset")
     if weights or html is not None:
         if json:
-            raise UsageError("--json cannot be combined with --term-weights or --html")
+            raise UsageError("--json cannot be combined with --term-weights or --html; omit it")
         _show_term_weights(path, count, top_words, tokenizer or "", html, with_files or [])
     elif top_words != NUM_TOP_WORDS or tokenizer is not None:
         raise UsageError(

@@ -23,7 +23,7 @@ _COUNTING = {
     *("max_length", "batch_tokens", "precision", "tokenizer", "num_workers"),
 }
 _EFFECTS = {
-    "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "ray_workers", "ray_address"},
+    "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "runner_workers", "ray_address"},
     "merge": _COUNTING | {"merge", "collection"},
     "train": {"title", "max_length", "expand"},
 }
@@ -163,12 +163,12 @@ def _train_model(
 ) -> None:
     from pathlib import Path
 
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     training = training.resolve(method)
     check_training_inputs(training.trainer, device, examples, queries, local_files=[corpus])
-    locate(model)
+    resolve_model_folder(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan_training, train_term_weighter
     from drtk.models.term_weighter import init_term_weighter
     from drtk.runtime.manifest import find_inputs
@@ -179,10 +179,10 @@ def _train_model(
     plan_training(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
-    weigher = init_term_weighter(Path(locate(model)), method, seed=seed)
+    weigher = init_term_weighter(Path(resolve_model_folder(model)), method, seed=seed)
     counts, facts = train_term_weighter(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
-    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(resolve_model_folder(model))})
     job.counts |= {"examples": len(data.examples), **counts}
     job.finish(encoding=weigher.encoder.encoding.to_dict(), term_weights=facts)

@@ -51,7 +51,7 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
 def _read_questions(
     source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
-    """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
+    """Return the (question, target) pairs to train on, and the pairs of `dev`; warn of questions in both."""
     from drtk.query_expansion.train_generator import build_question_pairs
     from drtk.records import Passage
     from drtk.training.folds import digest_question
@@ -81,7 +81,7 @@ def _read_questions(
 def _read_passages(
     source: str, given: Mapping[str, str | None], start: StartModel, job: FolderJob
 ) -> tuple[TextPairs, TextPairs | None]:
-    """Return the pairs of passages and queries to train on, and those of `dev`; warn of pairs in both."""
+    """Return the (passage, query) pairs to train on, and the pairs of `dev`; warn of pairs in both."""
     from drtk.training.text_pairs import digest_targets, read_pairs, warn_of_overlap
 
     files = [file for file in (source, given["dev"]) if file is not None]
@@ -216,11 +216,11 @@ def train_generator(
         raise UsageError("`patience` requires `dev` or `dev_share`")
     given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
     check_files(settings, given)
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, local_files=[corpus])
-    locate(model)
+    resolve_model_folder(model)
     from drtk.evaluation.answers import compute_rouge, require_rouge
 
     if measured and settings.best_by != "loss":
@@ -241,7 +241,7 @@ def train_generator(
     trained, evaluated = split_pairs(pairs, dev_pairs, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs are left for evaluation; increase `dev_share`")
-    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(resolve_model_folder(model))})
     training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, dev_questions, model, settings, training, job)

@@ -80,7 +80,7 @@ def train_reranker(
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
-        raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`")
+        raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`; omit it")
     settings.check()
     from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
     from drtk.data.readers import read_examples, read_passages, read_queries
@@ -94,9 +94,9 @@ def train_reranker(
         check_examples(examples)
         warn_if_swapped(str(corpus), str(queries))
     if model is not None:
-        from drtk.models.model_folder import locate
+        from drtk.models.model_folder import resolve_model_folder
 
-        locate(model)
+        resolve_model_folder(model)
     probe = None if dev is None or dev_run is None else _build_probe(dev, dev_run, settings, job)
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
@@ -130,7 +130,7 @@ def _train_on_pairs(
     job: FolderJob,
 ) -> None:
     from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
@@ -143,7 +143,7 @@ def _train_on_pairs(
         queries=queries,
         corpus=corpus,
         tracker=job.tracker,
-        negatives=settings.negatives_in_a_step,
+        negatives=settings.negatives_per_step,
         first_positive=settings.first_positive,
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
@@ -175,13 +175,13 @@ def _train_on_pairs(
         device=device,
     )
     best = facts.pop("best", None)
-    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(resolve_model_folder(model))})
     job.counts |= {"examples": len(data.examples), **facts}
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
 
 def _load_dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
-    """Return the texts of the development queries, and the corpus of their candidates: that in `dev`, else `corpus`."""
+    """Return the texts of the development queries, and the corpus of the candidates: the one in `dev`, or else `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries

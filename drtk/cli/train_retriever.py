@@ -70,15 +70,15 @@ def train_retriever(
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped
     from drtk.data.readers import read_examples, read_passages, read_queries
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     check_training_inputs(settings.trainer, device, examples, queries, local_files=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
-    locate(model)
+    resolve_model_folder(model)
     if settings.aux != "none":
-        locate(settings.aux_generator)
+        resolve_model_folder(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
     check_same_corpus(examples, corpus, skip=skip_corpus_check)
     for source, read in ((examples, read_examples), (corpus, read_passages), (queries, read_queries)):

@@ -173,7 +173,7 @@ def warn_if_swapped(corpus: str | None, queries: str | None) -> None:
 
 
 def warn_of_other_kind(source: str, role: Literal["passage", "query"]) -> None:
-    """Log a warning if a file of passages looks like queries, or a file of queries looks like passages."""
+    """Log a warning if a file of passages looks like queries, or the reverse. role: what the file should contain"""
     if _sniff_file(source) == (sniff.QUERIES if role == "passage" else sniff.PASSAGES):
         looks, expected = ("queries", "passages") if role == "passage" else ("passages", "queries")
         warn(f"{source}: looks like {looks}; expected {expected}")
@@ -209,8 +209,8 @@ class EmptyTextCounter:
             self._empty += not self._get_text(record).strip()
             yield record
 
-    def warn(self, source: str, unit: str) -> None:
-        """Log a warning if any text was empty. unit: what the records are, such as "passages" """
+    def warn_if_empty(self, source: str, unit: str) -> None:
+        """Log a warning if any text was empty. unit: plural name of the records, such as passages"""
         if self._empty:
             warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
 
@@ -275,7 +275,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 
 
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
-    """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one."""
+    """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one; [] if none."""
     corpus = manifest["settings"].get("corpus")
     if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)

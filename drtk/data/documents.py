@@ -37,7 +37,10 @@ _MAIL_FIELDS = ("From", "To", "Cc", "Date")
 
 
 def check_modules(suffixes: set[str], *, excludes: bool) -> None:
-    """Raise MissingDependency if a library is missing that files with these suffixes, or exclude patterns, need."""
+    """Raise MissingDependency if a library that parses files with these suffixes is not installed.
+
+    excludes: also check the library of exclude patterns
+    """
     from importlib.util import find_spec
 
     needed = [

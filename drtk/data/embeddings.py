@@ -103,7 +103,7 @@ class ShardFiles:
         self.folder = folder
         self._journal = folder / SHARD_JOURNAL
         self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
-        if not isinstance(self.entries, list) or not all(map(_is_entry, self.entries)):
+        if not isinstance(self.entries, list) or not all(map(_is_shard_entry, self.entries)):
             raise DrtkError(
                 f"{self._journal}: is not a list of finished shards; use `force` without `resume` to start over"
             )
@@ -155,7 +155,7 @@ class ShardFiles:
         self._journal.unlink(missing_ok=True)
 
 
-def _is_entry(item: Any) -> bool:
+def _is_shard_entry(item: Any) -> bool:
     return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
 
 

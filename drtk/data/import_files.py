@@ -159,7 +159,10 @@ def _is_output(path: Path, output: str) -> bool:
 
 
 def create_import_task(fields: FieldMap) -> Callable[[File], ParsedFile]:
-    """Return a function that parses a file: the JSON lines of its documents, the number without text, and errors."""
+    """Return a function from a file to (JSON lines of its documents, number of documents without text, errors).
+
+    fields: as in `parse_file`
+    """
 
     def parse(file: File) -> ParsedFile:
         path, id, *_ = file

@@ -66,6 +66,7 @@ def read_records(
 ) -> Iterator[Record]:
     """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
 
+    parse: converts a JSON object to a record; raises ValueError for an invalid object
     Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()

@@ -119,7 +119,7 @@ def parse_id(value: Any, field: str) -> str:
 
 
 def take_field(row: Row, *names: str) -> Any:
-    """Remove the first of the fields `names` from a row and return its value. Raises ValueError if it has none of them."""
+    """Remove the first of the fields `names` from a row and return its value. Raises ValueError if the row has none of the fields."""
     for name in names:
         if name in row:
             return row.pop(name)

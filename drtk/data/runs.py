@@ -80,7 +80,7 @@ def _split_log_path(source: str) -> tuple[str, ...]:
 
 
 def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return, for each path, the shortest trailing part (whole components) that differs from that of all other paths."""
+    """Return the last components of each path, as few as distinguish it from the other paths."""
     lengths = [1] * len(paths)
     while True:
         names = [str(Path(*path[-length:])) for path, length in zip(paths, lengths, strict=True)]

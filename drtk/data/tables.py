@@ -107,7 +107,9 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
     except Exception as error:  # many kinds, also of the network
-        raise DrtkError(f"{HUB_PREFIX}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise DrtkError(
+            f"{HUB_PREFIX}{name}: cannot be loaded ({str(error).splitlines()[0]}); check the name"
+        ) from error
     yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
 
 
@@ -143,7 +145,9 @@ def _load_builder(name: str, configuration: str) -> Any:
     try:
         return datasets.load_dataset_builder(path, configuration, revision=revision or None)
     except Exception as error:  # many kinds, also of the network
-        raise DrtkError(f"{HUB_PREFIX}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise DrtkError(
+            f"{HUB_PREFIX}{name}: cannot be loaded ({str(error).splitlines()[0]}); check the name"
+        ) from error
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
@@ -157,7 +161,7 @@ def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
 
 
 def _drop_nulls(value: Any) -> Any:
-    """Remove null fields from nested objects; tables have them in place of missing fields."""
+    """Remove null fields from nested objects; tables have null in place of missing fields."""
     if isinstance(value, dict):
         return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -259,7 +259,10 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
 
 
 def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
-    """Yield the lines of a run for one query, with ranks from 1. Scores are written with all their digits."""
+    """Yield the lines of a run for one query, with ranks from 1. Scores are written with all their digits.
+
+    tag: name of the run, the last column
+    """
     for rank, (doc_id, score) in enumerate(ranking, start=1):
         yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
 

@@ -42,7 +42,7 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
     except OSError as error:
         raise DrtkError(f"{source}: {error.strerror or error}") from error
     except Exception as error:  # numpy, safetensors and Arrow raise many types
-        raise DrtkError(f"{source}: cannot be read: {error}") from error
+        raise DrtkError(f"{source}: cannot be read ({error}); check the file") from error
     if vectors.ndim != 2 or not vectors.size or vectors.dtype.kind != "f":
         raise MismatchError(
             f"{source}: expected floats of shape (vectors, dimension), got {vectors.dtype} of shape {vectors.shape}"
@@ -134,14 +134,14 @@ def _check_ids(ids: list[str], name: str) -> None:
 
 
 def export_vectors(folder: str, job: FilterJob) -> None:
-    """Write the vectors of an embeddings folder to a file; the ids to NAME.ids beside it, or to a column of Parquet.
+    """Write the vectors of an embeddings folder to a file, and the ids to NAME.ids beside it or to a column of Parquet.
 
     Raises UsageError for `resume`, DrtkError if NAME.ids exists and `force` is not set.
     """
     if job.resume:
         raise UsageError("writing vectors cannot be resumed; remove `resume`")
     if not Path(folder).is_dir():
-        raise UsageError(f"{folder}: is not an embeddings folder")
+        raise UsageError(f"{folder}: is not an embeddings folder; give a folder from `drtk encode`")
     output, clock = Path(job.output), Clock()
     manifest = read_manifest(folder, kind=KIND)
     if manifest.get("role") == PAIR_ROLE:

@@ -173,10 +173,10 @@ def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
     """Return the encoder of a model, or a lookup of vectors in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
         return load_vectors(source, tracker)
-    from drtk.models.model_folder import locate
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.retrieval.encode import Embedder
 
-    tracker.inputs.append(describe_folder(locate(source)))  # before it is loaded
+    tracker.inputs.append(describe_folder(resolve_model_folder(source)))  # before it is loaded
     return Embedder(source, role="query", device=device)
 
 

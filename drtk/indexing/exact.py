@@ -208,7 +208,7 @@ class _Float16Block:
         self._half = (block / self._length).half()
 
     def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
-        """Merge the block into the sort keys like `merge_top_k`; return None if float16 cannot tell the passages apart.
+        """Merge the block into the sort keys like `merge_top_k`; return None if float16 is too imprecise for this block.
 
         queries: (queries, dimension) float32
         products: buffer for the inner products, (queries, block) float16

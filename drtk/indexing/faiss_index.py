@@ -123,7 +123,7 @@ class FaissIndex:
         try:
             index = faiss.read_index(file)
         except RuntimeError as error:
-            raise DrtkError(f"{file}: is not a faiss index: {_shorten_message(error)}") from error
+            raise DrtkError(f"{file}: is not a faiss index ({_shorten_message(error)}); check the file") from error
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
             raise MismatchError(f"{file}: has metric {index.metric_type}; use inner product or L2")
         try:
@@ -309,7 +309,7 @@ def _build_on_gpu(
     """Train and fill a copy of `index` on the GPU, and return it as a CPU index.
 
     Without a GPU, return `index`. If GPU memory is too small, warn and return an index without vectors, trained if possible.
-    Raises DrtkError if it is too small for an explicit `device`.
+    Raises DrtkError if it is too small and `device` was set explicitly.
     """
     on_gpu = _copy_to_gpu(index, settings.device)
     if on_gpu is None:

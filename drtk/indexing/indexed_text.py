@@ -68,10 +68,10 @@ class IndexedText:
             for passage, line in batch:
                 unweighted_titles += bool(passage.title.strip()) and "title_weights" not in passage.extra
                 if "weights" not in passage.extra:
-                    self._reject(passage, line, "has no 'weights'; run `drtk termweight` first")
+                    self._reject_passage(passage, line, "has no 'weights'; run `drtk termweight` first")
                 elif not read_weights_tokenizer(passage) and tokenizers.replacement is None:
                     problem = "has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`"
-                    self._reject(passage, line, problem)
+                    self._reject_passage(passage, line, problem)
                 else:
                     readable.append((passage, line))
             for name, group in groupby(readable, key=lambda item: read_weights_tokenizer(item[0])):
@@ -82,7 +82,7 @@ class IndexedText:
                     try:
                         yield _repeat_passage_words(passage, text, title, self._settings.weight_scale)
                     except ValueError as error:
-                        self._reject(passage, line, str(error))
+                        self._reject_passage(passage, line, str(error))
         if unweighted_titles:
             warn(
                 f"titles of {unweighted_titles:,} passages are not indexed, because the passages have no 'title_weights'"
@@ -96,7 +96,7 @@ class IndexedText:
             try:
                 added_texts = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
-                self._reject(passage, self._tracker.line, str(error))
+                self._reject_passage(passage, self._tracker.line, str(error))
                 continue
             for name in self._fields:
                 missing[name] += name not in passage.extra
@@ -115,9 +115,9 @@ class IndexedText:
             try:
                 yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
             except ValueError as error:
-                self._reject(passage, self._tracker.line, str(error))
+                self._reject_passage(passage, self._tracker.line, str(error))
 
-    def _reject(self, passage: Passage, line: int, problem: str) -> None:
+    def _reject_passage(self, passage: Passage, line: int, problem: str) -> None:
         place = f"{get_source_name(self._source)}:{line}" if line else get_source_name(self._source)
         self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 

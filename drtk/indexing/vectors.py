@@ -70,7 +70,7 @@ class Vectors:
             if shard.dimension != self.dimension:
                 raise MismatchError(
                     f"{shard.folder}: has vectors of dimension {shard.dimension}, but {self.shards[0].folder} has dimension "
-                    f"{self.dimension}"
+                    f"{self.dimension}; encode both with one model"
                 )
 
     def __len__(self) -> int:

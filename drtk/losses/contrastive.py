@@ -2,7 +2,8 @@
 
 queries: (B, H), query vectors
 passages: (B * n, H), vectors of n passages per query with the positive first, so row i * n is the positive of query i
-mask: (B, B * n), True for passages to exclude from a query's negatives; never True for its own positive
+mask: (B, B * n) bool, True for passages that are not used as negatives of a query; False at the query's own positive
+similarity: "cosine" or "dot"
 Every loss is a scalar, the mean over queries. Source: docs/methods/fine-tuning.md.
 """
 
@@ -35,8 +36,10 @@ def get_positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
 def infonce(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the cross-entropy of each query's positive among all passages of the batch, averaged, a scalar.
+    """Return the cross-entropy of each query's positive among all passages of the batch, averaged over queries, a scalar.
 
+    queries: (B, H)    passages: (B * n, H), n per query, the positive first
+    mask: (B, B * n) bool, True for passages that are not used as negatives
     Source: DPR, Eq. 2; query-as-context, Eq. 12. The loss is ln(B * n) if all vectors are equal.
     """
     scores = compute_similarities(queries, passages, similarity=similarity, temperature=temperature)
@@ -52,7 +55,7 @@ def simlm_paper(
 
     -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+
     and phi = exp(similarity / temperature).
-    Source: SimLM, Eq. 3. The loss is ln(2 B n - 1) if all vectors are equal.
+    Arguments as in `infonce`. Source: SimLM, Eq. 3. The loss is ln(2 B n - 1) if all vectors are equal.
     """
     columns = get_positive_columns(queries, passages)
     query_scores = compute_similarities(queries, passages, similarity=similarity, temperature=temperature)
@@ -69,10 +72,10 @@ def simlm_paper(
 def simlm_full(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the cross-entropy of each positive over four blocks of scores, as in SimLM's released code, a scalar.
+    """Return InfoNCE with three more groups of in-batch negatives, as in SimLM's released code, a scalar.
 
-    The blocks: query and all passages; positive and other queries; query and other queries; positive and other positives.
-    Hard negatives are compared with queries only. The loss is ln(B n + 3 (B - 1)) if all vectors are equal.
+    The softmax is over the similarities of query and all passages, positive and other queries, query and other queries,
+    and positive and other positives. The loss is ln(B n + 3 (B - 1)) if all vectors are equal. Arguments as in `infonce`.
     """
     columns = get_positive_columns(queries, passages)
     positives = passages[columns]
@@ -93,9 +96,9 @@ def simlm_full(
 
 
 def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
-    """Return the mask of the duplicates of each query's positive, (B, B * n) bool; False at the positive itself.
+    """Return a mask of the duplicates of each query's positive in the batch, (B, B * n) bool; False at the positive itself.
 
-    passages: (B * n,), passage indices; duplicates have the same index    queries: number of queries, B
+    passages: (B * n,), corpus indices of the passages, n per query, the positive first    queries: number of queries, B
     """
     columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)
@@ -104,10 +107,11 @@ def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
 
 
 def mask_labeled_positives(passages: Tensor, positives: Tensor, *, own: Tensor) -> Tensor:
-    """Return the mask of the passages labeled as positives of each query, (B, C) bool; False at its own positive.
+    """Return a mask of the passages that are labeled positives of a query, (B, C) bool; False at column `own` of each query.
 
-    passages: (C,), passage indices    positives: (B, P), passage indices of each query's positives, padded with -1
-    own: (B,), column of each query's own positive
+    passages: (C,), corpus indices of the passages
+    positives: (B, P), corpus indices of all labeled positives of each query, padded with -1
+    own: (B,), column of the positive that the query is trained on
     """
     mask = torch.isin(passages.unsqueeze(0), positives.unique()).expand(len(positives), -1).clone()
     columns = mask[0].nonzero().squeeze(1)  # few, since most passages are a positive of no query

@@ -14,7 +14,10 @@ from torch import Tensor
 
 
 def score_candidates(queries: Tensor, passages: Tensor, *, similarity: str, temperature: float) -> Tensor:
-    """Return the scores of each query's own candidates, (B, n): cosine or dot product, divided by the temperature."""
+    """Return the cosine or dot product of each query and its own candidates, divided by the temperature, (B, n).
+
+    queries: (B, H)    passages: (B * n, H), n candidates per query    similarity: "cosine" or "dot"
+    """
     queries, passages = queries.float(), passages.float()
     if similarity == "cosine":
         queries, passages = F.normalize(queries, dim=-1), F.normalize(passages, dim=-1)
@@ -31,7 +34,10 @@ def kl_divergence(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return KL(teacher || student) over each query's candidates, averaged over queries, a scalar."""
+    """Return KL(teacher || student) of the softmax over each query's candidates, averaged over queries, a scalar.
+
+    queries: (B, H)    passages: (B * n, H), n candidates per query    teacher: (B, n), teacher scores
+    """
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     log_q = F.log_softmax(student, dim=-1)
     log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
@@ -49,6 +55,7 @@ def margin_mse(
 ) -> Tensor:
     """Return Margin-MSE, the mean squared error of the margins positive - negative, a scalar; 0 without negatives.
 
+    queries: (B, H)    passages: (B * n, H), n candidates per query, the positive first    teacher: (B, n), teacher scores
     Source: Hofstätter et al. 2020, Eq. 6.
     """
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)

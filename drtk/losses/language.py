@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, from logits or (with less memory) from the input of the output layer."""
+"""Cross-entropy over a vocabulary, from logits or, to save memory, from the input of the output layer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0)
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """Return the sum of the cross-entropies of a linear layer's logits, a float32 scalar; 0 without tokens.
+    """Return the sum of the cross-entropies of the logits `features @ weight.T + bias`, a float32 scalar; 0 without tokens.
 
-    Only the logits of `chunk` tokens are in memory at a time. Gradients are computed together with the loss, so the
-    backward pass does not need the logits. Layer and gradients of the logits have the dtype of `features` or of autocast,
-    everything else float32 (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
+    Only the logits of `chunk` tokens are in memory at a time. Gradients are computed in the forward pass, so the logits
+    need not be kept. The linear layer runs in the dtype of `features` or of autocast, the softmax and the loss in float32
+    (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
-    features: (n, E), layer inputs    weight: (V, E)    bias: (V,)    labels: (n,)
+    features: (n, E), input of the output layer at n tokens    weight: (V, E)    bias: (V,)    labels: (n,), token ids
+    chunk: number of tokens; None: as many as fit into a fixed number of logits
     """
     device = features.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -66,9 +67,9 @@ def _load_liger_loss() -> Any:
 
 
 def _replace_by_gradients(logits: Tensor, labels: Tensor) -> Tensor:
-    """Replace logits, (c, V), by their gradients softmax(logits) - onehot(label); return the sum of the losses.
+    """Overwrite logits, (c, V), with their gradients softmax(logits) - onehot(label); return the sum of the losses, a scalar.
 
-    Softmax and loss are computed in float32 at least.
+    Softmax and loss are computed in float32 at least. labels: (c,), token ids
     """
     labels = labels.unsqueeze(1)  # (c, 1)
     log_probs = logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -79,7 +80,7 @@ def _replace_by_gradients(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Autograd function of the loss and its gradients, chunk by chunk."""
+    """Autograd function for `linear_cross_entropy`; `forward` computes loss and gradients chunk by chunk."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
 """Losses of passage rerankers, query rerankers and term weighting models, in float32.
 
-logits: (queries, n), scores of n passages per query; without labels, column 0 is the positive
+logits: (queries, n), scores of n passages per query; for losses without labels, column 0 is the positive
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from torch import Tensor
 
 
 def listwise_cross_entropy(logits: Tensor) -> Tensor:
-    """Return the cross-entropy of the positive among its query's passages, averaged over queries, a scalar.
+    """Return the cross-entropy of the positive among the passages of a query, averaged over queries, a scalar.
 
-    Source: docs/methods/re-ranker.md.
+    logits: (queries, n), the positive in column 0    Source: docs/methods/re-ranker.md
     """
     return -F.log_softmax(logits.float(), dim=-1)[:, 0].mean()
 
 
 def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (cross-entropy of two forward passes with different dropout, their divergence), two scalars.
+    """Return the mean cross-entropy of two forward passes, and the divergence of their predictions, two scalars.
 
     With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)), averaged over
-    queries. SimLM minimizes their sum. Source: R-Drop (Liang et al. 2021).
+    queries. SimLM minimizes the sum of both losses.
+
+    first, second: (queries, n), logits with different dropout, the positive in column 0
+    Source: R-Drop (Liang et al. 2021)
     """
     log_p, log_q = F.log_softmax(first.float(), dim=-1), F.log_softmax(second.float(), dim=-1)
     cross_entropy = -0.5 * (log_p[:, 0] + log_q[:, 0]).mean()
@@ -33,9 +36,10 @@ def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select_hardest(logits: Tensor, keep: int) -> Tensor:
-    """Return the column indices of the positive and the highest-scored negatives, (queries, min(keep, n)).
+    """Return the columns of the positive and of the highest-scored negatives, (queries, min(keep, n)).
 
-    The positive comes first, then negatives by descending score. keep: passages per query, at least 1
+    The positive comes first, then negatives by descending score.
+    logits: (queries, n), the positive in column 0    keep: passages per query, at least 1
     """
     keep = min(keep, logits.shape[1])
     best = logits[:, 1:].topk(keep - 1, dim=-1).indices + 1
@@ -53,7 +57,8 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def multi_positive_cross_entropy(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     """Return the cross-entropy with several positives, -sum of y / sum(y) * log softmax, averaged over queries, a scalar.
 
-    labels: (queries, n), relevance y    present: (queries, n), False at padding, which is excluded from the softmax
+    logits: (queries, n)    labels: (queries, n), relevance y
+    present: (queries, n) bool, False at padding, which is excluded from the softmax
     Source: docs/methods/hlatr.md.
     """
     log_p = F.log_softmax(logits.float().masked_fill(~present, float("-inf")), dim=-1)
@@ -74,9 +79,10 @@ def pairwise_margin_loss(
 
     Expansions are sorted by rank. For i < j the hinge is max(0, M_i - M_j + alpha (r_j - r_i)). Thus the better-ranked
     expansion i must have the LOWER score. The margin grows with the rank difference.
-    scores: (questions, n), the M    ranks: (questions, n), the r, from 1    present: (questions, n), False at padding
-    weight: "sum" adds all hinges (as in the paper); "offset" averages them for each j - i, then averages these means (as in
-        the released code)
+
+    scores: (questions, n), predicted scores M    ranks: (questions, n), target ranks r, from 1
+    present: (questions, n) bool, False at padding
+    weight: "sum": the sum of all hinges (paper); "offset": the mean for each j - i, averaged over all j - i (released code)
     skip_ties: ignore pairs of equal rank, whose order is arbitrary (the released code includes such pairs)
     Source: EAR (Chuang's thesis, section 3.3.1); docs/methods/ear.md.
     """
@@ -114,6 +120,9 @@ def term_recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
 
 
 def pairwise_softmax_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return DeepImpact's cross-entropy of the positive in each pair of scores, averaged over pairs, a scalar. Both: (pairs,)"""
+    """Return DeepImpact's cross-entropy of the positive in each pair, averaged over pairs, a scalar.
+
+    positive, negative: (pairs,), scores of the two passages of a pair
+    """
     scores = torch.stack([positive.float(), negative.float()], dim=1)  # (pairs, 2)
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

@@ -1,4 +1,4 @@
-"""Audit of a mining run: the outcome of every candidate of a query, and suspected false negatives."""
+"""Audit of a mining run: for each query, the outcome of every candidate and the suspected false negatives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ SUSPICIONS = {
 def build_audit_row(pool: CandidatePool) -> AuditRow:
     """Return the audit row of a query: its positives, the sampled negatives, and the rejected candidates.
 
-    `gap` is the positive's score minus the passage's score in one source; `ce_gap` is the gap in cross-encoder scores.
+    `gap` is the lowest score of a positive minus the passage's score, both in the passage's source; `ce_gap` is the same
+    for cross-encoder scores.
     """
     reference_scores = {source: pool.find_reference_score(source) for source in pool.query.hits}
     ce_scores = [pool.values.get(id, {}).get("ce") for id in pool.references]
@@ -91,9 +92,10 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 
 
 class Audit:
-    """Writer of the mining audit, with a row per query, to the file `target`; a resumed job appends to the file.
+    """Writer of the mining audit: JSON lines, one per query. A resumed job appends to the file.
 
-    scratch: whether `target` is a temporary file for the report, which is deleted at the end
+    target: the audit file; with `scratch`, the path of the report, next to which a temporary file is written
+    scratch: the audit is only needed for the report, and deleted at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
@@ -101,7 +103,7 @@ class Audit:
         self._opened: Output | None = None
 
     def add(self, pools: Sequence[CandidatePool]) -> None:
-        """Write a row for each pool, and record the file size in the job's journal."""
+        """Write a row for the query of each pool, and record the file size in the job's journal."""
         output = self._open()
         for pool in pools:
             output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
@@ -109,7 +111,7 @@ class Audit:
         output.keep_part = is_replaceable(self._job.output)
 
     def read(self) -> Iterator[AuditRow]:
-        """Yield all rows written so far."""
+        """Yield all rows written so far, in the order of the queries."""
         output = self._open()
         output.end_frame()
         stream, _ = open_input(str(output.part))
@@ -146,7 +148,10 @@ class Audit:
 
 
 def check_output_path(path: str, job: FilterJob) -> None:
-    """Raise DrtkError if `path` exists, or is a folder or stream, so that no audit or report can be written to it."""
+    """Raise DrtkError if no audit or report can be written to `path`: a folder, a stream, or an existing file.
+
+    An existing file is allowed if `job` overwrites its output or resumes.
+    """
     target = Path(path)
     if target.is_dir():
         raise DrtkError(f"{path}: is a folder; give the path of a file")

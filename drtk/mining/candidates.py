@@ -19,8 +19,8 @@ CE = "ce"  # key of cross-encoder scores in `CandidatePool.values`
 class Hits:
     """Hits of a query in one source, best first.
 
-    scores: one per id; empty if the source has no scores
-    is_ranked: False if the order is not a ranking, as for the shuffled negatives of a training example
+    ids: passage ids    scores: score of each passage; empty if the source has no scores
+    is_ranked: False if the order has no meaning, as for the shuffled negatives of a training example
     """
 
     ids: Sequence[str]
@@ -30,12 +30,13 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class MiningQuery:
-    """A query with its hits by source name.
+    """A query with its hits by source name. Some fields are only set by sources that are training examples.
 
-    positives: positives of the query's training examples
-    ce_scores: cross-encoder scores of the training examples, by passage id
+    query: text and answers of the query; None if they are not needed
+    positives: ids of the positives in the training examples
+    ce_scores: cross-encoder scores in the training examples, by passage id
     extra: other fields of the training examples
-    row: shard index and row of the query's vector in an embeddings folder
+    row: shard index and row of the query's vector in an embeddings folder; None without such a folder
     """
 
     query_id: str
@@ -50,9 +51,9 @@ class MiningQuery:
 def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
     """Merge records of the same query, which come from several sources or from several lines of a file.
 
-    Hits with scores replace hits of the same source without scores; two lists without scores are concatenated. If a passage
-    is a positive in one record and a negative in another, its score as a positive is kept. For other fields, the last
-    value is kept.
+    If several records have hits of the same source, the last hits with scores are kept; without scores, the lists are
+    concatenated. If a passage is a positive in one record and a negative in another, the cross-encoder score of the
+    positive is kept. If several records have the same extra field, its last value is kept.
     """
     first = records[0]
     if len(records) == 1:
@@ -90,7 +91,7 @@ class Candidate(NamedTuple):
 
 
 def drop_duplicates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the first candidate of each passage."""
+    """Return the first of the candidates with the same passage id, in the original order."""
     unique: dict[str, Candidate] = {}
     for candidate in candidates:
         unique.setdefault(candidate.id, candidate)
@@ -98,7 +99,10 @@ def drop_duplicates(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 class Rejection(NamedTuple):
-    """A rejected candidate, the name of the filter, the measured value, and the filter's limit for the query."""
+    """A rejected candidate, the name of the filter, the candidate's value (rank, score, …) and the filter's limit for it.
+
+    limit: None if the filter has no limit
+    """
 
     candidate: Candidate
     filter: str
@@ -108,14 +112,14 @@ class Rejection(NamedTuple):
 
 @dataclass(slots=True)
 class CandidatePool:
-    """Candidates of a query, the values and rejections of the filters, and the sampled negatives.
+    """Candidates of a query, the results of the filters, and the sampled negatives.
 
-    positives: the first `num_judged` come from judgments or training examples; the others contain an answer
-    candidates: candidates that no filter has rejected yet, by source
+    positives: passage ids; the first `num_judged` come from judgments or training examples, the others contain an answer
+    candidates: candidates that no filter has rejected yet, by source, best first
     num_candidates: number of distinct passages before filtering
-    rejected_random: rejected random passages by id
-    promoted: candidates that became positives because they contain an answer
-    values: measured values by passage id and filter name
+    rejected: first rejection of each rejected candidate, by passage id; rejected_random: the same for random passages
+    promoted: ids of candidates that became positives because they contain an answer
+    values: {passage id: {filter name: value, such as a score or a similarity}}
     skipped: reason why no training example is written for the query; "" if one is written
     """
 
@@ -138,7 +142,7 @@ class CandidatePool:
 
     @property
     def references(self) -> list[str]:
-        """Positives that score filters compare candidates with: judged positives, or all if none is judged."""
+        """Ids of the positives that filters compare candidates with: judged positives, or all if none is judged."""
         return self.positives[: self.num_judged] or self.positives
 
     @property
@@ -153,11 +157,11 @@ class CandidatePool:
         return self.num_candidates - num_sampled - len(self.rejected) - len(self.promoted)
 
     def all_candidates(self) -> list[Candidate]:
-        """Return the candidates of all sources; a passage retrieved by several sources appears several times."""
+        """Return the candidates of all sources; a passage retrieved by several sources is contained several times."""
         return [candidate for candidates in self.candidates.values() for candidate in candidates]
 
     def unique_candidates(self) -> list[Candidate]:
-        """Return one candidate per passage, from the first source that retrieved the passage."""
+        """Return the candidates of all sources without duplicates; a passage counts for the first source that retrieved it."""
         return drop_duplicates(self.all_candidates())
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
@@ -167,7 +171,7 @@ class CandidatePool:
         self._remove(self.rejected.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
-        """Turn candidates into positives, in the order of `ids`."""
+        """Make candidates positives. ids: passage ids, appended to the positives in this order"""
         self.promoted += ids
         self.positives += ids
         self._remove(frozenset(ids))
@@ -177,7 +181,7 @@ class CandidatePool:
             self.candidates[source] = [candidate for candidate in candidates if candidate.id not in ids]
 
     def set_value(self, id: str, name: str, value: float) -> None:
-        """Store the value that a filter measured for a passage."""
+        """Store the value that the filter `name` computed for a passage."""
         self.values.setdefault(id, {})[name] = value
 
     def has_rank(self, candidate: Candidate) -> bool:
@@ -186,7 +190,7 @@ class CandidatePool:
         return candidate.rank > 0 and hits is not None and hits.is_ranked
 
     def find_reference_score(self, source: str) -> float | None:
-        """Return the lowest score of the reference positives in a source; None if the source scored none of them."""
+        """Return the lowest score of the `references` in a source; None if the source has no scores or retrieved no reference."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None

@@ -19,8 +19,8 @@ class MiningInputs:
     """Files and folders that mine-negatives reads.
 
     sources: TREC runs, index folders and files of training examples, each `NAME=PATH` or `PATH`
-    query_vectors: embeddings folder of the queries, for dense indexes
-    vectors: embeddings folder of the passages
+    query_vectors: embeddings folder of the queries, to search dense indexes without an encoder
+    vectors: embeddings folder of the passages, for the cosine similarity of candidates and positives
     model: folder or hub name of the query encoder; None uses the encoder recorded in the index
     skip_corpus_check: allow sources that were built from another corpus with the same ids
     """
@@ -39,8 +39,8 @@ class MiningInputs:
     *("k1", "b", "rm3", "fb_docs", "fb_terms", "fb_weight", "threads", "rescore", "ef_search", "nprobe"), advanced=True
 )
 @dataclass(frozen=True)
-class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
-    """Options of the search, if an index is a source."""
+class IndexSourceSettings(DenseSearchSettings, BM25SearchSettings):
+    """Options for searching the sources that are indexes."""
 
     batch_size: int = setting(1000, "Queries per batch (index sources).", at_least=1)
     prompt: str | None = setting(None, "Text to put before each query (dense index). [default: the model's prompt]")
@@ -49,17 +49,17 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     )
 
     def search_settings(self) -> SearchSettings:
-        """Return the settings that `IndexGroup` reads."""
-        shared = {item.name for item in fields(MinedIndexSettings)} & {item.name for item in fields(SearchSettings)}
+        """Return the settings of a search, in the class that `IndexGroup` expects."""
+        shared = {item.name for item in fields(IndexSourceSettings)} & {item.name for item in fields(SearchSettings)}
         return SearchSettings(**{name: getattr(self, name) for name in shared})
 
 
-INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name not in ("threads", "device")]
+INDEX_OPTIONS = [item.name for item in fields(IndexSourceSettings) if item.name not in ("threads", "device")]
 
 
 @dataclass(frozen=True)
-class MinedFilterSettings:
-    """Options of the filters, which reject candidates that may be unjudged positives."""
+class CandidateFilterSettings:
+    """Options of the filters that reject candidates which may be unjudged positives."""
 
     from_rank: int = setting(1, "First rank to use; better-ranked hits of each source are skipped.", at_least=1)
     max_score: tuple[str, ...] = setting(
@@ -99,7 +99,7 @@ class MinedFilterSettings:
 
 
 @dataclass(frozen=True)
-class MineSettings(ScorerSettings, MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
+class MineSettings(ScorerSettings, IndexSourceSettings, CandidateFilterSettings):  # help lists the last base first
     """All options of mine-negatives."""
 
     policy: str = option(

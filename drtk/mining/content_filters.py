@@ -24,7 +24,7 @@ from drtk.text.answers import MATCHERS
 
 
 class PassageTexts:
-    """Passages of a corpus file by id; keeps the passages of one batch of queries in memory."""
+    """Passages of a corpus file by id. Only passages passed to `load` are available; `clear` removes them from memory."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)
@@ -44,10 +44,11 @@ class PassageTexts:
 
 
 class AnswerFilter(ContentFilter):
-    """Filter with value 1 for passages that contain an answer to the query, else 0 (docs/methods/evaluation.md).
+    """Filter that finds passages with an answer to the query: value 1 with an answer, else 0 (docs/methods/evaluation.md).
 
     Queries without answers are skipped.
-    counts: updated with the number of searched passages, and of passages without text
+    match: "tokens" or "regex"    title: also search the passage title
+    counts: dictionary that is updated with the numbers of searched passages and of passages without text
     """
 
     name = "answer"
@@ -56,7 +57,7 @@ class AnswerFilter(ContentFilter):
         super().__init__(1.0)
         self._texts, self._match, self._title, self._counts = texts, MATCHERS[match], title, counts
 
-    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+    def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool_ids in ids for id in pool_ids)
         counts = self._counts.setdefault(ANSWER_CHECKS, {PASSAGES: 0, WITHOUT_TEXT: 0})
         for pool, pool_ids in zip(pools, ids, strict=True):
@@ -76,7 +77,7 @@ _WORD = re.compile(r"\w+")
 
 
 def make_shingles(text: str) -> frozenset[int]:
-    """Return the hashes of all word trigrams, lowercase, without punctuation; a shorter text is a single shingle."""
+    """Return the hashes of all word trigrams of the lowercased text; a text of one or two words is a single shingle."""
     words = _WORD.findall(text.lower())
     if not words:
         return frozenset()
@@ -91,7 +92,7 @@ def compute_overlap(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 class OverlapFilter(ContentFilter):
-    """Filter by the largest Jaccard similarity of a passage with a positive, in three-word shingles."""
+    """Filter by the Jaccard similarity of word trigrams; the value is the largest similarity to a positive, 0 to 1."""
 
     name = "overlap"
 
@@ -100,7 +101,7 @@ class OverlapFilter(ContentFilter):
         self._texts = texts
         self._shingles = lru_cache(maxsize=20_000)(lambda passage: make_shingles(texts[passage].text))
 
-    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+    def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool, pool_ids in zip(pools, ids, strict=True) for id in (*pool.positives, *pool_ids))
         for pool, pool_ids in zip(pools, ids, strict=True):
             positives = [self._shingles(id) for id in pool.positives]
@@ -111,9 +112,9 @@ class OverlapFilter(ContentFilter):
 
 
 class VectorsById:
-    """Vectors of an embeddings folder by passage id. Vectors stay on disk; an id takes 16 bytes of memory.
+    """Vectors of an embeddings folder by passage id. Vectors stay on disk; memory: 16 bytes per passage.
 
-    Ids are looked up by 64-bit hash. Raises MismatchError for embeddings of queries.
+    Ids are looked up by 64-bit hash. Raises MismatchError for query embeddings.
     """
 
     def __init__(self, folder: str) -> None:
@@ -132,14 +133,19 @@ class VectorsById:
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
     def get_vectors(self, ids: Sequence[str]) -> np.ndarray:
-        """Return L2-normalized vectors, (ids, dimension), float32. Raises MismatchError for ids without a vector."""
+        """Return the L2-normalized vectors of passages, (len(ids), dimension) float32.
+
+        Raises MismatchError for an id without a vector, DrtkError for NaN or infinity.
+        """
         keys = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
         places = np.minimum(self._keys.searchsorted(keys), max(len(self._keys) - 1, 0))
         known = self._keys[places] == keys if len(self._keys) else np.zeros(len(ids), dtype=bool)
         if not known.all():
             missing = [id for id, is_known in zip(ids, known.tolist(), strict=True) if not is_known]
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise MismatchError(f"{self.folder}: has no vector of '{missing[0]}'{more}; encode the corpus again")
+            raise MismatchError(
+                f"{self.folder}: has no vector for passage '{missing[0]}'{more}; encode the corpus again"
+            )
         rows = self._rows[places]
         vectors = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
         for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
@@ -152,7 +158,7 @@ class VectorsById:
 
 
 class CosineFilter(ContentFilter):
-    """Filter by the largest cosine similarity of a passage with a positive."""
+    """Filter by cosine similarity; the value is the largest similarity of the passage to a positive."""
 
     name = "cosine"
 
@@ -160,7 +166,7 @@ class CosineFilter(ContentFilter):
         super().__init__(max_value)
         self._vectors = vectors
 
-    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+    def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         pairs = list(zip(pools, ids, strict=True))
         unique = dict.fromkeys(id for pool, pool_ids in pairs for id in (*pool_ids, *pool.positives))
         rows = {id: row for row, id in enumerate(unique)}
@@ -176,9 +182,9 @@ class CosineFilter(ContentFilter):
 class CrossEncoderFilter(ContentFilter):
     """Filter by the cross-encoder score of query and passage.
 
-    scorer: a `models.cross_encoder.Scorer`; None uses the scores in the training examples
-    margin: a negative must score at least this much below the lowest-scoring positive
-    max_value: maximum score of a negative
+    scorer: a CrossEncoderScorer of drtk.models.cross_encoder; None: use the scores in the training examples
+    margin: a negative must score at least this much below the lowest-scoring positive; None: no such limit
+    max_value: maximum score of a negative; None: no such limit
     title: title format, as in `models.generator_input.format_passage`
     Raises MismatchError for a margin larger than the scorer's range, DrtkError for a missing score.
     """
@@ -204,7 +210,7 @@ class CrossEncoderFilter(ContentFilter):
                     "positive; lower `ce_margin`, or use logits (`scorer_logits`)"
                 )
 
-    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+    def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         missing = [
             (pool, id)
             for pool, pool_ids in zip(pools, ids, strict=True)
@@ -234,6 +240,6 @@ class CrossEncoderFilter(ContentFilter):
             limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)
         return min(limits, default=None)
 
-    def is_beyond(self, value: float, limit: float) -> bool:
-        """Return whether the score is above the limit; a score equal to the limit is kept, as in BEIR's example."""
+    def is_rejected(self, value: float, limit: float) -> bool:
+        """Return whether a score is above the limit; a score equal to the limit is accepted, as in BEIR's example."""
         return value > limit

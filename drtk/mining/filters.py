@@ -1,7 +1,8 @@
 """Filters that reject possible false negatives by rank and score, and the base class of content filters.
 
-Score filters compare the retrieval scores of a candidate and of the positives in one source. Content filters
-(`content_filters`) read the text or vector of a passage, so they also apply to random passages.
+Score filters use the rank and retrieval score of a candidate in its source, so they do not apply to random passages.
+Content filters (`content_filters`) use the text or vector of a passage, so they also apply to random passages.
+A source is a run, an index or a file of training examples.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_SHARE = 2.0  # a larger share is probably a percentage
 def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
     """Return the filters by rank and score that `settings` select, in the order of application.
 
-    sources: names of runs and indexes that a limit may refer to; None allows any name
+    sources: names of the runs and indexes; None: do not check the names in limits
     Raises UsageError for a limit that is not a number or refers to an unknown source.
     """
     filters: list[ScoreFilter] = []
@@ -44,9 +45,10 @@ def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -
 
 
 def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
-    """Parse limits `NAME=X` and `X` into a dict by source name; key "" has the limit of all other sources.
+    """Parse limits `NAME=X` and `X`; return {source name: limit}, where key "" is the limit of all other sources.
 
-    Raises the errors of `build_score_filters`.
+    name: name of the filter, such as "max-score"    sources: as in `build_score_filters`
+    Raises UsageError for a limit that is not a number or refers to an unknown source.
     """
     limits: dict[str, float] = {}
     field = f"`{name.replace('-', '_')}`"
@@ -64,9 +66,9 @@ def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None
 
 
 def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
-    """Reject candidates that rank above `first` in a source.
+    """Reject candidates with a rank before `first` (1-based) in a source.
 
-    only_examples: all sources are training examples; raise UsageError for candidates without a rank
+    only_examples: raise UsageError for candidates without a rank, because all sources are training examples
     """
     if only_examples and not all(map(pool.has_rank, pool.all_candidates())):
         raise UsageError(
@@ -79,7 +81,9 @@ def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = Fal
 def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float]) -> None:
     """Reject candidates with a score above (name "max-score") or below ("min-score") the limit of their source.
 
-    A passage above the limit of one source is rejected from all sources; a passage below it from this source only.
+    A passage above "max-score" in one source is removed from all sources. A passage below "min-score" in one source is
+    removed from this source only.
+    limits: limit by source name; key "": all other sources
     """
     is_min = name == "min-score"
     rejections: list[Rejection] = []
@@ -99,10 +103,12 @@ def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float])
 def reject_near_positive(
     pool: CandidatePool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False
 ) -> None:
-    """Reject candidates that score above the positive minus a margin (name "margin") or above a share of it ("max-share").
+    """Reject candidates with a score too near the positive's in the same source.
 
-    keep_unretrieved: keep the candidates of a source that did not retrieve the positive. By default they are rejected,
-            because they all rank above the positive.
+    name: "margin": the maximum is the positive's score minus the limit; "max-share": the positive's score times the limit
+    limits: limit by source name; key "": all other sources
+    keep_unretrieved: keep the candidates of a source that did not retrieve the positive; by default they are rejected,
+        because they all rank above the positive
     """
     compute_limit = compute_margin_limit if name == "margin" else compute_share_limit
     rejections: list[Rejection] = []
@@ -126,18 +132,18 @@ def compute_margin_limit(reference: float, margin: float) -> float:
 
 
 def compute_share_limit(reference: float, share: float) -> float:
-    """Return the maximum score of a negative, a share of the positive's score: p - (1 - share) * |p|.
+    """Return the maximum score of a negative, p - (1 - share) * |p|; this is share * p for a positive's score p >= 0.
 
-    The absolute value keeps the limit below p if p is negative.
+    reference: the positive's score p; the absolute value keeps the maximum below a negative p
     """
     return reference - (1 - share) * abs(reference)
 
 
 class ContentFilter:
-    """Base class of filters that measure a value of each passage, and reject passages that reach a limit.
+    """Base class of filters that compute a value of each passage, such as a similarity, and reject values from a limit on.
 
-    max_value: lowest rejected value; None rejects nothing
-    Subclasses set `name`, and implement `measure`, which stores values with `CandidatePool.set_value`.
+    max_value: lowest rejected value; None: reject nothing
+    Subclasses set `name`, and implement `measure_passages`, which stores values with `CandidatePool.set_value`.
     """
 
     name: str
@@ -145,23 +151,26 @@ class ContentFilter:
     def __init__(self, max_value: float | None = None) -> None:
         self.max_value = max_value
 
-    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
-        """Measure passages and store the values in their pools. ids: passage ids to measure, for each pool"""
+    def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+        """Compute the filter's value of passages and store it in the pool of their query. ids: passage ids for each pool"""
         raise NotImplementedError
 
     def get_limit(self, pool: CandidatePool) -> float | None:
-        """Return the limit for the query of `pool`; None if nothing is rejected."""
+        """Return the limit of values for the query of `pool`; None: reject nothing."""
         return self.max_value
 
-    def is_beyond(self, value: float, limit: float) -> bool:
-        """Return whether a passage with this value is rejected."""
+    def is_rejected(self, value: float, limit: float) -> bool:
+        """Return whether a passage with this value is rejected: by default, a value of at least `limit`."""
         return value >= limit
 
     def find_rejections(
         self, pools: Sequence[CandidatePool], candidates: Sequence[Sequence[Candidate]]
     ) -> Iterator[list[Rejection]]:
-        """Measure candidates of each pool; yield, for each pool, a rejection of each candidate beyond the limit."""
-        self.measure(pools, [[candidate.id for candidate in passages] for passages in candidates])
+        """Compute and store the value of each candidate; yield the rejections of each pool, in the order of its candidates.
+
+        candidates: candidates to check, for each pool
+        """
+        self.measure_passages(pools, [[candidate.id for candidate in passages] for passages in candidates])
         for pool, passages in zip(pools, candidates, strict=True):
             rejections: list[Rejection] = []
             if passages and (limit := self.get_limit(pool)) is not None:
@@ -169,6 +178,6 @@ class ContentFilter:
                 rejections = [
                     Rejection(candidate, self.name, value, limit)
                     for candidate, value in zip(passages, values, strict=True)
-                    if self.is_beyond(value, limit)
+                    if self.is_rejected(value, limit)
                 ]
             yield rejections

@@ -43,11 +43,13 @@ MAX_ATTEMPTS = 10  # of sampling random passages, if filters reject some
 class Miner:
     """Miner of training examples from queries and their hits. Sampling depends only on the seed and the query id.
 
-    rel: lowest relevance grade of a positive
-    counts: counters, updated in place
+    rel: minimum relevance grade of a positive
+    counts: counters of queries and passages, updated in place
     use_example_scores: use the cross-encoder scores recorded in training examples
-    answers: filter that detects passages with an answer, which become positives
-    measures: content filters that reject nothing; their values are written to the examples and the audit
+    score_filters, content_filters: filters that reject candidates, in the order of application
+    answers: filter that finds passages with an answer, which become positives; None: keep them as candidates
+    measuring_filters: content filters that reject nothing; their values are written to the examples and the audit
+    texts: passages of the corpus, if a content filter reads them
     """
 
     queries: QueryStream
@@ -59,7 +61,7 @@ class Miner:
     score_filters: Sequence[ScoreFilter] = ()
     answers: ContentFilter | None = None
     content_filters: list[ContentFilter] = field(default_factory=list)
-    measures: list[ContentFilter] = field(default_factory=list)
+    measuring_filters: list[ContentFilter] = field(default_factory=list)
     texts: PassageTexts | None = None
     _judged: dict[str, JudgedHitCounter] = field(default_factory=dict, init=False)
 
@@ -90,8 +92,8 @@ class Miner:
             rng = Random(f"{self.seed}\0{pool.query_id}")
             pool.negatives = self.policy.sample(pool.candidates, self.policy.negatives, rng)
         self.add_random_passages(active)
-        for measure in self.measures:
-            measure.measure(active, [[negative.id for negative in pool.negatives] for pool in active])
+        for content_filter in self.measuring_filters:
+            content_filter.measure_passages(active, [[negative.id for negative in pool.negatives] for pool in active])
         if self.texts is not None:
             self.texts.clear()
         for pool in pools:
@@ -101,7 +103,7 @@ class Miner:
         return pools
 
     def build_pool(self, query: MiningQuery) -> CandidatePool:
-        """Return the pool of a query: its positives, and as candidates all other hits within the policy's depth."""
+        """Return the positives and the candidates of a query: all other hits down to rank `policy.depth` of each source."""
         relevant = self.find_relevant(query.query_id)
         depth, document_of = self.policy.depth, self.document_of
         judged = relevant if document_of is None else self._find_passages(relevant, query.hits.values(), document_of)
@@ -123,14 +125,17 @@ class Miner:
         return pool
 
     def find_relevant(self, query_id: str) -> list[str]:
-        """Return the ids of relevant passages, highest grade first; document ids if documents were judged."""
+        """Return the ids of relevant passages (or documents, if documents were judged), highest grade first."""
         grades = (self.queries.judgments or {}).get(query_id, {})
         return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
 
     def _find_passages(
         self, documents: Sequence[str], hits: Iterable[Hits], document_of: Callable[[str], str]
     ) -> list[str]:
-        """Return one passage per document: the top-ranked passage of the first source with a hit, else its only passage."""
+        """Return one passage id per document: its top-ranked passage in the first source that retrieved it.
+
+        A document that no source retrieved is represented by its only passage, or omitted if it has several.
+        """
         best: dict[str, str] = {}
         relevant = set(documents)
         for id in (id for source_hits in hits for id in source_hits.ids):
@@ -146,7 +151,7 @@ class Miner:
         return positives
 
     def promote_answers(self, pools: Sequence[CandidatePool], answers: ContentFilter) -> None:
-        """Make candidates that contain an answer positives; skip queries without answers."""
+        """Turn candidates that contain an answer into positives; mark queries without answers as skipped."""
         for pool in pools:
             if not (pool.query.query and any(pool.query.query.answers or ())):
                 pool.skipped = WITHOUT_ANSWERS
@@ -156,7 +161,10 @@ class Miner:
             pool.promote([match.candidate.id for match in pool_matches])
 
     def add_random_passages(self, pools: Sequence[CandidatePool]) -> None:
-        """Add random passages up to the policy's `min_negatives`; replace passages that a content filter rejects."""
+        """Add random passages until each query has `policy.min_negatives` negatives.
+
+        Passages that a content filter rejects are replaced by new ones, in up to MAX_ATTEMPTS attempts.
+        """
         filters = [*([self.answers] if self.answers else []), *self.content_filters]
         for attempt in range(MAX_ATTEMPTS if filters else 1):
             samples = [self.sample_random(pool, attempt) for pool in pools]
@@ -175,10 +183,12 @@ class Miner:
                 break
 
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
-        """Sample the random passages that the pool lacks to reach `min_negatives`; fewer if the corpus is too small.
+        """Sample as many random passages as the pool needs for `policy.min_negatives`; fewer if the corpus is too small.
 
-        Positives, rejected passages and candidates are excluded. A candidate must keep its rank and score, because the
-        audit uses them to detect false negatives.
+        Positives, rejected passages and candidates are excluded. Candidates are, because as random passages they would lose
+        the rank and score by which the audit detects false negatives.
+
+        attempt: number of earlier attempts for the pool
         """
         corpus, missing = self.queries.corpus, self.policy.min_negatives - len(pool.negatives)
         if missing <= 0 or corpus is None:
@@ -193,7 +203,7 @@ class Miner:
         return [Candidate(id, RANDOM, 0, None) for id in ids]
 
     def build_example(self, pool: CandidatePool) -> Example | None:
-        """Return the training example of a pool; None if the query is skipped or has no negatives."""
+        """Return the training example of a query; None if the query was skipped or has no negatives."""
         if not pool.skipped and not pool.negatives:
             pool.skipped = WITHOUT_NEGATIVES
         if pool.skipped:
@@ -214,7 +224,7 @@ class Miner:
         counts[name] = counts.get(name, 0) + number
 
     def _count_outcomes(self, pool: CandidatePool) -> None:
-        """Count sampled, rejected and unused candidates of queries that were not skipped before filtering."""
+        """Count the sampled, rejected and unused candidates of a query, unless the query was skipped before filtering."""
         if pool.skipped not in ("", WITHOUT_NEGATIVES):
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
@@ -236,9 +246,9 @@ class Miner:
             self._add_count(name, number, group="passages")
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
-        """Count per source the queries for which it retrieved a judged document.
+        """Count, for each source, the queries with a judged document among the hits.
 
-        It is part of `counts`, because a resumed run restores them and does not read the earlier queries again.
+        The numbers are part of `counts`, because a resumed run restores `counts` and skips the earlier queries.
         """
         if self.queries.judgments is None:
             return
@@ -261,8 +271,8 @@ class Miner:
             for name, problem in zip(sources, problems, strict=True)
         ]
 
-    def find_id_mismatch(self) -> str | None:
-        """Return an error message if no source retrieved a judged document and there is no corpus to check ids; else None."""
+    def describe_id_mismatch(self) -> str | None:
+        """Return an error message if no source retrieved a judged document and the ids cannot be checked without a corpus."""
         problems = self.describe_unjudged_sources()
         if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
             return None
@@ -278,10 +288,10 @@ def mine_negatives(
     audit: str | None = None,
     report: str | None = None,
 ) -> None:
-    """Mine hard negatives, and write a training example for each query; optionally write an audit and a report.
+    """Mine hard negatives, and write a training example for each query to the output of `job`.
 
-    audit: file of JSON lines, one per query, with the outcome of every candidate
-    report: file of the report, an HTML page if its name ends in .html, else text; "-" is stdout
+    audit: also write this file, JSON lines with the outcome of every candidate, one line per query
+    report: also write this report, an HTML page if its name ends in .html, else text; "-" is stdout
     Raises UsageError for a missing input or a setting without effect, DrtkError if there are no examples.
     """
     job.record(settings, **to_dict(inputs), seed=seed, audit=audit, report=report)
@@ -311,7 +321,7 @@ def mine_negatives(
     def find_problem(num_examples: int) -> str | None:
         textless = describe_missing_texts(job.counts.get(ANSWER_CHECKS, {}), str(inputs.corpus))
         no_examples = None if num_examples else explain_no_examples(job.counts)
-        return textless or no_examples or miner.find_id_mismatch()
+        return textless or no_examples or miner.describe_id_mismatch()
 
     job.batch_size = settings.batch_size if miner.queries.indexes else BATCH_SIZE
     job.no_input = "there are no queries to mine"
@@ -335,9 +345,9 @@ def mine_negatives(
 def open_miner(
     inputs: MiningInputs, settings: MineSettings, job: FilterJob, *, seed: int, has_report: bool = False
 ) -> Miner:
-    """Check the settings, and open sources, judgments, corpus and models.
+    """Check the settings, open sources, judgments, corpus and models, and return the miner.
 
-    has_report: also measure the values that are only used by the report
+    has_report: also compute the similarities and answer matches that are only used by the report
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
@@ -425,7 +435,7 @@ def _check_inputs(
 
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
-    """Return the ids of the corpus. Raises MismatchError if a source was built from another corpus."""
+    """Return the ids of the corpus. Raises MismatchError if a source or the embeddings come from another corpus."""
     ids = CorpusIds.load(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
     if digest and not inputs.skip_corpus_check and not is_stream(corpus):
@@ -438,8 +448,8 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: Filte
 def _add_content_filters(
     miner: Miner, inputs: MiningInputs, settings: MineSettings, job: FilterJob, *, has_report: bool
 ) -> None:
-    """Add the content filters that the settings select; with `has_report`, also those that only measure."""
-    policy, filters, measures = miner.policy, miner.content_filters, list[ContentFilter]()
+    """Add the content filters that the settings select; with `has_report`, also filters that only compute values."""
+    policy, filters, measuring_filters = miner.policy, miner.content_filters, list[ContentFilter]()
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = policy.answers or settings.scorer or settings.max_overlap is not None or has_report
     if not (reads_texts or by_ce or inputs.vectors is not None):
@@ -461,29 +471,32 @@ def _add_content_filters(
             if policy.answers:
                 miner.answers = answers
             else:
-                measures.append(answers)
+                measuring_filters.append(answers)
         overlap = OverlapFilter(miner.texts, settings.max_overlap)
-        (measures if settings.max_overlap is None else filters).append(overlap)
+        (measuring_filters if settings.max_overlap is None else filters).append(overlap)
     if inputs.vectors is not None:
         cosine = CosineFilter(VectorsById(inputs.vectors), settings.max_cosine)
-        (measures if settings.max_cosine is None else filters).append(cosine)
+        (measuring_filters if settings.max_cosine is None else filters).append(cosine)
     if has_report:
-        miner.measures += measures
+        miner.measuring_filters += measuring_filters
     if settings.scorer or by_ce:
         scorer, title = None, "none"
         if settings.scorer:
             from drtk.models.cross_encoder import load_scorer
-            from drtk.models.model_folder import locate
+            from drtk.models.model_folder import resolve_model_folder
 
             scorer, title = load_scorer(settings.scorer, settings, device=settings.device)
-            job.lookups = (str(locate(settings.scorer)),)  # the output is outdated if this folder changes
+            job.lookups = (str(resolve_model_folder(settings.scorer)),)  # the output is outdated if this folder changes
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
         # Without a limit the scores are still computed, because examples contain them.
-        (filters if by_ce else miner.measures).append(ce)
+        (filters if by_ce else miner.measuring_filters).append(ce)
 
 
 def explain_no_examples(counts: Mapping[str, Any]) -> str:
-    """Return the error message for an empty output, with the number of skipped queries and candidates by reason."""
+    """Return the error message for an empty output, with the numbers of skipped queries and of rejected candidates by reason.
+
+    counts: the counters of `Miner`
+    """
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
     why = ", ".join(f"{counts[name]:,} {name}" for name in reasons)
     if counts.get("positives not found"):

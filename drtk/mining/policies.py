@@ -15,17 +15,20 @@ Sample = Callable[[BySource, int | None, Random], list[Candidate]]
 
 
 def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> list[Candidate]:
-    """Sample `count` candidates from the union of all sources, without replacement; None returns all, shuffled.
+    """Sample `count` candidates from the union of all sources, without replacement; `count` None: return all, shuffled.
 
-    A passage in several sources is attributed to the first source.
+    candidates: by source name, best first; a passage of several sources counts for the first one
     """
     shuffled = drop_duplicates(chain.from_iterable(candidates.values()))
     rng.shuffle(shuffled)
     return shuffled[:count]
 
 
-def take_top_of_each(candidates: BySource, count: int | None, _: Random) -> list[Candidate]:
-    """Return the top `count` candidates of each source, excluding candidates of earlier sources; None returns all."""
+def take_top_per_source(candidates: BySource, count: int | None, _: Random) -> list[Candidate]:
+    """Return the top `count` candidates of each source, without passages already taken from earlier sources.
+
+    candidates: by source name, best first    count: None: return all
+    """
     selected: dict[str, Candidate] = {}
     for source_candidates in candidates.values():
         new = [candidate for candidate in source_candidates if candidate.id not in selected]
@@ -41,9 +44,9 @@ def sample_random_ids(
     excluded: AbstractSet[str],
     is_allowed: Callable[[str], bool] | None = None,
 ) -> list[str]:
-    """Sample up to `count` distinct ids that are allowed and not excluded.
+    """Sample up to `count` distinct ids that are not in `excluded` and for which `is_allowed` returns True.
 
-    Uses rejection sampling. If many ids are excluded, it samples from a list of the remaining ids instead.
+    Uses rejection sampling, but samples from a list of the remaining ids if many ids are excluded.
     """
     sampled: dict[str, None] = {}
     if len(ids) >= 4 * (count + len(excluded)):
@@ -61,11 +64,11 @@ def sample_random_ids(
 
 @dataclass(frozen=True)
 class Policy:
-    """A published recipe for sampling negatives; fields of `MineSettings` override its fields.
+    """A published recipe for sampling negatives. Fields of `MineSettings` with the same name override it.
 
-    negatives: number of negatives per query, or per source with `take_top_of_each`; None keeps all candidates
+    negatives: number of negatives per query, or per source with `take_top_per_source`; None: all candidates
     min_negatives: minimum number of negatives per query, reached by adding random passages
-    depth: maximum rank of a candidate in its source; None uses all hits
+    depth: maximum rank of a candidate in its source; None: no maximum
     sample: function that samples negatives from the candidates
     answers: turn candidates that contain an answer into positives
     ce_margin: minimum difference between the cross-encoder scores of the positives and of a negative
@@ -82,4 +85,4 @@ class Policy:
 MSMARCO = Policy(negatives=200, min_negatives=210)
 TEVATRON = Policy(negatives=128)
 NQ = Policy(negatives=None, depth=100, answers=True)
-SBERT = Policy(negatives=5, depth=None, sample=take_top_of_each, ce_margin=3.0)
+SBERT = Policy(negatives=5, depth=None, sample=take_top_per_source, ce_margin=3.0)

@@ -62,7 +62,7 @@ class Distribution:
     _sample: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, value: float, key: str) -> None:
-        """Add a value. The sample consists of the values whose keys have the smallest hashes."""
+        """Add a value. The sample contains the SAMPLE_SIZE values whose `key` has the smallest hashes."""
         self.count += 1
         self.total += value
         self.minimum, self.maximum = min(self.minimum, value), max(self.maximum, value)
@@ -77,14 +77,14 @@ class Distribution:
         return self.total / self.count
 
     def compute_quantiles(self, *probabilities: float) -> list[float]:
-        """Return quantiles of the sample."""
+        """Return the quantiles of the sample at these probabilities (0.5: median)."""
         quantiles: list[float] = np.quantile([value for _, value in self._sample], probabilities).tolist()
         return quantiles
 
     def compute_histogram(self, bins: int) -> tuple[list[float], list[float]]:
-        """Return the (shares, edges) of a histogram of the sample, with at most `bins` bins of equal width.
+        """Return (share of the values in each bin, edges of the bins) for at most `bins` bins of equal width.
 
-        If all values are integers, each bin covers whole integers.
+        If all values are integers, the edges lie halfway between integers.
         """
         values = np.array([value for _, value in self._sample])
         edges: Any = bins
@@ -100,8 +100,8 @@ def _hash(text: str) -> int:
 
 
 @dataclass
-class Summary:
-    """Totals over the rows of an audit."""
+class AuditSummary:
+    """Totals over the queries of an audit, and the queries to show in the HTML page."""
 
     queries: int = 0
     positives: int = 0
@@ -154,12 +154,13 @@ class Summary:
             self.tested.update(name for name, value in _VALUE_OF_SUSPICION.items() if value in negative)
 
 
-def summarize(rows: Iterable[AuditRow], *, num_queries: int = NUM_QUERIES) -> Summary:
+def summarize_audit(rows: Iterable[AuditRow], *, num_queries: int = NUM_QUERIES) -> AuditSummary:
     """Return the summary of an audit, with up to `num_queries` example queries for the HTML page.
 
-    Up to half of the examples are queries with the most suspicious negatives; the others are sampled at random.
+    Up to half of the examples have the most suspicious negatives (possible false negatives); the others are sampled at
+    random.
     """
-    summary = Summary()
+    summary = AuditSummary()
     most_suspicious: list[tuple[float, int, AuditRow]] = []
     sampled: list[tuple[float, int, AuditRow]] = []
     for number, row in enumerate(rows):
@@ -181,8 +182,8 @@ def _sort_heap(heap: list[tuple[float, int, AuditRow]]) -> list[tuple[float, int
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header (its names may be empty), rows
 
 
-def build_sections(summary: Summary) -> list[Section]:
-    """Return the nonempty tables of the report."""
+def build_sections(summary: AuditSummary) -> list[Section]:
+    """Return the tables of the report, without empty ones."""
     num_examples, num_negatives = summary.negatives.count, summary.num_negatives
     overview = [("queries", f"{summary.queries:,}"), ("examples", f"{num_examples:,}")]
     overview += [(f"skipped: {reason}", f"{count:,}") for reason, count in summary.skipped.most_common()]
@@ -240,7 +241,7 @@ def _format_share(count: int, total: int) -> str:
     return f"{count / total:.1%}" if total else ""
 
 
-def format_text(summary: Summary) -> Iterator[str]:
+def format_text(summary: AuditSummary) -> Iterator[str]:
     """Yield the lines of the report as text."""
     for number, (title, header, rows) in enumerate(build_sections(summary)):
         if number:
@@ -255,9 +256,9 @@ def format_text(summary: Summary) -> Iterator[str]:
 def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
     """Write the report of an audit to `target`: an HTML page if the name ends in .html, else text; "-" is stdout.
 
-    corpus, queries: files with the texts of the example queries and passages
+    rows: rows of the audit    corpus, queries: files with the texts of passages and queries, for the HTML page
     """
-    summary = summarize(rows)
+    summary = summarize_audit(rows)
     is_page = target.endswith((".html", ".htm"))
     with Output(target) as output:
         for line in format_page(summary, corpus, queries) if is_page else format_text(summary):
@@ -266,8 +267,8 @@ def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, q
         log("\n".join([f"report: {target}", *format_text(summary)]))
 
 
-def format_page(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
-    """Yield the lines of the report as an HTML page."""
+def format_page(summary: AuditSummary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
+    """Yield the lines of the report as an HTML page. corpus, queries: files with texts; None: show ids only"""
     from drtk.runtime import pages
 
     def iter_parts() -> Iterator[Markup]:

@@ -1,4 +1,4 @@
-"""Read candidates from runs, indexes and training examples, and merge them query by query."""
+"""Read hits from runs, indexes and training examples (the sources), and merge them query by query."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _HINTS = {  # how to pass each kind of file
 
 @dataclass(frozen=True)
 class Sources:
-    """Runs, files of training examples, and index folders, by source name.
+    """Paths of runs, files of training examples, and index folders, by source name.
 
-    names: names of all sources, in the given order
+    names: names of all sources, in the order of the command line
     """
 
     names: list[str]
@@ -69,9 +69,9 @@ class Sources:
 def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> Sources:
     """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, training examples or an index.
 
-    Index folders of the same name are searched together.
-    name: name of the source if there is only one
-    Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
+    Index folders of the same name are searched together as one index.
+    name: name of the source if there is only one; "": the file's or folder's name
+    Raises UsageError if two sources have the same name, MismatchError for a file or folder of another kind.
     """
     grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
     sources = Sources(list(grouped))
@@ -99,8 +99,9 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
 
 
 def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgments:
-    """Return the relevance grades of a qrels file by query id and passage id (document id with `by_source`).
+    """Return the judgments of a qrels file, {query id: {passage id (document id with `by_source`): relevance grade}}.
 
+    corpus: ids of the corpus; None: do not check ids
     by_source: the judgments are of source documents, not of passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
@@ -132,17 +133,17 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
 
 
 class QueryBuffer:
-    """Reader of the queries of a file in any order; buffers queries that precede a requested query in the file.
+    """Reader that returns the queries of a file in any order; queries before a requested query are buffered in memory.
 
-    allowed: ids of the queries that may be requested; other queries are not buffered
+    allowed: ids of the queries that may be requested; other queries are dropped; None: all
     """
 
     def __init__(self, queries: Iterable[MiningQuery], *, allowed: Container[str] | None = None) -> None:
         self._queries, self._allowed = iter(queries), allowed
         self.buffered: dict[str, deque[MiningQuery]] = {}
 
-    def take(self, query_id: str) -> MiningQuery | None:
-        """Return the next record with this query id, reading ahead as needed; None if the file has no further one."""
+    def take_query(self, query_id: str) -> MiningQuery | None:
+        """Return the next record with this query id; None if the rest of the file has none."""
         if query_id in self.buffered:
             records = self.buffered[query_id]
             if len(records) == 1:
@@ -151,16 +152,16 @@ class QueryBuffer:
         for record in self._queries:
             if record.query_id == query_id:
                 return record
-            self._buffer(record)
+            self._buffer_record(record)
         return None
 
     def read_remaining(self) -> list[str]:
-        """Read the rest of the file; return the ids of the queries that `take` did not return."""
+        """Read the rest of the file; return the ids of all queries that `take_query` has not returned."""
         for record in self._queries:
-            self._buffer(record)
+            self._buffer_record(record)
         return list(self.buffered)
 
-    def _buffer(self, record: MiningQuery) -> None:
+    def _buffer_record(self, record: MiningQuery) -> None:
         if self._allowed is None or record.query_id in self._allowed:
             self.buffered.setdefault(record.query_id, deque()).append(record)
 
@@ -169,9 +170,10 @@ class IndexSearch:
     """Searcher of several indexes.
 
     folders: index folders by source name; folders of the same name are searched together
-    depth: hits per query; None returns all passages
+    depth: hits per query; None: all passages    corpus: ids of the corpus; None: do not check the ids of hits
     encodes_texts: whether query texts are encoded for a dense index
-    stored: the queries of the embeddings folder, if one is used
+    needs_text: whether an index is searched with query texts, encoded or not
+    stored: the queries of the embeddings folder `inputs.query_vectors`, if a dense index is searched with them
     Raises UsageError if an index requires query texts and none are given, MismatchError for a hit that is not in the
     corpus, DrtkError for a score that is NaN or infinite.
     """
@@ -204,7 +206,10 @@ class IndexSearch:
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
-        """Search each index for a batch of queries; return the queries with the hits added, in the order of `names`."""
+        """Search each index for a batch of queries; return the queries with the hits added.
+
+        names: source names, in whose order the hits of a query are sorted
+        """
         hits: list[dict[str, Hits]] = [{} for _ in batch]
         for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
@@ -237,16 +242,18 @@ class IndexSearch:
 
 @dataclass
 class QueryStream:
-    """Iterable of training queries with their hits in every source. Each iteration reads the files again.
+    """Iterable of queries with their hits in each run and file of examples. Each iteration reads the files again.
 
-    Queries are yielded in the order of the first source, or of `queries` if indexes are searched. Queries that come earlier
-    in another source are buffered in memory.
+    Queries are yielded in the order of the first source, or of `queries` if indexes are searched. Queries that another
+    source contains in a different order are buffered in memory. The caller searches the indexes with `indexes.search`.
 
+    counts: counters of skipped queries, updated in place
+    corpus: ids of the corpus; None: do not check ids
     judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
     by_source: the judgments are of source documents, not of passages
     queries: file of the queries to search indexes with
-    texts: queries by id, if no index reads `queries` but filters require texts
+    texts: queries by id, for filters that read query texts; None if none does or if indexes are searched with `queries`
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
 
@@ -262,7 +269,7 @@ class QueryStream:
     texts: dict[str, Query] | None = None
 
     def may_have_positives(self, query_id: str) -> bool:
-        """Return whether the query can have positives from judgments, examples or answers."""
+        """Return whether the query can have positives, from judgments, training examples or answers."""
         return self.allow_unjudged or bool(self.sources.examples) or self.is_judged(query_id)
 
     def is_judged(self, query_id: str) -> bool:
@@ -296,7 +303,7 @@ class QueryStream:
             self.counts["not retrieved"] = num_missing
 
     def _has_judged_documents(self, query: MiningQuery) -> bool:
-        """Return whether a hit is a chunk of a judged document, which would be mined as a negative."""
+        """Return whether any hit of the query is an unjudged chunk of a judged document; it could be mined as a negative."""
         grades = (self.judgments or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
         return any(parse_document_id(id) in grades and id not in grades for id in chunks)
@@ -321,16 +328,16 @@ class QueryStream:
         read = set()
         for query in first:
             read.add(query.query_id)
-            yield merge([query, *(other.take(query.query_id) for other in others)])
+            yield merge([query, *(other.take_query(query.query_id) for other in others)])
         remaining = dict.fromkeys(id for other in others for id in other.read_remaining())
         if self.indexes is None:
             for id in remaining:
-                yield merge([other.take(id) for other in others])
+                yield merge([other.take_query(id) for other in others])
         elif missing := remaining.keys() | ((self.judgments or {}).keys() - read):
             self.counts["not in queries"] = len(missing)
 
     def _iter_index_queries(self) -> Iterator[MiningQuery]:
-        """Yield the queries to search indexes with, without hits."""
+        """Yield the queries to search the indexes with; their hits are still empty."""
         assert self.indexes is not None
         if self.indexes.stored is None:
             assert self.queries is not None
@@ -350,7 +357,10 @@ class QueryStream:
     def _find_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
     ) -> tuple[bool, set[str], list[RecordError]]:
-        """Return whether the query text is missing, which ids are not in the corpus, and an error for each missing record."""
+        """Return (whether the query text is missing, passage ids that are not in the corpus, an error for each of these).
+
+        line: line of the query in `source`    ids, lines: passage ids and the line of each
+        """
         errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
@@ -374,10 +384,10 @@ class QueryStream:
             yield None if is_missing else MiningQuery(hits.query_id, {name: known_hits}), errors
 
     def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
-        """Yield training examples; all lines of a query are merged into its first line.
+        """Yield a record for each query of a file of training examples, in the order of the first lines of the queries.
 
-        The file is read three times: to count the lines of each query, for the first line of each query, and for its later
-        lines. So only lines that are not in query order are buffered. A stream is copied to disk.
+        The file is read three times: to count the lines of each query, for the first lines, and for all later lines. So
+        only lines that are not in the order of the queries are buffered. A stream is copied to disk.
         """
         self.tracker.copy_streams(source)
         rereading = InputTracker(copies=self.tracker.copies)  # does not record the file as a further input
@@ -415,7 +425,7 @@ class QueryStream:
             for id, number, row in _iter_lines(source, rereading, later=True)
         )
         for id, number, row in _iter_lines(source, self.tracker, later=False):
-            records = [convert_row(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
+            records = [convert_row(number, row), *(later.take_query(str(id)) for _ in range(num_later[id]))]
             valid = [record for record in records if record is not None and (record.positives or record.hits)]
             yield merge_queries(valid) if valid else None, errors.copy()
             errors.clear()
@@ -424,9 +434,9 @@ class QueryStream:
 def _iter_lines(
     source: str, tracker: InputTracker, *, later: bool
 ) -> Iterator[tuple[str | None, int, Row | ValueError]]:
-    """Yield (query id, line number, row) of the first line of each query, or of all later lines.
+    """Yield (query id, line number, row) of the first line of each query, or with `later` of all other lines.
 
-    The query id is None if the line cannot be parsed.
+    A line that cannot be parsed counts as a first line without query id (None).
     """
     seen: set[str] = set()
     for number, row in iter_json_rows(source, tracker):
@@ -441,7 +451,10 @@ def _iter_lines(
 
 
 def _convert_example(name: str, parsed: ParsedExample) -> MiningQuery:
-    """Convert an example to a query whose hits are the negatives, by source (`name` if the example records none)."""
+    """Convert an example to a query whose hits are the negatives, by source.
+
+    name: source of negatives for which the example records no source
+    """
     example = parsed.example
     scores = example.scores or {}
     ce_scores = dict(zip(example.negatives, scores.get("negatives", ()), strict=False))

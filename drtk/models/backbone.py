@@ -17,7 +17,7 @@ FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbe
 
 
 def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
-    """Return the keyword argument {"token_type_ids": types} if the model has several token types, otherwise {}."""
+    """Return the model inputs {"token_type_ids": types}; {} if the model has a single token type or `types` is None."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 
@@ -25,7 +25,7 @@ def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Te
 class BackboneAdapter:
     """Adapter that runs an encoder layer by layer, and creates new layers of the same type.
 
-    An adapter is not an nn.Module, so a module that holds one does not register the encoder's parameters.
+    An adapter is not an nn.Module, so a module with an adapter as attribute does not register the encoder's parameters.
     Raises MismatchError for a model type that is not in FAMILIES.
     """
 
@@ -54,8 +54,10 @@ class BackboneAdapter:
         return len(self.layers)
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, L, H). ids, types: (B, L); `types` None: token type 0 everywhere"""
-        return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
+        """Return the embeddings, the input of the first layer, (B, L, H). ids, types: (B, L); `types` None: all 0"""
+        return self._project_embeddings(
+            self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types))
+        )
 
     def embed_positions(self, length: int) -> Tensor:
         """Return the position embeddings of the first `length` positions, (length, H).
@@ -71,20 +73,20 @@ class BackboneAdapter:
             raise MismatchError(
                 f"inputs of {length} tokens exceed the encoder's {len(table) - begin} positions; set a lower `max_length`"
             )
-        return self._project(table[begin : begin + length], bias=False)
+        return self._project_embeddings(table[begin : begin + length], bias=False)
 
-    def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
-        """Project embeddings to the hidden size; without effect except for ELECTRA, whose embeddings are smaller."""
+    def _project_embeddings(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
+        """Project embeddings to the hidden size, for ELECTRA models with smaller embeddings; else return them unchanged."""
         projection = getattr(self.backbone, "embeddings_project", None)
         if projection is None:
             return vectors
         return projection(vectors) if bias else F.linear(vectors, projection.weight)
 
     def build_attention_mask(self, attention: Tensor) -> Any:
-        """Return the attention mask in the form that the layers expect.
+        """Convert an attention mask to the form that the layers expect.
 
-        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True at (i, j) if token i attends to token j. Each
-            token must attend to at least one token.
+        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True at (i, j) if token i attends to token j,
+            where each token must attend to at least one token
         Raises MismatchError if the attention implementation does not support a (B, L, L) mask.
         """
         if attention.dim() == 3:
@@ -103,10 +105,12 @@ class BackboneAdapter:
         }
 
     def _build_row_mask(self, visible: Tensor) -> Any:
-        """Convert a mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool."""
+        """Convert an attention mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool."""
         implementation = self.config._attn_implementation
         if implementation not in ("sdpa", "eager", PACKED):
-            raise MismatchError(f"{implementation} attention does not support a mask per token; use `attention` sdpa")
+            raise MismatchError(
+                f"`attention` {implementation}: does not support a separate mask for each token; use `attention` sdpa"
+            )
 
         def convert(visible: Tensor) -> Tensor:
             if implementation != "eager":
@@ -124,7 +128,8 @@ class BackboneAdapter:
     def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
         """Return the hidden states after each layer, (B, L, H) each.
 
-        layers: layers of this encoder's type    hidden: (B, L, H), the input    mask: the result of `build_attention_mask`
+        layers: layers of this encoder's type    hidden: (B, L, H), input of the first layer
+        mask: result of `build_attention_mask`
         """
         if isinstance(mask, Packing):  # without padding
             packed = self._run_layers(layers, mask.pack(hidden), None, mask.positions, packing=mask)
@@ -151,13 +156,14 @@ class BackboneAdapter:
         return states
 
     def apply_final_norm(self, hidden: Tensor) -> Tensor:
-        """Apply the encoder's final norm, if it has one, to the last hidden states, (B, L, H)."""
+        """Return the last hidden states, (B, L, H), after the encoder's final norm, if it has one (ModernBERT)."""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
     def encode(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> list[Tensor]:
         """Return the embeddings and the hidden states after each layer, 1 + depth tensors of (B, L, H).
 
-        Equals `hidden_states` of transformers with `output_hidden_states=True`. ids, attention, types: (B, L)
+        Equals `hidden_states` of transformers with `output_hidden_states=True`.
+        ids, types: (B, L)    attention: (B, L) or (B, L, L), see `build_attention_mask`
         """
         hidden = self.embed(ids, types)
         states = [hidden, *self.run_layers(self.layers, hidden, self.build_attention_mask(attention))]
@@ -167,8 +173,8 @@ class BackboneAdapter:
     def create_layers(self, count: int, init: str = "random") -> nn.ModuleList:
         """Return `count` new layers of this encoder's type.
 
-        init: "random" (the initialization of the model class) or "copy" (copies of the encoder's last layers)
-        Raises MismatchError if the encoder has fewer than `count` layers to copy.
+        init: "random" (the initialization of the model class) or "copy" (copies of the encoder's last `count` layers)
+        Raises MismatchError for "copy" if the encoder has fewer than `count` layers.
         """
         if init == "copy":
             if count > self.depth:

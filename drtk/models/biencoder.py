@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
-from drtk.models.model_folder import locate, resolve_tower_folder, write_untied_layout
+from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder, write_untied_layout
 from drtk.models.packing import is_packed
 from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
-    """A query encoder and a passage encoder; a single encoder for both if `query` is None.
+    """A query encoder and a passage encoder; `passage` encodes both if `query` is None.
 
     prompt_lengths: numbers of prompt tokens that pooling excludes, (in queries, in passages)
-    group_overhead: cost of one more group, in tokens, when texts are encoded in groups of similar length to save padding;
-        None, or with packed encoders: encode all texts together
+    group_overhead: assumed cost of a forward pass in tokens, by which texts are divided into groups of similar length to save
+        padding; None: encode all texts together, as packed encoders always do
     """
 
     def __init__(
@@ -74,13 +74,14 @@ class BiEncoder(nn.Module):
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """Load the initial encoders of a training, by role: {"passage"} if one encoder is shared, else {"query", "passage"}.
+    """Load the encoders to train, {role: encoder}, with the key "passage" only if one encoder is shared, else also "query".
 
+    model: a folder or hub name
     overrides: fields of the model's EncodingConfig to replace
     untied: return two encoders even if the folder contains one; the query encoder is then a copy
     Raises MismatchError if the vectors of the two encoders have different dimensions.
     """
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     paths = {role: resolve_tower_folder(folder, role) for role in ("query", "passage")}
     passage = load_encoder(paths["passage"], overrides=overrides, strict=False)
     if paths["query"] != paths["passage"]:

@@ -54,7 +54,10 @@ class TextEncoder:
         )
 
     def count_prompt_tokens(self, role: Role) -> int:
-        """Return the number of tokens that pooling excludes: the prompt and the special tokens before it; 0 if it includes them."""
+        """Return the number of tokens at the start of a text that pooling excludes: special tokens and prompt.
+
+        Returns 0 if pooling includes the prompt, or if the role has no prompt.
+        """
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
@@ -69,7 +72,7 @@ def load_encoder(
 
     overrides: fields of the model's EncodingConfig to replace; None values are ignored
     strict: reject overrides that contradict the training of a drtk model
-    weights: False builds the backbone without weights, on the meta device
+    weights: False: build the backbone without weights, on the meta device
     Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
@@ -121,9 +124,9 @@ def load_encoder(
 
 
 def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
-    """Load (encoder, masked-LM head, tokenizer) of a model folder, in float32 on the CPU, in evaluation mode.
+    """Load a model folder as (encoder, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
 
-    If the checkpoint has no head, initialize one at random.
+    If the checkpoint has no head, a head is randomly initialized.
 
     warn_untrained: warn if the head is randomly initialized
     Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
@@ -150,7 +153,10 @@ def save_lm_head(head: LMHead, folder: Path) -> None:
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the number of positions."""
+    """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the model's number of positions.
+
+    Without any limit: DEFAULT_MAX_LENGTH. config: configuration of transformers
+    """
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(
@@ -162,7 +168,7 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
 
 
 def add_lowercasing(tokenizer: Any) -> None:
-    """Make a tokenizer lowercase its input."""
+    """Make a tokenizer lowercase its input, in place."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -191,7 +197,10 @@ def _load_dense(path: Path) -> Dense:
 
 
 def build_activation(path: Path, name: str) -> nn.Module:
-    """Return the activation function of a qualified class name. Raises MismatchError for a class that is not in torch.nn."""
+    """Return the activation function with this qualified class name, such as torch.nn.modules.activation.Tanh.
+
+    path: folder, for the error message    Raises MismatchError for a class that is not in torch.nn.
+    """
     activation = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise MismatchError(f"{path}: activation {name} is not supported; use one of torch.nn")
@@ -199,7 +208,7 @@ def build_activation(path: Path, name: str) -> nn.Module:
 
 
 def save_encoder(model: TextEncoder, folder: Path) -> None:
-    """Write weights (float32 safetensors), tokenizer and configuration for AutoModel and SentenceTransformer or SparseEncoder.
+    """Write a model folder that AutoModel and SentenceTransformer or SparseEncoder load: weights, tokenizer and configuration.
 
     The caller writes `meta.json`, which contains the EncodingConfig.
     """
@@ -241,14 +250,14 @@ def save_module(module: nn.Module, path: Path) -> None:
 def report_write_errors(folder: Path) -> Iterator[None]:
     """Convert write errors of safetensors and torch, such as a full disk, to a DrtkError that names the folder.
 
-    Also apply the umask to the permissions of weight files, which safetensors ignores.
+    Also set the permissions of weight files by the umask, which safetensors ignores.
     """
     from safetensors import SafetensorError
 
     try:
         yield
     except SafetensorError as error:
-        raise DrtkError(f"{folder}: {error}") from error
+        raise DrtkError(f"{folder}: cannot be written ({error}); check disk space and permissions") from error
     except RuntimeError as error:
         if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container", "iostream error")):
             raise
@@ -260,7 +269,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def digest_weights(folder: Path) -> str:
-    """Return a digest of a model's weights and pooling settings.
+    """Return a digest, as hex string, of the weights and the pooling of a text encoder in a model folder.
 
     The digest excludes lengths, prompts and title formats, which may differ between the queries and passages of one model.
     """
@@ -274,19 +283,22 @@ def digest_weights(folder: Path) -> str:
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the weight files in a folder: safetensors, or PyTorch files in older checkpoints."""
+    """Return the weight files in a folder, sorted by name: safetensors, or without these PyTorch files."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 
 def digest_tokenizer(backbone: Path) -> str:
-    """Return a digest of the tokenizer files in a backbone's folder."""
+    """Return a digest, as hex string, of the tokenizer files in a backbone's folder."""
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
 
 
 @torch.inference_mode()
 def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
-    """Return the vectors of passages, queries or strings, (items, dimension) float32, computed in evaluation mode."""
+    """Return the vectors of texts, (len(items), dimension) float32, computed in evaluation mode.
+
+    items: passages, queries or strings    role: whose prompt and maximum length to use
+    """
     encoder = model.encoder
     device = next(encoder.parameters()).device
     training = encoder.training
@@ -306,7 +318,10 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
 
 
 def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
-    """Return vectors whose dot products are the model's scores, (items, dimension); normalized if the model uses cosine."""
+    """Return the vectors of `embed_texts`, normalized if the model uses cosine, so that dot products are the model's scores.
+
+    towers: encoders by role, as `load_towers` returns them
+    """
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)
     if tower.encoding.similarity == "cosine":

@@ -33,7 +33,7 @@ def check_device_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """Settings of `drtk encode`; None uses the value in the model folder."""
+    """Settings of `drtk encode`; for settings that are None, the value in the model folder is used."""
 
     pooling: str | None = option(
         None,
@@ -106,7 +106,7 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for settings without effect, and for `n` above 1 with greedy decoding."""
+        """Raise UsageError for settings that cannot be combined, such as `n` above 1 and greedy decoding."""
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":
             raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
@@ -136,7 +136,7 @@ class ContinuationSettings(GenerationSettings):
 
 @dataclass(frozen=True)
 class CrossEncoderSettings:
-    """Settings for running a cross-encoder; None uses the value in the model folder."""
+    """Settings for running a cross-encoder; for settings that are None, the value in the model folder is used."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
@@ -151,7 +151,7 @@ _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 @dataclass(frozen=True)
 class ScorerSettings:
-    """Settings of a cross-encoder `scorer` that scores texts in another command, such as mine-negatives."""
+    """Settings of the cross-encoder `scorer` of commands other than `drtk score`, such as mine-negatives."""
 
     scorer_title: PairTitle | None = setting(
         None,

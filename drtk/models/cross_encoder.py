@@ -31,12 +31,12 @@ from drtk.models.generative_reranker import LOGIT_SCORE, load_generative_reranke
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
-    locate,
     read_layout,
     read_module_settings,
     read_modules,
     read_shared_config,
     read_training_entry,
+    resolve_model_folder,
     resolve_tower_folder,
 )
 from drtk.models.packing import enable_packing, is_packed
@@ -60,9 +60,9 @@ class CrossEncoder:
     """A sequence classifier with one label, or a generative reranker, with its tokenizer and its activation function.
 
     max_length: maximum length of a pair, in tokens
-    activation: applied to the logit
-    prompt: text before the first text of every pair
-    make_tokenizer: (max_length) -> tokenizing function of pairs, for models whose input is a prompt
+    activation: function from logits to scores
+    prompt: text to put before the first text of every pair
+    make_tokenizer: function from `max_length` to a function that tokenizes pairs, for models with a prompt template
     """
 
     model: nn.Module
@@ -74,7 +74,7 @@ class CrossEncoder:
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoder:
-    """Load a cross-encoder that sentence-transformers can load, or monoT5, in float32 on the CPU.
+    """Load a cross-encoder of sentence-transformers or transformers, or monoT5, in float32 on the CPU, in evaluation mode.
 
     As in sentence-transformers, the default activation function is a sigmoid.
     Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
@@ -133,7 +133,7 @@ def _load_classifier(folder: Path, path: Path, config: Any) -> tuple[Any, Any]:
 
 
 def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return (folder of the weights, content of config_sentence_transformers.json or {} if there is no modules.json)."""
+    """Return (folder of the weights, content of config_sentence_transformers.json); the latter is {} without modules.json."""
     if not (folder / MODULES).exists():
         if not (folder / "config.json").exists():
             raise MismatchError(f"{folder}: not a model folder (neither {MODULES} nor config.json); check the path")
@@ -167,7 +167,7 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
 
 
 class TokenizedPairs(NamedTuple):
-    """The tokens of the distinct pairs. rows: (pairs,), index of each input pair among the distinct pairs"""
+    """Tokenized text pairs without duplicates. rows: (pairs,), row in `tokens` of each input pair"""
 
     tokens: TokenizedTexts
     rows: np.ndarray
@@ -176,14 +176,14 @@ class TokenizedPairs(NamedTuple):
 class CrossEncoderScorer:
     """Scorer of text pairs with a cross-encoder; higher scores are better.
 
-    Equal pairs are scored once, so their scores are equal in any batch.
+    Equal pairs that are tokenized together are scored once, so their scores are equal.
 
     model: a folder or hub name
     logits: return logits instead of applying the activation function
-    make_tokenizer: (the model's tokenizer) -> tokenizing function, for models whose inputs are not text pairs
-    batch_field: name of the option for `settings.batch_tokens`, used in the out-of-memory error
-    Raises MismatchError for a `max_length` above the model's, or a query reranker (whose lower scores are better), and the
-    errors of `load_cross_encoder`.
+    make_tokenizer: function from the model's tokenizer to a function that tokenizes inputs; None: inputs are text pairs
+    batch_field: name of the option that sets `settings.batch_tokens`, for the out-of-memory error
+    Raises MismatchError for a `max_length` above the model's, or a query reranker (its scores are ranks, lower is better),
+    and the errors of `load_cross_encoder`.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class CrossEncoderScorer:
         settings = settings or CrossEncoderSettings()
         self.model, self._batch_field = model, batch_field
         self.device = choose_device(device)
-        folder = locate(model)
+        folder = resolve_model_folder(model)
         if make_tokenizer is None:
             check_not_query_reranker(model)
         loaded = load_cross_encoder(folder)
@@ -223,7 +223,7 @@ class CrossEncoderScorer:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The lowest and highest possible score."""
+        """The lowest and the highest possible score; infinite for logits."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
@@ -233,13 +233,13 @@ class CrossEncoderScorer:
         return int(config.get_text_config().hidden_size)
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Return the scores of the pairs, (pairs,) float32."""
+        """Return the scores of text pairs, (pairs,) float32. Raises the errors of `compute_scores`."""
         batches = (pairs[start : start + TOKENIZE_BATCH_SIZE] for start in range(0, len(pairs), TOKENIZE_BATCH_SIZE))
         scores = [self.compute_scores(tokenized) for tokenized in read_ahead(map(self.tokenize, batches))]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
-        """Tokenize the pairs. In pairs of more than `max_length` tokens the longer text is truncated."""
+        """Tokenize text pairs. In pairs of more than `max_length` tokens, the longer text is truncated first."""
         row_of = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
         return TokenizedPairs(self._tokenizer(row_of), rows)
@@ -249,7 +249,7 @@ class CrossEncoderScorer:
         return self._run(pairs, None)
 
     def compute_scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
-        """Return (scores, (pairs,); last hidden states of the first token, (pairs, dimension)), float32.
+        """Return the scores, (pairs,), and the last hidden states of the first token, (pairs, dimension), both float32.
 
         Raises MismatchError if the model has no encoder below its head, and the errors of `compute_scores`.
         """
@@ -260,7 +260,7 @@ class CrossEncoderScorer:
 
     @torch.inference_mode()
     def _run(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
-        """Return the scores, (pairs,). vectors: output array for the vectors of the distinct pairs, or None"""
+        """Return the scores, (pairs,). vectors: (len(pairs.tokens), dimension), is filled with vectors; None: no vectors"""
         tokens, rows = pairs
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
         states: list[Tensor] = []
@@ -291,13 +291,13 @@ class CrossEncoderScorer:
 
 def check_not_query_reranker(model: str) -> None:
     """Raise MismatchError for a query reranker, whose scores are estimated ranks (lower is better)."""
-    if read_training_entry(locate(model), "query_reranker") is not None:
+    if read_training_entry(resolve_model_folder(model), "query_reranker") is not None:
         raise MismatchError(f"{model}: is a query reranker; use a cross-encoder, or run `drtk rerank-queries apply`")
 
 
 def identify_scorer(model: str) -> dict[str, Any]:
-    """Return the identity of a cross-encoder: name, dimension, and digests of weights, configuration and tokenizer."""
-    path, _ = _read_layout(locate(model))
+    """Return a record that identifies a cross-encoder: name, dimension, and digests of weights, configuration, tokenizer."""
+    path, _ = _read_layout(resolve_model_folder(model))
     digest = hashlib.blake2b(digest_size=16)
     for file in list_weight_files(path):
         digest.update(compute_content_digest(file).encode())
@@ -314,8 +314,8 @@ def identify_scorer(model: str) -> dict[str, Any]:
 class PairClassifier(nn.Module):
     """A sequence classifier with one label, for training.
 
-    group_tokens: maximum tokens per group of pairs of similar length (groups save padding); None, or with a packed classifier:
-        score all pairs together
+    group_tokens: maximum number of tokens in a group of pairs of similar length, which are scored together to save padding;
+        None: score all pairs together, as a packed classifier always does
     """
 
     def __init__(self, classifier: Any, *, group_tokens: int | None = None) -> None:
@@ -327,10 +327,10 @@ class PairClassifier(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None or is_packed(self.classifier.base_model):
-            return self._logits(inputs)
-        return run_by_length(self._logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
+            return self._compute_logits(inputs)
+        return run_by_length(self._compute_logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
 
-    def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _compute_logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits
         return logits.float().squeeze(-1)
 
@@ -340,13 +340,14 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
 
     The result has no activation function and no prompt.
 
-    model: a folder or hub name; for an untied bi-encoder, its passage encoder is used
-    max_length: maximum length of a pair in tokens; None: the lesser of `default_length` and the model's maximum
+    model: a folder or hub name; of an untied bi-encoder, the passage encoder is used
+    max_length: maximum length of a pair in tokens; None: the minimum of `default_length` and the model's maximum
+    seed: seed of the new head
     Raises MismatchError for a folder without an encoder or a `max_length` above its maximum, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
 
-    folder = resolve_tower_folder(locate(model), "passage")
+    folder = resolve_tower_folder(resolve_model_folder(model), "passage")
     layout = None if is_classifier(folder) else read_layout(folder)
     if layout is None:
         loaded = load_cross_encoder(folder)
@@ -376,7 +377,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
 
 
 def is_classifier(folder: Path) -> bool:
-    """Return whether a folder contains a sequence classifier, so that training continues with its head."""
+    """Return whether a model folder contains a sequence classifier with a head, from which training can start."""
     path = folder / read_modules(folder)[0]["path"] if (folder / MODULES).exists() else folder
     if not (path / "config.json").exists():
         return False
@@ -385,9 +386,9 @@ def is_classifier(folder: Path) -> bool:
 
 
 def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
-    """Write a model folder for sentence-transformers' CrossEncoder, which then returns logits as scores.
+    """Write a model folder for sentence-transformers' CrossEncoder, which returns the logits of this model as scores.
 
-    The caller writes the format of passages into `meta.json`.
+    The caller writes `meta.json`, which contains the title format of passages.
     """
     classifier: Any = model.model
     classifier.config.sentence_transformers = {"activation_fn": IDENTITY}
@@ -398,18 +399,21 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
 
 
 def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
-    """Return a cross-encoder's title format: `override`, else the one it was trained with, else `default`.
+    """Return the title format of a cross-encoder's passages: `override`, else the format of the training, else `default`.
 
-    strict: raise MismatchError if `override` differs from the training
+    model: a folder or hub name    strict: raise MismatchError if `override` differs from the format of the training
     """
-    stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
+    stated = (read_training_entry(resolve_model_folder(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}, not {override}; omit it")
     return str(override or stated or default)
 
 
 def load_scorer(model: str, settings: ScorerSettings, *, device: str) -> tuple[CrossEncoderScorer, str]:
-    """Load a cross-encoder; return it and its title format. Raises the errors of `CrossEncoderScorer` and `resolve_title`."""
+    """Return the scorer for a cross-encoder (a folder or hub name), and its title format.
+
+    Raises the errors of `CrossEncoderScorer` and `resolve_title`.
+    """
     title = resolve_title(model, settings.scorer_title, strict=True)
     scorer = CrossEncoderScorer(
         model,

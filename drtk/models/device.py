@@ -20,7 +20,10 @@ _ASYNCHRONOUS = ("cuda",)  # device types that copy pinned memory and run kernel
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a torch device by name; "auto" is a CUDA or Apple GPU, or else the CPU. Raises DrtkError if it is not available."""
+    """Return a torch device by name; "auto": a CUDA or Apple GPU if available, else the CPU.
+
+    Raises DrtkError if the device is not available.
+    """
     if name == "auto":
         return torch.device(
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -34,9 +37,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, *, half: str = "float16", model_type: str = "") -> torch.dtype:
-    """Return a torch dtype by name; "auto" is float32 on a CPU and `half` on a GPU.
+    """Return a torch dtype by name; "auto": float32 on a CPU, `half` on a GPU.
 
-    model_type: model type in transformers; "auto" is bfloat16 on a GPU for types that overflow in float16
+    model_type: model type in transformers; for types that overflow in float16, "auto" on a GPU is bfloat16
     """
     if name == "auto":
         name = "float32" if device.type == "cpu" else "bfloat16" if model_type in _FLOAT16_OVERFLOWS else half
@@ -45,9 +48,9 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", mode
 
 
 def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Move a model to a device and convert its weights to a dtype, in place. Rotary frequencies stay float32.
+    """Move a model to a device and convert its weights to a dtype, in place. The frequencies of RoPE stay float32.
 
-    Rounded to 16 bits, the frequencies of ModernBERT, Llama and similar models give wrong angles at later positions.
+    In 16 bits, these frequencies give wrong rotary embeddings at later positions (ModernBERT, Llama and similar models).
     """
     frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
     model.to(device, dtype)
@@ -57,15 +60,15 @@ def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> No
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether a torch error means out of memory, on a GPU or a CPU."""
+    """Return whether a torch error is an out-of-memory error of a GPU or a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager
 def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens: int = 0) -> Iterator[None]:
-    """Convert out-of-memory errors of torch to a DrtkError with advice on how to reduce memory.
+    """Convert out-of-memory errors of torch to a DrtkError.
 
-    num_tokens: number of tokens in the batch, for the message; 0: unknown
+    advice: how to reduce memory, for the message    num_tokens: number of tokens in the batch, for the message; 0: unknown
     """
     try:
         yield
@@ -79,10 +82,10 @@ def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens:
 def iter_inputs(
     tokens: TokenizedTexts, tokenizer: TextTokenizer | PairTokenizer, *, budget: int, device: torch.device
 ) -> Generator[tuple[Tensor, dict[str, Tensor]], None, None]:
-    """Yield batches of texts of similar length: (row indices; model inputs), on the device.
+    """Yield batches of texts of similar length on the device: (row indices, model inputs of (texts, tokens) by name).
 
     On a CUDA GPU, a thread prepares the next batches. The caller must close the generator.
-    budget: maximum number of tokens in a batch, padding included
+    budget: maximum number of tokens in a batch, including padding
     """
     is_asynchronous = device.type in _ASYNCHRONOUS
 
@@ -102,7 +105,7 @@ def iter_inputs(
 class AttentionBackend:
     """The attention implementation to use.
 
-    name: "auto", or transformers' name of an implementation
+    name: "auto", or a name of transformers, such as "sdpa"
     half: whether the model runs in a 16-bit dtype
     packed: whether "auto" may run the model without padding (drtk.models.packing)
     """
@@ -130,7 +133,8 @@ class AttentionBackend:
         """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
 
         "auto" runs the model without padding if `packed` is set, and device, dtype and model support it. Otherwise it selects
-        flash attention, if installed and supported, or keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
+        flash attention, if installed and supported, or keeps the current implementation (sdpa).
+        Raises MismatchError if the model does not support the implementation.
         """
         name = self.name
         if name == "auto" and self.packed and enable_packing(backbone, self.device):
@@ -144,7 +148,8 @@ class AttentionBackend:
         try:
             backbone.set_attn_implementation(name)
         except (ValueError, ImportError) as error:
-            raise MismatchError(f"`attention` {name}: {str(error).splitlines()[0]}") from error
+            reason = str(error).splitlines()[0]
+            raise MismatchError(f"`attention` {name}: cannot be used ({reason}); use sdpa") from error
         actual = str(backbone.config._attn_implementation)
         if actual != name:
             raise MismatchError(

@@ -18,10 +18,11 @@ Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> r
 def run_by_length(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
-    """Call `run` on groups of texts of similar length to save padding; return the results in the original order.
+    """Call `run` on groups of texts of similar length, to save padding; return its results in the original order, (texts, …).
 
-    inputs: (texts, tokens) by name, including "attention_mask"; inputs padded on the left are not grouped
-    grouping: (lengths) -> text indices of each group, longest text first
+    run: function from model inputs to results, (texts, …)
+    inputs: (texts, tokens) by name, including "attention_mask"; texts padded on the left are not grouped
+    grouping: function from the lengths of texts, (texts,), to the text indices of each group, longest text first
     """
     mask = inputs["attention_mask"]
     lengths = mask.sum(dim=1)
@@ -37,8 +38,8 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     """Pool token vectors to one vector per text, (batch, hidden size * len(modes)) float32.
 
     hidden: (batch, tokens, hidden size)    mask: (batch, tokens), 1 at tokens, 0 at padding on either side
-    modes: names from POOLINGS; their vectors are concatenated
-    skip: number of tokens at the start (a prompt) to exclude
+    modes: names from POOLINGS; with several, the vectors are concatenated
+    skip: number of tokens at the start of each text to exclude, such as a prompt
     """
     hidden = hidden.float()
     included = _exclude_prompt(mask, skip)
@@ -68,7 +69,10 @@ def _find_first_token(mask: Tensor) -> Tensor:
 
 
 def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
-    """Pool the included token vectors, (batch, hidden size). mask: 1 at tokens, including those of the prompt"""
+    """Return the pooled vectors, (batch, hidden size).
+
+    included: (batch, tokens), 1 at tokens to pool    mask: (batch, tokens), 1 at all tokens, including excluded ones
+    """
     texts = torch.arange(len(hidden), device=hidden.device)
     if mode == "cls":
         return hidden[texts, _find_first_token(included)]
@@ -86,7 +90,10 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
 
 
 class Dense(nn.Module):
-    """Dense module of sentence-transformers: linear layer and activation; `use_residual` adds input to output."""
+    """Dense module of sentence-transformers: a linear layer and an activation function.
+
+    config: content of the module's config.json; with `use_residual`, the input is added to the output
+    """
 
     def __init__(self, config: dict[str, Any], activation: nn.Module) -> None:
         super().__init__()
@@ -110,7 +117,7 @@ class Encoder(nn.Module):
     """Text encoder: transformer, pooling, dense layers and normalization.
 
     A sparse encoder (`SPARSE_POOLING`) returns a weight for each word piece of the vocabulary, without dense layers.
-    Pooling and everything after it run in float32. truncate: keep the first `truncate` dimensions of the vectors
+    Pooling and everything after it run in float32. truncate: number of dimensions to keep of each vector; None: all
     head: masked-LM head of a sparse encoder, an LMHead
     """
 

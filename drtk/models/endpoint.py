@@ -28,11 +28,6 @@ _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
 _LOCAL_ONLY = ("pooling", "max_length", "batch_tokens")  # settings that the server decides
 
 
-def is_endpoint(model: str) -> bool:
-    """Return whether a model is the URL of an endpoint instead of a folder or hub name."""
-    return model.startswith(("http://", "https://"))
-
-
 class EndpointEmbedder:
     """Encoder of texts by the model of an endpoint; has the attributes and methods of `Embedder`.
 

@@ -20,7 +20,7 @@ from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import get_max_input_length, load_input_format
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
 from drtk.runtime.progress import warn
 from drtk.text.batching import TokenizedTexts, tokenize_texts
@@ -43,17 +43,20 @@ _COMPACT_BELOW = 0.75  # replace finished rows of the batch when the share of un
 
 
 def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
-    """Return the entries of a model's generation config that `decode` (see GenerationSettings) ignores, by name."""
+    """Return the entries of a model's generation config that would change the texts but are ignored, {name: value}.
+
+    decode: decoding method, see GenerationSettings
+    """
     neutral = _NEUTRAL | (_NEUTRAL_SAMPLING if "sample" in decode else _NEUTRAL_BEAMS if decode == "beam" else {})
     stated = {name: getattr(model.generation_config, name, None) for name in neutral}
     return {name: value for name, value in stated.items() if value is not None and value != neutral[name]}
 
 
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, k) each.
+    """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, top_k) each.
 
     Keep the `top_k` most likely tokens (0: all) and normalize, then keep the smallest set with a total probability of at
-    least `top_p` (Holtzman et al. 2020) and normalize again (docs/methods/doc2query.md).
+    least `top_p` (Holtzman et al. 2020) and normalize again (docs/methods/doc2query.md). Removed tokens have probability 0.
     logits: (rows, vocabulary)
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
@@ -67,9 +70,10 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: floa
 
 
 def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
-    """Sample a token per row by inverse transform sampling, (rows,); `uniform` 0 selects the most likely token.
+    """Sample a token id per row by inverse transform sampling; return (rows,).
 
-    probabilities, tokens: (rows, width), most likely first    uniform: (rows,), random numbers in [0, 1)
+    probabilities, tokens: (rows, width), probabilities and token ids, most likely first
+    uniform: (rows,), random numbers in [0, 1); 0 selects the most likely token
     """
     cumulative = probabilities.cumsum(dim=-1)  # (rows, width)
     cumulative = cumulative / cumulative[:, -1:]  # rounding must not leave a gap below 1
@@ -103,8 +107,8 @@ def sample_from_softmax(logits: Tensor, uniform: Tensor) -> Tensor:
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
     """Return uniform random numbers in [0, 1), (keys, count, steps) float64: `count` sequences of `steps` numbers per key.
 
-    The numbers depend on (seed, key, index of the sequence, step) only. They are outputs of SplitMix64 (Steele et al. 2014),
-    which starts at a hash of seed and key.
+    Each number depends on (seed, key, index of the sequence, step) only. It is an output of SplitMix64 (Steele et al. 2014)
+    with a hash of seed and key as initial state.
     """
     names = (f"{seed}\0{key}".encode(errors="surrogatepass") for key in keys)
     start = np.frombuffer(b"".join(blake2b(name, digest_size=8).digest() for name in names), dtype="<u8")
@@ -120,7 +124,8 @@ def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -
 class InputBatch:
     """A batch of inputs to generate texts from.
 
-    ids, mask: (inputs, tokens), padded    numbers: index of each input    keys: a sampling key for each input
+    ids, mask: (inputs, tokens), token ids and attention mask    numbers: index of each input
+    keys: seed of random numbers for each input
     """
 
     ids: Tensor
@@ -138,9 +143,9 @@ def generate_tokens(
 ) -> list[list[list[int]]]:
     """Generate texts; return token ids without the end token, indexed [input][text][token].
 
-    Sampled texts depend on (seed, key of the input, index of the text) only. greedy+sample returns the greedy text first,
-    then the samples.
-    ids, mask: (inputs, tokens)    keys: a sampling key for each input
+    Sampled texts depend on (seed, key of the input, index of the text) only. Decoding "greedy+sample" returns the greedy
+    text first, then the samples.
+    ids, mask: (inputs, tokens), token ids and attention mask    keys: key of each input
     """
     batches = iter([InputBatch(ids, mask, range(len(keys)), keys)])
     texts: Texts = {}
@@ -154,10 +159,10 @@ def generate_tokens(
 def iter_texts(
     model: GenerationModel, read: Callable[[], InputBatch | None], settings: GenerationSettings, *, seed: int
 ) -> Iterator[Texts]:
-    """Generate the texts of all inputs, and yield them as they are finished, without the end token.
+    """Generate the texts of all inputs (continuous batching); yield finished texts as token ids without the end token.
 
-    When a quarter of the texts is finished, new inputs take their place, so that decoding stays efficient.
-    read: returns the next inputs; None at the end, and while the unfinished texts need the memory
+    When a quarter of the texts in the batch is finished, new inputs replace them.
+    read: function that returns the next inputs; None at the end, or as long as they do not fit into memory
     """
     if settings.decode == "beam":
         while (batch := read()) is not None:
@@ -205,7 +210,10 @@ def iter_texts(
 
 
 def _sample(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Tensor:
-    """Sample a token per row, (rows,); `uniform` 0 selects the most likely token."""
+    """Sample a token id per row with the settings' top-k, top-p and temperature; return (rows,).
+
+    logits: (rows, vocabulary)    uniform: (rows,), random numbers in [0, 1); 0 selects the most likely token
+    """
     if settings.top_k or settings.top_p < 1:
         return sample_tokens(
             *filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature),
@@ -218,7 +226,7 @@ def _sample(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Te
 def _start_decoding(
     model: GenerationModel, batch: InputBatch, settings: GenerationSettings, *, seed: int
 ) -> tuple[DecodingState, dict[str, Tensor]]:
-    """Encode inputs; return the state before the first token, and the properties of the texts (see `iter_texts`)."""
+    """Encode a batch; return its decoding state before the first token, and the `rows` of `iter_texts` for its texts."""
     device, count = batch.ids.device, settings.n if "sample" in settings.decode else 1
     decoding = DecodingState(model, batch.ids, batch.mask)
     decoding.repeat_rows(count)
@@ -242,7 +250,7 @@ def _start_decoding(
 def _search_beams(
     model: GenerationModel, ids: Tensor, mask: Tensor, settings: GenerationSettings
 ) -> list[list[list[int]]]:
-    """Return the token ids of the n best texts of transformers' beam search."""
+    """Return the token ids of the `settings.n` best texts of transformers' beam search, indexed [input][text][token]."""
     from transformers import GenerationConfig
 
     network: Any = model.model
@@ -274,9 +282,9 @@ def _search_beams(
 
 @dataclass
 class _Results:
-    """The texts of a batch of inputs.
+    """The generated texts of a batch of inputs.
 
-    texts: indexed [input][text]    first: number of the first input    missing: number of unfinished texts
+    texts: indexed [input][text]    first: index of the batch's first input    missing: number of unfinished texts
     """
 
     texts: list[list[str]]
@@ -285,9 +293,9 @@ class _Results:
 
 
 class _InputQueue:
-    """Inputs of several batches, longest first, and their finished texts.
+    """Queue of the inputs of several batches, longest first, which also collects the finished texts of each batch.
 
-    budget: maximum number of tokens in memory, see GenerationSettings.batch_tokens
+    budget: token budget, the maximum number of tokens in memory, see GenerationSettings.batch_tokens
     """
 
     def __init__(
@@ -310,7 +318,10 @@ class _InputQueue:
         self._decoded: deque[tuple[list[tuple[int, int]], Future[list[str]]]] = deque()
 
     def _count_tokens(self, lengths: Any) -> Any:
-        """Return the number of tokens in memory for inputs of the given lengths: a text shares its input if possible."""
+        """Return the number of tokens in memory for all texts of an input of this length; arrays of lengths are allowed.
+
+        The texts of an input share the KV cache of the input in an encoder-decoder, but not in a decoder-only model.
+        """
         inputs = 1 if self._model.is_encoder_decoder else self._count
         return inputs * lengths + self._count * self._new_tokens
 
@@ -339,7 +350,7 @@ class _InputQueue:
         return InputBatch(ids, mask, (self._first + rows).tolist(), [self._keys[row] for row in rows])
 
     def _read_batches(self) -> None:
-        """Read as many batches as fit into memory, at least one."""
+        """Read the next batches until their inputs fill the token budget."""
         self._first += len(self._tokens)
         parts: list[TokenizedTexts] = []
         self._keys, needed = [], 0
@@ -356,13 +367,16 @@ class _InputQueue:
         self._order = np.argsort(-self._tokens.lengths, kind="stable")
 
     def add(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
-        """Add finished texts, (number of the input, index of the text)."""
+        """Add finished texts.
+
+        texts: (index of the input, index of the text) of each text    decoded: the decoded texts in the same order
+        """
         texts = list(texts)
         self._used -= sum(self._places[number][1] for number, _ in texts)
         self._decoded.append((texts, decoded))
 
     def pop_finished(self, *, wait: bool) -> Iterator[list[list[str]]]:
-        """Yield the texts of finished batches, in order. wait: wait until all texts are decoded"""
+        """Yield the texts of each finished batch, in the order of the batches. wait: wait until all texts are decoded"""
         while self._decoded and (wait or self._decoded[0][1].done()):
             texts, decoded = self._decoded.popleft()
             for (number, index), text in zip(texts, decoded.result(), strict=True):
@@ -379,22 +393,22 @@ class _InputQueue:
 class TextGenerator:
     """Generator of texts from input texts. Sampled texts depend on (seed, key of the input, index of the text) only.
 
-    input_format: the input format of the training, with the overrides of the settings
-    max_input_tokens: maximum input length; longer inputs are truncated
+    input_format: input format of the model's training, with the overrides of the settings
+    max_input_tokens: maximum input length in tokens; longer inputs are truncated
     """
 
     def __init__(
         self, model: str, settings: GenerationSettings, *, seed: int, device: str, needs_encoder: bool | None = None
     ) -> None:
-        """Load the model.
+        """Load the model (a folder or hub name).
 
-        needs_encoder: True: require an encoder-decoder (T5); False: a decoder-only model (GPT-2); None: accept both
+        needs_encoder: True: require an encoder-decoder (T5); False: require a decoder-only model (GPT-2); None: accept both
         Raises UsageError if prefix or output leave no tokens for the input, MismatchError for a model of another type or
         settings that contradict its training.
         """
         self._settings, self._seed = settings, seed
         self._device = choose_device(device)
-        folder = locate(model)
+        folder = resolve_model_folder(model)
         overrides = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
         self.input_format = load_input_format(folder, overrides, strict=True)
         self._model = load_generation_model(folder, weights=settings.engine == "transformers")
@@ -409,10 +423,10 @@ class TextGenerator:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
         self.max_input_tokens = get_max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
-        self._start(folder)
+        self._prepare_model(folder)
 
-    def _start(self, folder: Path) -> None:
-        """Prepare the model for generation."""
+    def _prepare_model(self, folder: Path) -> None:
+        """Move the model to the device, and choose the token budget."""
         dtype = choose_dtype(self._settings.precision, self._device, half="bfloat16")
         move_model(self._model.model, self._device, dtype)
         self._budget = self._settings.batch_tokens or self._choose_budget()
@@ -431,7 +445,7 @@ class TextGenerator:
         return tokenize_texts(self._model.tokenizer, texts, max_length=self.max_input_tokens)
 
     def _choose_budget(self) -> int:
-        """Return the number of tokens whose keys and values fit into the memory of the device."""
+        """Return the default token budget: the number of tokens whose KV cache takes half of the free GPU memory."""
         if self._device.type != "cuda":
             return _CPU_TOKENS
         free, _ = torch.cuda.mem_get_info(self._device)
@@ -440,12 +454,12 @@ class TextGenerator:
     def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the generated texts of each input, without special tokens.
 
-        keys: a sampling key for each input. Raises DrtkError when out of memory.
+        keys: key of each input, with which its random numbers are generated    Raises DrtkError when out of memory.
         """
         return next(self.generate_batches([(tokens, keys)]))
 
     def generate_batches(self, batches: Iterable[tuple[TokenizedTexts, Sequence[str]]]) -> Iterator[list[list[str]]]:
-        """Yield the texts that `generate` returns for each batch. Inputs of several batches are processed together."""
+        """Yield what `generate` returns for each batch (inputs, keys). Inputs of several batches are processed together."""
         source = _InputQueue(batches, self._model, self._settings, self._budget, self._device)
         with report_out_of_memory(self._device, "lower `batch_tokens`"), ThreadPoolExecutor(1) as pool:
             for finished in iter_texts(self._model, source.read, self._settings, seed=self._seed):

@@ -38,16 +38,16 @@ class GeneratorInputFormat:
 
 
 def format_passage(passage: Passage, title: str) -> str:
-    """Return "title text" (`title` is "join"), "title: text" ("colon"), or the text only ("none")."""
+    """Return "TITLE TEXT" (`title` "join"), "TITLE: TEXT" ("colon") or the text only ("none", or a passage without title)."""
     if not passage.title.strip() or title == "none":
         return passage.text
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 
 
 def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInputFormat:
-    """Return the input format of a trained model, with the overrides that are not None.
+    """Return the input format in a generator's model folder, with the overrides that are not None.
 
-    strict: raise MismatchError if an override differs from the prefix or title of the training
+    strict: raise MismatchError if the prefix or title format is overridden by another one than in the training
     """
     stated = read_training_entry(folder, INPUT_ENTRY) or {}
     known = {name: value for name, value in stated.items() if name in GeneratorInputFormat.__dataclass_fields__}
@@ -63,7 +63,7 @@ def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: boo
 def get_max_input_length(model: GenerationModel, input_format: GeneratorInputFormat, *, new_tokens: int = 0) -> int:
     """Return the maximum input length in tokens.
 
-    new_tokens: tokens to generate, which share the positions of a decoder-only model with the input
+    new_tokens: number of tokens to generate; in a decoder-only model, input and output share the positions
     Raises UsageError if new tokens and prefix leave no tokens for a passage.
     """
     limit = min(input_format.max_length, model.max_length)

@@ -24,7 +24,7 @@ IN_MEMORY = 1 << 28  # bytes of text to keep in memory between two passes; large
 
 
 def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
-    """Train a WordPiece tokenizer with the special tokens of `settings.arch`, deterministically.
+    """Train a WordPiece tokenizer with the special tokens of `settings.arch`; equal texts give equal tokenizers.
 
     Raises DrtkError if the texts contain no words.
     """
@@ -98,7 +98,7 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
 
 
 def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:
-    """Return a BERT encoder with random weights; keeps the global random state.
+    """Return a BERT encoder with random weights. The global random state does not change.
 
     Raises UsageError if `hidden` is not a multiple of `heads`, or for an unknown pooling.
     """
@@ -129,7 +129,7 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
 
 
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
-    """Return a T5 or GPT-2 model with random weights; keeps the global random state.
+    """Return a T5 or GPT-2 model (`settings.arch`) with random weights. The global random state does not change.
 
     Raises UsageError if `hidden` is not a multiple of `heads`.
     """

@@ -21,7 +21,8 @@ WEIGHTS = "model.safetensors"
 class ListRerankerConfig:
     """Configuration of a list reranker.
 
-    width: dimension of the input vectors    depth: maximum number of candidates    hidden: hidden size of the layers
+    width: dimension of the cross-encoder vectors    depth: maximum number of candidates per query
+    hidden, feedforward: hidden and feed-forward size of the layers
     """
 
     width: int
@@ -36,8 +37,8 @@ class ListRerankerConfig:
 class ListReranker(nn.Module):
     """Transformer that computes a logit for each candidate from the cross-encoder vectors of all candidates of a query.
 
-    The input of candidate i is Linear(v_i) + P_i, with its cross-encoder vector v_i and the embedding P_i of its rank in the
-    run. Layer norm, dropout, a bidirectional transformer and a linear layer to one logit follow.
+    The input for candidate i is Linear(v_i) + P_i, where v_i is the cross-encoder vector of query and candidate, and P_i is
+    the embedding of the candidate's rank. Layer norm, dropout, a bidirectional transformer and a linear layer follow.
     """
 
     def __init__(self, config: ListRerankerConfig) -> None:
@@ -70,7 +71,7 @@ class ListReranker(nn.Module):
 
 
 def init_list_reranker(config: ListRerankerConfig, *, seed: int) -> ListReranker:
-    """Return a list reranker with random weights; keeps the global random state."""
+    """Return a list reranker with random weights. The global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ListReranker(config)

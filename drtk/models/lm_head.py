@@ -1,4 +1,4 @@
-"""Masked-LM heads, separate from their encoder so that several decoders can share a head."""
+"""Masked-LM heads, separate from the encoder, so that several decoders can share a head."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEADS = "heads"
 
 
 def get_head_path(folder: Path, name: str) -> Path:
-    """Return the path of a head's weights in a model folder."""
+    """Return the path of the weights of the head `name` in a model folder."""
     return folder / HEADS / f"{name}.safetensors"
 
 
 def load_head(module: nn.Module, folder: Path, name: str) -> None:
-    """Load the weights of a head from a model folder into `module`.
+    """Load the weights of the head `name` from a model folder into `module`.
 
     Raises MismatchError for weights that are missing or do not fit the module, DrtkError for a damaged file.
     """
@@ -71,9 +71,9 @@ class LMHead(nn.Module):
     """
 
     def __init__(self, model: nn.Module, backbone: nn.Module, *, is_untrained: bool = False) -> None:
-        """Take the head of a masked language model.
+        """Create the head from a masked language model of transformers.
 
-        backbone: the encoder whose word embeddings a tied output layer uses
+        model: the masked language model    backbone: the encoder whose word embeddings a tied output layer uses
         Raises MismatchError for an unsupported model type.
         """
         super().__init__()
@@ -91,7 +91,7 @@ class LMHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the output layer, (V, E): the encoder's word embeddings, or the head's own if untied."""
+        """The weight of the output layer, (V, E): the encoder's word embeddings, or an own weight if they are not tied."""
         if self.own_weight is not None:
             return self.own_weight
         encoder: Any = self._encoder[0]
@@ -117,9 +117,11 @@ def _get_submodules(model_type: str) -> tuple[str, str, str]:
 
 
 def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
-    """Load the masked-LM head of a model folder: from `heads`, where drtk saves it, else from the checkpoint.
+    """Load the masked-LM head of a model folder: from its subfolder heads/, where drtk saves it, else from the checkpoint.
 
-    backbone: the encoder of the folder, already loaded
+    If there is none, the head is randomly initialized.
+    backbone: the encoder of the folder, already loaded    warn_untrained: warn if the head is randomly initialized
+    Raises MismatchError for an unsupported model type or missing weights.
     """
     if get_head_path(folder, LM_HEAD).exists():
         head = LMHead(_init_masked_lm(backbone), backbone)

@@ -30,7 +30,7 @@ _MAX_NAMES = 3  # names of weights in an error message
 
 @contextmanager
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
-    """Silence transformers, and convert its exceptions to a DrtkError "FOLDER: `problem`: reason"."""
+    """Silence transformers, and convert its exceptions to a DrtkError "FOLDER: PROBLEM: reason; advice"."""
     try:
         with silence_transformers():
             yield
@@ -38,11 +38,13 @@ def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()
-        raise DrtkError(f"{folder}: {problem}: {reason[0] if reason else error!r}") from error
+        raise DrtkError(
+            f"{folder}: {problem}: {reason[0].rstrip('.') if reason else repr(error)}; restore the folder or use another model"
+        ) from error
 
 
 def load_config(folder: Path) -> Any:
-    """Load the configuration of a transformers model. Raises MismatchError for remote code that is not trusted."""
+    """Load the transformers configuration of a model folder. Raises MismatchError for remote code that is not trusted."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -54,7 +56,7 @@ def load_config(folder: Path) -> Any:
 
 
 def _find_remote_code(folder: Path) -> str:
-    """Return the remote-code class named by `auto_map` in config.json; "" if there is none."""
+    """Return the name of the remote-code class in config.json (`auto_map`); "" if there is none."""
     content = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     names = content.get("auto_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
@@ -65,8 +67,9 @@ def _find_remote_code(folder: Path) -> str:
 def load_tokenizer(folder: Path, config: Any) -> Any:
     """Load the tokenizer of a model folder, and check that it works and fits the model.
 
-    Raises MismatchError for missing or truncated files, or a vocabulary that does not fit the embeddings, DrtkError if the
-    tokenizer cannot tokenize a word.
+    config: transformers configuration of the model
+    Raises MismatchError for missing or truncated files, or a vocabulary that does not fit the model's embeddings, DrtkError
+    if the tokenizer cannot tokenize a word.
     """
     tokenizer = open_tokenizer(str(folder))
     num_embeddings = getattr(config.get_text_config(), "vocab_size", None)
@@ -89,7 +92,7 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
 
 
 def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
-    """Return the special tokens that are not in a WordPiece vocabulary file; transformers would add them silently."""
+    """Return the special tokens that a WordPiece vocabulary file lacks; transformers adds them without warning."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "WordPiece":
         return []
@@ -101,9 +104,11 @@ def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
 def load_weights(
     auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
-    """Load a model in float32; return (model, names of the head and pooler weights missing from the checkpoint).
+    """Load a model in float32; return (model, names of head and pooler weights that are missing in the checkpoint).
 
-    A prefix of all backbone weights (`module.`, `bert.`, …) is removed.
+    If the names of all backbone weights have a prefix (`module.`, `bert.`, …), it is removed.
+
+    auto_class: class of transformers, such as AutoModel    key_mapping, options: arguments of its `from_pretrained`
     Raises MismatchError if backbone weights are missing, unexpected or do not have the shape given in config.json.
     """
     mapping = dict(key_mapping or {})
@@ -153,7 +158,7 @@ def _load_pretrained(
 
 
 def _get_backbone_prefix(model: Any) -> str:
-    """Return the prefix of the backbone's weights in a model with a head; "" for a backbone without one."""
+    """Return the prefix of the names of the backbone's weights in a model with a head; "" in a model without head."""
     name = model.base_model_prefix
     return f"{name}." if name and hasattr(model, name) else ""
 
@@ -163,7 +168,7 @@ def _is_needed(model: Any, name: str) -> bool:
 
 
 def _is_backbone(model: Any, name: str) -> bool:
-    """Return whether an unexpected weight belongs to the backbone."""
+    """Return whether the weight `name`, which the model lacks, belongs to a module of the backbone."""
     prefix, body = f"{model.base_model_prefix}.", _get_backbone_prefix(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model
@@ -175,7 +180,10 @@ def _is_backbone(model: Any, name: str) -> bool:
 
 
 def _find_wrapper_prefix(model: Any, info: Mapping[str, Any]) -> str:
-    """Return the prefix under which the checkpoint stores most of the missing weights; "" for none, or for a tie."""
+    """Return the prefix that the checkpoint adds to the names of most missing weights; "" for none, or for a tie.
+
+    info: loading information of transformers' `from_pretrained`
+    """
     inner = {name.removeprefix(_get_backbone_prefix(model)) for name in info["missing_keys"] if _is_needed(model, name)}
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()

@@ -35,10 +35,10 @@ def add_adapters(
 ) -> None:
     """Add LoRA adapters to the backbone and freeze all other weights, including Dense layers and LM head.
 
-    New adapters do not change the vectors until they are trained.
+    The vectors do not change until the adapters are trained.
 
-    alpha: adapters are scaled by alpha / rank; None: 2 * rank
-    targets: names or name suffixes of layers; empty: all linear layers
+    rank: rank of the adapters    alpha: adapters are scaled by alpha / rank; None: 2 * rank
+    targets: names of layers, or their last components such as "query"; empty: all linear layers except the pooler
     Raises MissingDependency without peft, MismatchError for an unknown layer.
     """
     peft = import_peft()

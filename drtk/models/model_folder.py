@@ -26,8 +26,13 @@ _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
 
 
-def locate(model: str) -> Path:
-    """Return the local folder of a model; a model of the Hugging Face hub is downloaded if it is not in the cache.
+def is_endpoint(model: str) -> bool:
+    """Return whether a model is the URL of an endpoint instead of a folder or hub name."""
+    return model.startswith(("http://", "https://"))
+
+
+def resolve_model_folder(model: str) -> Path:
+    """Return the local folder of a model; a model of the Hugging Face hub is downloaded unless it is in the cache.
 
     model: a folder, or a hub name such as intfloat/simlm-base-msmarco, optionally with @revision
     Raises MismatchError for an unfinished or damaged folder, DrtkError if the model is not found or the hub is unreachable.
@@ -54,20 +59,23 @@ def locate(model: str) -> Path:
             snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=_UNWANTED)
         )
     except LocalEntryNotFoundError as error:
-        raise DrtkError(f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached") from error
+        raise DrtkError(
+            f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached; check the name and the network"
+        ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise DrtkError(f"{model}: no such folder, and not on the model hub: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise DrtkError(f"{model}: no such folder, and not on the model hub ({reason}); check the name") from error
 
 
 def resolve_tower_folder(folder: Path, role: str) -> Path:
-    """Return the folder of the encoder for a role: `folder`, or its subfolder if the encoders are untied."""
+    """Return the folder of the encoder for a role ("query" or "passage"): FOLDER, or FOLDER/ROLE if encoders are untied."""
     inner = folder / role
     is_untied = not (folder / "config.json").exists() and (inner / "config.json").exists()
     return inner if is_untied else folder
 
 
 def read_training_entry(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return the entry `name` that training wrote into a folder's meta.json; None if there is none."""
+    """Return the entry `name` that training wrote into meta.json of a model folder; None if there is none."""
     manifest = read_manifest_if_any(folder)
     entry = manifest.get(name) if is_manifest(manifest) else None
     return entry if isinstance(entry, dict) else None
@@ -81,10 +89,11 @@ class EncodingConfig:
     """Configuration of text encoding and similarity; stored in `meta.json` as "encoding".
 
     include_prompt: whether pooling includes the prompt tokens
+    query_prompt, passage_prompt: text to put before each query or passage
     query_length, passage_length: maximum lengths in tokens
     title: "join" (title, space, text), "sep" (title, separator token, text), "segment" (a pair of title and text) or "none"
-    similarity: "cosine" or "dot"; None if unknown
-    truncate: number of dimensions to keep of each vector
+    similarity: "cosine" or "dot"; None: unknown
+    truncate: number of dimensions to keep of each vector; None: all
     """
 
     pooling: tuple[str, ...] = ("cls",)
@@ -111,14 +120,14 @@ class EncodingConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> EncodingConfig:
-        """Return the configuration from a dictionary of `meta.json`; unknown entries are ignored."""
+        """Return the configuration for a dictionary of `meta.json`; unknown entries are ignored."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"pooling": tuple(known.get("pooling", ("cls",)))})
 
     def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> EncodingConfig:
-        """Return a copy with the overrides that are not None.
+        """Return a copy with the overrides, {field: value}, that are not None.
 
-        strict: raise MismatchError (naming `folder`) if an override contradicts this configuration
+        strict: raise MismatchError if an override differs from this configuration    folder: name of the model for the error
         """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
@@ -157,9 +166,9 @@ class ModelLayout:
     """The folders and the encoding configuration of a text encoder.
 
     backbone: folder of the transformer
-    encoding: encoding configuration; its lengths are 0 if the folder sets none
+    encoding: encoding configuration; lengths are 0 if the folder does not set them
     dense: folders of the Dense modules between pooling and normalization
-    strict: whether drtk trained the model, so overrides must not contradict `encoding`
+    strict: whether overrides must not differ from `encoding`, because drtk trained the model with it
     """
 
     backbone: Path
@@ -185,7 +194,7 @@ def read_layout(folder: Path) -> ModelLayout:
 
 
 def _read_encoding(folder: Path) -> EncodingConfig | None:
-    """Return the encoding configuration in the meta.json of the folder, or of its parent (untied encoders), else None."""
+    """Return the encoding configuration in meta.json of the folder, or for untied encoders of its parent; else None."""
     for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
             manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
@@ -251,7 +260,7 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
 
 
 def read_module_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of sentence-transformers' Transformer module; {} if the file does not exist."""
+    """Return the settings file of a Transformer module of sentence-transformers; {} if it does not exist. path: its folder"""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
             return read_object(path / name)
@@ -266,7 +275,7 @@ def _parse_poolings(content: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _read_shared_entries(folder: Path) -> dict[str, Any]:
-    """Return prompts, similarity, truncation and title from config_sentence_transformers.json."""
+    """Return the EncodingConfig fields that config_sentence_transformers.json sets: prompts, similarity, truncate, title."""
     content = read_shared_config(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
@@ -279,9 +288,9 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
 
 
 def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: int) -> None:
-    """Write the configuration files that SentenceTransformer needs to compute the same vectors.
+    """Write the configuration files with which SentenceTransformer computes the same vectors.
 
-    hidden: dimension of the backbone's token vectors    dense: number of Dense modules (the caller writes their files)
+    hidden: dimension of the backbone's token vectors    dense: number of Dense modules; the caller writes the modules
     """
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
     paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
@@ -334,7 +343,8 @@ def _write_settings(folder: Path, encoding: EncodingConfig) -> None:
 def write_untied_layout(folder: Path, encoding: EncodingConfig) -> None:
     """Write the configuration files of untied encoders: a Router module of sentence-transformers 5.
 
-    The Router encodes queries with the model in the subfolder `query` and other texts with `passage`; both must exist.
+    The Router encodes queries with the model in the subfolder query/ and other texts with the model in passage/. Both
+    subfolders must exist.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Run transformer models without padding: all texts of a batch in one row of tokens."""
+"""Run transformer models without padding (packing): the texts of a batch are concatenated to one row of tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OPTIONS = {"return_dict", "use_cache"}
 
 
 class Packing(NamedTuple):
-    """The places of the tokens of a padded batch, (B, L), in a row of all T tokens.
+    """Positions of the T tokens of a padded batch, (B, L), for converting the batch to one row of tokens and back.
 
-    tokens: (T,), indices of the tokens in the flattened batch
-    offsets: (B + 1,) int32, start of each text in the row, and T
+    tokens: (T,), indices of the tokens in the flattened batch    batch, width: B and L
+    offsets: (B + 1,) int32, index of each text's first token in the row, and T
     """
 
     tokens: Tensor
@@ -57,10 +57,10 @@ class Packing(NamedTuple):
 
 
 def enable_packing(model: Any, device: torch.device) -> bool:
-    """Make a transformers model run without padding on a device, if the model type and the device support it.
+    """Make a transformers model run without padding, if model type and device support it; return whether they do.
 
-    The model accepts and returns padded tensors as before; its outputs at padding are 0. It runs padded in other dtypes than
-    DTYPES, and for calls with other arguments than token ids, mask and segments. Returns whether packing is enabled.
+    The model accepts and returns padded tensors as before; its outputs at padding are 0. It still runs with padding in other
+    dtypes than DTYPES, and if it is called with other inputs than token ids, attention mask and token types.
     """
     config = model.config
     if config._attn_implementation == PACKED:
@@ -91,7 +91,7 @@ def is_packed(model: Any) -> bool:
 
 
 def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: replace padded inputs by packed ones; other arguments, such as hidden states, prevent it."""
+    """Forward pre-hook that packs padded inputs; calls with further arguments, such as hidden states, are not changed."""
     inputs = dict(zip(("input_ids",), args, strict=False)) | {
         name: value for name, value in kwargs.items() if value is not None
     }
@@ -112,7 +112,7 @@ def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def _pad_outputs(model: Any, _args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-    """Forward hook: pad the hidden states, and pool them again."""
+    """Forward hook that pads the packed hidden states, and computes the pooler output again."""
     if (packing := kwargs.get("packing")) is not None:
         output.last_hidden_state = packing.pad(output.last_hidden_state)
         if getattr(output, "pooler_output", None) is not None:
@@ -133,10 +133,10 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function of transformers: attention within each text of a row, or sdpa without `packing`.
+    """Attention function for transformers: attention within each text of a packed row; sdpa without `packing`.
 
-    query, key, value: (1, heads, T, head size), where keys and values may have fewer heads; returns (1, T, heads, head size)
-    sliding_window: attend to tokens at a distance below this number
+    query, key, value: (1, heads, T, head size); key and value may have fewer heads (grouped-query attention)
+    sliding_window: attend only to tokens at a smaller distance than this    returns: (1, T, heads, head size)
     """
     if packing is None:
         output: tuple[Tensor, None] = sdpa_attention_forward(
@@ -153,9 +153,9 @@ def attend(
 def _run_flash_attention(
     module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
 ) -> Tensor:
-    """Call PyTorch's kernel of `torch.nn.attention.varlen`, whose public function has no dropout.
+    """Run the flash attention kernel of `torch.nn.attention.varlen`; its public function does not support dropout.
 
-    states: query, key, value and packing    window: visible tokens before and after a token, -1: all
+    states: query, key, value and packing    window: numbers of visible tokens (before, after) a token; -1: all
     """
     *inputs, value, packing = states
     # under autocast, rotary embeddings make queries and keys float32
@@ -173,7 +173,7 @@ def _run_flash_attention(
 def _run_sdpa(
     module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
 ) -> Tensor:
-    """Call sdpa for each run of texts of equal length, with the arguments of `_run_flash_attention`."""
+    """Run sdpa on each group of consecutive texts of equal length. Arguments as in `_run_flash_attention`."""
     *inputs, packing = states
     (left, right), outputs = window, []
     runs = [run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True)]

@@ -30,8 +30,8 @@ class GenerationModel:
 
     start: id of the decoder start token, which is not part of the text
     ends: ids of the end tokens
-    max_length: maximum input length in tokens; for a decoder-only model, of input and output together
-    first: id of the token that every text must start with (published BART: <s>), if any
+    max_length: maximum input length in tokens; for a decoder-only model, maximum length of input and output together
+    first: id of the token with which every text must start, such as <s> in published BART models; None: any token
     """
 
     model: nn.Module
@@ -55,7 +55,7 @@ def load_generation_model(
     """Load a generation model in float32 on the CPU, in evaluation mode.
 
     tokenizer_folder: folder of the tokenizer; None: the model's folder
-    weights: False: leave out the weights, for another engine
+    weights: False: build the model without weights, if another engine generates the texts
     Raises MismatchError for a model that cannot generate, missing weights or tokenizer files, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
@@ -108,11 +108,11 @@ def load_generation_model(
 
 
 class DecodingState:
-    """The state of a batch during incremental decoding: key-value cache, attention masks and next-token logits.
+    """State of a batch during incremental decoding: KV cache, attention masks and next-token logits, one row per text.
 
     logits: (rows, vocabulary), logits of the next token
-    To generate several texts per input, call `repeat_rows` after the first step, so that each input is encoded once. With
-    the attention implementation SHARED_KEYS, the texts of an input also share its keys and values in cross-attention.
+    To generate several texts per input, call `repeat_rows` before the first `append`, so that each input is encoded once.
+    With the attention implementation SHARED_KEYS, the texts of an input also share the KV cache of cross-attention.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class DecodingState:
     ) -> None:
         """Encode the inputs and compute the logits of the first token.
 
-        ids, mask: (inputs, tokens), padded on the right for an encoder-decoder, on the left for a decoder-only model
+        ids, mask: (inputs, tokens), token ids and attention mask, padded on the right for an encoder-decoder, on the left for
+            a decoder-only model
         hidden: (inputs, positions, width), encoder output to use instead of `ids`; `mask` is then (inputs, positions)
         """
         from transformers import DynamicCache, EncoderDecoderCache
@@ -153,7 +154,7 @@ class DecodingState:
 
     @property
     def can_merge(self) -> bool:
-        """Whether two running batches can be merged. BART's cannot: its decoder has one position for all rows of a batch."""
+        """Whether `merge` is supported. It is not for BART, whose decoder has the same position for all rows of a batch."""
         config: Any = self._model.model.config
         return not self._model.is_encoder_decoder or (self._shared_mask is not None and config.model_type in _T5)
 
@@ -177,9 +178,9 @@ class DecodingState:
         return logits
 
     def attend_to_inputs(self, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
-        """Return the cross-attention of the rows to their inputs, (rows, 1, heads, width); None for other keys.
+        """Return the output of cross-attention to the inputs, (rows, 1, heads, width); None for self-attention.
 
-        query: (rows, heads, 1, width)    key, value: (inputs, heads, tokens, width)
+        query: (rows, heads, 1, width)    key, value: (inputs, heads, tokens, width), shared by the texts of an input
         """
         if key is not self._cache.cross_attention_cache.layers[module.layer_idx].keys:
             return None
@@ -190,7 +191,7 @@ class DecodingState:
         return output.reshape(grid.shape)[self._texts][:, None]
 
     def repeat_rows(self, times: int) -> None:
-        """Repeat every row `times` times; the copies of a row are adjacent."""
+        """Repeat every row `times` times, with the copies of a row next to each other."""
         if times == 1:
             return
         self._past = self._past.repeat_interleave(times, dim=0)
@@ -205,7 +206,10 @@ class DecodingState:
             self._hidden = self._hidden.repeat_interleave(times, dim=0)
 
     def select_rows(self, rows: Tensor) -> None:
-        """Keep only the given rows, in the given order; `append` updates the logits. rows: (n,), row indices"""
+        """Keep only the given rows, in the given order. `logits` are valid again after the next `append`.
+
+        rows: (n,), row indices
+        """
         self._past = self._past[rows]
         if self._shared_mask is not None:
             self._self_attention.batch_select_indices(rows)
@@ -225,7 +229,7 @@ class DecodingState:
             layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
 
     def merge(self, other: DecodingState) -> None:
-        """Add the rows of another state of the same model, with the same number of texts per input, after its first step."""
+        """Append the rows of `other`, a state of the same model before its first `append`, with as many texts per input."""
         self._is_ragged = True
         self._past = _pad_and_concatenate(self._past, other._past, dim=1, left=True)
         self.logits = torch.cat([self.logits, other.logits])
@@ -236,14 +240,14 @@ class DecodingState:
             _merge_caches(self._cache.cross_attention_cache, other._cache.cross_attention_cache, left=False)
 
     def append(self, tokens: Tensor) -> None:
-        """Append a token to each row and compute the logits of the next token. tokens: (rows,)"""
+        """Append a token to each row and compute the logits of the next token. tokens: (rows,), token ids"""
         self._past = torch.cat([self._past, self._past.new_ones((len(tokens), 1))], dim=1)
         self.logits = self._forward(tokens[:, None])
 
 
 @torch.inference_mode()
 def count_bytes_per_token(model: GenerationModel) -> float:
-    """Return the memory of the keys and values of a token in the decoder's cache, in bytes."""
+    """Return the size of the KV cache per token in bytes; the mean of self- and cross-attention for an encoder-decoder."""
     ids = torch.full((1, 1), model.pad, device=next(model.model.parameters()).device)
     cache = DecodingState(model, ids, torch.ones_like(ids))._cache
     caches = [cache.self_attention_cache, cache.cross_attention_cache] if model.is_encoder_decoder else [cache]
@@ -251,7 +255,10 @@ def count_bytes_per_token(model: GenerationModel) -> float:
 
 
 def _pad_and_concatenate(one: Tensor, other: Tensor, *, dim: int, left: bool) -> Tensor:
-    """Pad two tensors with zeros to the same size in `dim`, and concatenate their rows."""
+    """Pad two tensors with zeros to the same size in dimension `dim`, and concatenate them in dimension 0.
+
+    left: pad before the values, else after them
+    """
     width = max(one.shape[dim], other.shape[dim])
     after = [0, 0] * (one.dim() - 1 - dim)
     return torch.cat([F.pad(each, after + [width - each.shape[dim], 0][:: 1 if left else -1]) for each in (one, other)])
@@ -273,7 +280,7 @@ def _attend(
     decoding: DecodingState | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers: sdpa, except for cross-attention to the shared keys of a `DecodingState`."""
+    """Attention function for transformers: sdpa, but cross-attention uses the shared KV cache of a `DecodingState`."""
     if decoding is not None:
         output = decoding.attend_to_inputs(module, query, key, value, **options)
         if output is not None:

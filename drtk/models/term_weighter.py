@@ -29,7 +29,7 @@ _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
 
 class ImpactHead(nn.Module):
-    """DeepImpact's head, which computes the impact ReLU(w2 . Dropout(ReLU(W1 h)) + b) (docs/methods/term-weights.md)."""
+    """DeepImpact's head: impact = ReLU(w2 . Dropout(ReLU(W1 h)) + b) of a hidden state h (docs/methods/term-weights.md)."""
 
     def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class TermWeightModel:
         self.pad = int(tokenizer.pad_token_id or 0)
 
     def count_content_tokens(self, max_length: int) -> int:
-        """Return how many of `max_length` tokens are not special tokens.
+        """Return the maximum number of word pieces in an input of `max_length` tokens, without special tokens.
 
         Raises MismatchError for a `max_length` above the model's maximum.
         """
@@ -100,14 +100,17 @@ class TermWeightModel:
         return limit if getattr(config, "max_position_embeddings", None) else min(limit, DEFAULT_MAX_LENGTH)
 
     def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> TokenizedTexts:
-        """Return model inputs for texts given as word piece ids, truncated to `limit` word pieces per text."""
+        """Return the model inputs for texts. texts: word piece ids, truncated to the first `limit` of each text"""
         return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
 def _build_term_weighter(
     folder: Path, method: str, metadata: dict[str, Any], *, seed: int | None = None
 ) -> TermWeightModel:
-    """Load an encoder and add a new head: a linear layer (deepct) or an ImpactHead (deepimpact)."""
+    """Load an encoder and add a new head: a linear layer (method "deepct") or an ImpactHead ("deepimpact").
+
+    metadata: entry "term_weights" of meta.json    seed: seed of the head; None: the global random state
+    """
     encoder = load_encoder(folder, strict=False)
     if seed is not None:
         torch.manual_seed(seed)
@@ -117,7 +120,10 @@ def _build_term_weighter(
 
 
 def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
-    """Load an encoder and add a randomly initialized head."""
+    """Load an encoder and add a randomly initialized head.
+
+    model: model folder    method: "deepct" or "deepimpact"    seed: seed of the head
+    """
     weighter = _build_term_weighter(model, method, {}, seed=seed)
     # the saved model must accept inputs of this length
     weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.max_length)
@@ -125,7 +131,7 @@ def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightMode
 
 
 def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
-    """Return the entry "term_weights" that training wrote into meta.json.
+    """Return the entry "term_weights" that the training of a term weighting model wrote into meta.json.
 
     Raises MismatchError for a folder without a term weighting model, or with a model of another method.
     """
@@ -138,7 +144,7 @@ def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
 
 
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
-    """Load a term weighting model, in evaluation mode.
+    """Load a term weighting model, in evaluation mode. method: "deepct" or "deepimpact"
 
     Raises MismatchError for a folder without such a model, or with a model of another method.
     """
@@ -149,15 +155,16 @@ def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
 
 
 def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
-    """Write a model folder: the encoder, which AutoModel loads, and the head. The caller writes meta.json."""
+    """Write a model folder with the encoder, which AutoModel can load, and the head. The caller writes meta.json."""
     save_encoder(weighter.encoder, folder)
     save_module(weighter.module.head, get_head_path(folder, weighter.method))
 
 
 class TermWeightPredictor:
-    """Predictor of the weights of word pieces, in batches of texts of similar length.
+    """Predictor of the weights of word pieces.
 
-    max_length: maximum input length in tokens, longer inputs are truncated; None: the model's maximum
+    max_length: maximum input length in tokens; None: the model's maximum; longer inputs are truncated
+    batch_tokens: maximum number of tokens in a batch, including padding; None: by device
     """
 
     def __init__(
@@ -180,7 +187,7 @@ class TermWeightPredictor:
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the weights of the word pieces of each text, (pieces,) float32 each; 0 for truncated pieces.
 
-        texts: word piece ids. Raises DrtkError when out of memory.
+        texts: word piece ids of each text    Raises DrtkError when out of memory.
         """
         weighter = self._weighter
         tokens = weighter.add_special_tokens(texts, limit=self._limit)

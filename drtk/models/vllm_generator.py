@@ -20,7 +20,7 @@ _BATCHES = 16  # passed to vLLM at once, which processes up to a thousand texts 
 def load_generator(
     model: str, settings: GenerationSettings, *, seed: int, device: str, needs_encoder: bool | None = None
 ) -> TextGenerator:
-    """Return a generator with the engine of the settings; see TextGenerator."""
+    """Return a text generator with the engine `settings.engine`. Arguments and errors are those of TextGenerator."""
     engine = VllmGenerator if settings.engine == "vllm" else TextGenerator
     return engine(model, settings, seed=seed, device=device, needs_encoder=needs_encoder)
 
@@ -28,7 +28,7 @@ def load_generator(
 class VllmGenerator(TextGenerator):
     """Generator that runs a decoder-only model with vLLM. Each sampled text has its own seed, as in TextGenerator."""
 
-    def _start(self, folder: Path) -> None:
+    def _prepare_model(self, folder: Path) -> None:
         if self.is_encoder_decoder:
             raise MismatchError(f"{folder}: `engine` vllm requires a decoder-only model; use `engine` transformers")
         try:
@@ -45,7 +45,7 @@ class VllmGenerator(TextGenerator):
         )
 
     def generate_batches(self, batches: Iterable[tuple[TokenizedTexts, Sequence[str]]]) -> Iterator[list[list[str]]]:
-        """Yield the texts that `generate` returns for each batch; several batches are processed together."""
+        """Yield what `generate` returns for each batch (inputs, keys). Several batches are processed together."""
         batches = iter(batches)
         while group := list(islice(batches, _BATCHES)):
             prompts = [
@@ -57,7 +57,7 @@ class VllmGenerator(TextGenerator):
             yield from ([*islice(texts, len(keys))] for _, keys in group)
 
     def _generate(self, prompts: list[list[int]], keys: Sequence[str]) -> list[list[str]]:
-        """Return the texts of each prompt: the greedy one, the samples, or both."""
+        """Return the texts for each prompt: the greedy text, the samples, or both. prompts: token ids    keys: one per prompt"""
         settings = self._settings
         texts: list[list[str]] = [[] for _ in prompts]
         is_greedy = settings.decode != "sample"
@@ -77,7 +77,7 @@ class VllmGenerator(TextGenerator):
             ]
             inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
             for row, output in zip(texts, self._engine.generate(inputs, params, use_tqdm=False), strict=True):
-                row += self._detokenize([self._cut(each.token_ids) for each in output.outputs])
+                row += self._detokenize([self._cut_at_end_token(each.token_ids) for each in output.outputs])
         return texts
 
     def _compute_seed(self, key: str) -> int:
@@ -85,6 +85,6 @@ class VllmGenerator(TextGenerator):
         name = f"{self._seed}\0{key}".encode(errors="surrogatepass")
         return int.from_bytes(blake2b(name, digest_size=7).digest(), "little")  # below 2**56
 
-    def _cut(self, tokens: Sequence[int]) -> list[int]:
+    def _cut_at_end_token(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the first end token."""
         return [*tokens][: next((at for at, token in enumerate(tokens) if token in self._model.ends), None)]

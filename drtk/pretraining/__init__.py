@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from drtk.registry import Registry
 
-# A target is an nn.Module, created as Target(objective, parts) from a TokenObjective and the LossParts of objectives.py.
+# A target is an nn.Module, created as Target(objective, parts) from a TokenObjective and the SharedModules of objectives.py.
 # Its method `select_positions(slot)` returns the labeled positions, (batch, tokens) bool. Its method `sum_losses(hidden, slot,
 # input_ids)` returns the sum of the losses at the labeled positions. hidden: (batch, tokens, width), decoder output.
 TARGETS = Registry(

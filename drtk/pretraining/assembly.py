@@ -15,14 +15,14 @@ from drtk.models.backbone import BackboneAdapter
 from drtk.models.checkpoint import load_masked_lm
 from drtk.models.device import AttentionBackend
 from drtk.models.lm_head import get_head_path, warn_untrained_head
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective
 from drtk.pretraining.config import check_options, prefix_errors
 from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import PretrainingNetwork, Projector
-from drtk.pretraining.objectives import LossParts
+from drtk.pretraining.objectives import SharedModules
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
@@ -41,9 +41,9 @@ _DROPOUTS = (
 
 
 def check_composition(composition: Composition, *, place: str) -> set[str]:
-    """Check a composition without loading a model, and return the corpus fields that it needs.
+    """Check a composition without loading a model; return the names of the corpus fields that it needs.
 
-    place: prefix of error messages
+    place: prefix of error messages, such as the name of the preset
     Raises UsageError for an unknown view, masking, decoder, target or option, and for a missing or unused `source`.
     """
     with prefix_errors(place):
@@ -102,7 +102,7 @@ def build_network(
             if name in used:
                 with prefix_errors(place):
                     readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
-        parts = LossParts(adapter, head, readers)
+        parts = SharedModules(adapter, head, readers)
         token_losses: dict[str, Any] = {
             objective.name: load_attribute(objective.implementation)(objective, parts)
             for objective in composition.objectives
@@ -134,7 +134,10 @@ def build_network(
 
 
 def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
-    """Load the decoders and projectors that an earlier pre-training saved in `model`, and return the number of tensors."""
+    """Load the decoders, projectors and joint generator that an earlier pre-training saved; return the number of loaded tensors.
+
+    Tensors with another name or shape are ignored. model: model folder of the earlier pre-training
+    """
     path = get_head_path(model, MODULES_FILE)
     if not path.exists():
         return 0
@@ -161,7 +164,10 @@ def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
 
 
 def get_max_positions(config: Any) -> int:
-    """Return the maximum input length in tokens, without the positions that RoBERTa reserves for padding."""
+    """Return the maximum input length of a model in tokens, from its transformers configuration; 10**9 without maximum.
+
+    The positions that RoBERTa reserves for padding do not count.
+    """
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
@@ -191,12 +197,15 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
         others = ', or init = "copy" or "random"' if settings.mode == "joint" else ""
         raise UsageError(f"[generator] has no model; set `generator` to a model folder{others}")
     return TokenGenerator.from_folder(
-        locate(settings.model), tokenizer, frozen=settings.mode == "frozen", reinitialize=settings.init == "random"
+        resolve_model_folder(settings.model),
+        tokenizer,
+        frozen=settings.mode == "frozen",
+        reinitialize=settings.init == "random",
     )
 
 
 def _build_stop_word_mask(tokenizer: Any) -> Tensor:
-    """Return a mask of the vocabulary, (vocabulary,) bool, True at stop words and at tokens without a letter or digit."""
+    """Return (vocabulary,) bool, True at the ids of stop words and of tokens without a letter or digit."""
     words = load_stop_words()
     mask = torch.zeros(len(tokenizer), dtype=torch.bool)
     for token, id in tokenizer.get_vocab().items():

@@ -13,14 +13,14 @@ from drtk.errors import MismatchError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.dataset import SlotBatch
 from drtk.pretraining.decoders import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
 from drtk.pretraining.masking import corrupt_tokens
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork
-from drtk.pretraining.objectives import LossParts, TokenLoss
+from drtk.pretraining.objectives import SharedModules, TokenLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.text.rng import create_generator
@@ -32,7 +32,7 @@ PREFIX = "aux_"
 
 
 def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
-    """Return the composition of replaced token detection for queries and passages, conditioned on their vectors."""
+    """Return the composition for replaced token detection on queries and passages, conditioned on the vectors of the retriever."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
     term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
     term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}
@@ -73,12 +73,12 @@ def build_diffcse_network(
             )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies; use one tokenizer")
-    generator = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
+    generator = TokenGenerator.from_folder(resolve_model_folder(settings.aux_generator), tower.tokenizer)
     adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
+        parts = SharedModules(adapter, nothing, {"discriminator": Discriminator(adapter)})
         losses = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
         for token_loss in losses.values():  # one head for queries and passages
             token_loss.target = next(iter(losses.values())).target
@@ -88,7 +88,10 @@ def build_diffcse_network(
 
 
 class TokenCorruptor:
-    """Corruptor of the tokens of queries and passages for DiffCSE; samples by the keys of the texts only."""
+    """Function that masks tokens of queries and passages for DiffCSE. Sampling depends on the keys of the texts only.
+
+    plan: result of `build_diffcse_composition`
+    """
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
         self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary
@@ -98,7 +101,8 @@ class TokenCorruptor:
     ) -> dict[str, np.ndarray]:
         """Return the arrays `input_ids`, `content`, `masked` and `noise` of SlotBatch, each (texts, tokens).
 
-        role: "query" or "passage"    padded: the padded model inputs    keys: a sampling key for each text
+        role: "query" or "passage"    padded: padded model inputs by name, (texts, tokens) each
+        keys: seed of random numbers for each text
         """
         assert self._plan.generator is not None
         slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
@@ -133,15 +137,16 @@ class DiffCSE:
 
 
 class BiEncoderWithDiffCSE(nn.Module):
-    """A BiEncoder with the DiffCSE network, whose discriminator gets the vectors of the BiEncoder."""
+    """A BiEncoder and the DiffCSE network. The discriminator is conditioned on the vectors of the BiEncoder."""
 
     def __init__(self, pair: BiEncoder, network: PretrainingNetwork) -> None:
         super().__init__()
         self.pair, self.network = pair, network
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return (query vectors, passage vectors, {objective name: auxiliary loss}).
+        """Return (query vectors, passage vectors, {objective name: DiffCSE loss}); vectors: (texts, dimension).
 
+        inputs: the inputs of BiEncoder, and those of TokenCorruptor with the prefix "aux_query_" or "aux_passage_"
         The losses are multiplied by the number of processes, because DDP averages gradients.
         """
         auxiliary = {name for name in inputs if name.startswith(PREFIX)}
@@ -153,7 +158,10 @@ class BiEncoderWithDiffCSE(nn.Module):
         return queries, passages, terms
 
     def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
-        """Return the discriminator's input for the queries or passages. rows: indices of the texts to use"""
+        """Return the discriminator's input for the queries or passages (`role`) of a step.
+
+        inputs: the inputs of `forward`    rows: indices of the texts to use
+        """
         ids = inputs[f"{role}_input_ids"][rows]
         tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("input_ids", "content", "masked", "noise")}
         if (types := inputs.get(f"{role}_token_type_ids")) is not None:
@@ -162,12 +170,15 @@ class BiEncoderWithDiffCSE(nn.Module):
         return SlotBatch(original_ids=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
 
     def count_labels(self, role: str, slot: SlotBatch) -> Tensor:
-        """Return the number of labeled positions of the queries or passages over all processes, a scalar."""
+        """Return the number of labeled tokens of the queries or passages (`role`) over all processes, a scalar."""
         token_loss: Any = self.network.recoveries[f"diffcse_{role}"]
         return all_reduce_sum(token_loss.count_labels({f"{role}_changed": slot}))
 
     def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return {objective name: loss} of a chunk of queries or passages. count: number of labels in all chunks, the divisor"""
+        """Return {objective name: loss} of a chunk of queries or passages (`role`).
+
+        vectors: (texts, dimension), vectors of these texts    count: number of labels in all chunks and processes, the divisor
+        """
         name = f"diffcse_{role}"
         token_loss: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})

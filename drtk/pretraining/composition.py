@@ -1,7 +1,7 @@
 """A pre-training composition: slots, decoders, projectors, a generator and objectives.
 
 A slot is an input text of the encoder: a view (a text of a corpus row, such as the passage or a span of it), masked and corrupted.
-An objective is a loss on the tokens or vectors of slots. `parse.py` parses a composition from a preset's TOML and checks it.
+An objective is a loss on the tokens or text vectors of slots. `parse.py` parses and checks the composition in a preset's TOML.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # corruptio
 class Slot:
     """An input text of the encoder: a view of a corpus row, with masking and corruption.
 
-    view: names of one view, or of several views to sample from
-    draw: sample the view once per "step" or per "example"
-    masking: masking strategy    rate: share of tokens to mask or edit
+    view: names of one view, or of several views from which one is sampled
+    draw: sample one of several views for each "step" or for each "example"
+    masking: name of the masking strategy    rate: share of tokens to mask, insert or delete
     of: name of the slot whose mask this slot extends or complements; both slots must use the same view
-    count: the rate is a share of all tokens ("with-specials"), or of all but special tokens ("content")
-    corruption: replacement of the masked tokens, or an edit; "any" samples an edit per example
+    count: `rate` is a share of all tokens ("with-specials"), or of all but special tokens ("content")
+    corruption: replacement of the masked tokens, or "inserted" or "deleted" tokens; "any" samples one of EDITS per example
     max_length: maximum length in tokens; None: `max_length` of PretrainSettings
     """
 
@@ -43,14 +43,17 @@ class Slot:
     view_options: Options = field(default_factory=dict)
 
     def compute_text_length(self, max_length: int) -> int:
-        """Return the maximum length of the original text in tokens, without special and inserted tokens."""
+        """Return the maximum length of the original text in tokens, without special and inserted tokens.
+
+        max_length: maximum input length in tokens, if the slot sets none
+        """
         length = (self.max_length or max_length) - 2
         return int(length / (1 + self.rate)) if self.corruption in ("inserted", "any") else length
 
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The decoder of an objective (`reader` in TOML): its name in the registry DECODERS and its options."""
+    """The decoder of an objective (`reader` in TOML). use: name in the registry DECODERS    options: its arguments"""
 
     use: str
     options: Options = field(default_factory=dict)
@@ -60,10 +63,12 @@ class DecoderSpec:
 class GeneratorSpec:
     """The generator, a masked language model that proposes replacement tokens.
 
+    model: model folder or hub name
     mode: "frozen", or "joint": trained on the masked positions of `slot`, with loss weight `weight`
-    init: initial weights of a joint generator: the weights of `model`, a copy of the encoder, or random weights
-    reads: the generator's input at masked positions: [MASK], or BERT's 80/10/10 scheme
-    scope: replace tokens at masked positions, or at all positions but the first
+    init: initial weights of a joint generator: those of `model`, a "copy" of the encoder, or "random"
+    reads: input of the generator at masked positions: [MASK] ("mask"), or BERT's 80/10/10 scheme ("bert")
+    decode: "sample" from the generator's distribution, or take the most likely token ("argmax")
+    scope: replace tokens at "masked" positions, or at "all" positions but the first
     """
 
     model: str = ""
@@ -78,7 +83,7 @@ class GeneratorSpec:
 
 @dataclass(frozen=True)
 class ProjectorSpec:
-    """A projection head: the slots whose vectors it projects, and its type (see Projector in network.py)."""
+    """A projection head. slots: names of the slots whose vectors it projects    kind: see Projector in network.py"""
 
     slots: tuple[str, ...]
     kind: Literal["bn", "tanh", "none"] = "bn"
@@ -86,12 +91,12 @@ class ProjectorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Base class of the [[objective]] tables. The subclasses are listed in the registry OBJECTIVES.
+    """A loss of a composition, an [[objective]] table of a preset. The registry OBJECTIVES lists the subclasses.
 
     implementation: import path of the code that computes the loss (interface: drtk/pretraining/__init__.py)
-    compares_vectors: whether the loss compares the vectors of the whole batch; otherwise it is a sum over tokens
-    projector: projection head for the vectors of the objective; "": none
-    use: name in OBJECTIVES    group: name by which `drop` removes several objectives
+    compares_vectors: whether the loss compares the text vectors of the whole batch; otherwise it is a sum over tokens
+    projector: name of the projection head for the text vectors; "": none    weight: factor of the loss
+    use: name in OBJECTIVES    group: name by which `drop` removes several objectives together
     """
 
     implementation: ClassVar[str]
@@ -110,12 +115,12 @@ class Objective:
 
     @property
     def vector_slots(self) -> tuple[str, ...]:
-        """Names of the slots whose vectors are used."""
+        """Names of the slots whose text vectors are used."""
         return ()
 
     @property
     def default_name(self) -> str:
-        """Name used if the preset gives the objective no name."""
+        """Name of the objective if the preset does not name it."""
         return self.use
 
 
@@ -123,9 +128,10 @@ class Objective:
 class TokenObjective(Objective):
     """An objective in which a decoder predicts a target at the tokens of slots, optionally conditioned on a text vector.
 
-    reader: name of the decoder    source: slots whose vectors the decoder gets    target: name in the registry TARGETS
+    reader: name of the decoder    slot: slots whose tokens are predicted    target: name in the registry TARGETS
+    source: slots whose text vectors condition the decoder: one for all of `slot`, or one for each; (): no text vector
     reduction: mean over labels ("mean"), mean over labels and padding ("mean_all"), or "sum"
-    classes: number of output classes of target "edited"
+    classes: number of logits per token for target "edited": 1 (SimLM) or 2 (DiffCSE)
     """
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:TokenLoss"
@@ -147,7 +153,7 @@ class TokenObjective(Objective):
 
     @property
     def source_by_slot(self) -> tuple[str, ...]:
-        """The slot whose text vector the decoder receives, for each slot in `slot`; () for an objective without text vectors."""
+        """For each slot in `slot`, the slot whose text vector conditions the decoder; () without text vectors."""
         return self.source * len(self.slot) if len(self.source) == 1 else self.source
 
     @property
@@ -159,9 +165,9 @@ class TokenObjective(Objective):
 class ContrastiveObjective(Objective):
     """A contrastive loss between the vectors of slots `a` and `b`, with in-batch negatives.
 
-    candidates: compare a query with the vectors of the "other" slot, or with "all" vectors of both slots except itself
+    candidates: positives and negatives of a query are the vectors of the "other" slot, or "all" vectors of both slots except its own
     symmetric: average the losses with `a` as queries and with `b` as queries
-    extra_negatives, extra_positives: slots with additional negatives and positives
+    extra_negatives, extra_positives: names of slots whose vectors are additional negatives or positives
     """
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:contrastive_loss"
@@ -183,10 +189,10 @@ class ContrastiveObjective(Objective):
 
 @dataclass(frozen=True)
 class Composition:
-    """A complete composition: slots, decoders, projectors, generator and objectives of a pre-training.
+    """A complete composition: slots, decoders, projectors, generator and objectives of a pre-training, by name.
 
-    example: whether an example is a passage, or a document from which two passages are sampled
-    title, crop: default values of the view options of the same name
+    readers: decoders    example: an example is a "passage", or a "document" from which two passages are sampled
+    title, crop: default values of the view options of the same name    pooling: pooling of token vectors to text vectors
     """
 
     slots: dict[str, Slot]
@@ -239,6 +245,6 @@ class Composition:
 
 
 def format_choices(names: Iterable[str]) -> str:
-    """Return "choose from NAME, NAME …" for an error message, or "define one" if there are no names."""
+    """Return the advice "choose from NAME, NAME, …" for an error message; "define one" if there are no names."""
     names = sorted(names)
     return f"choose from {', '.join(names)}" if names else "define one"

@@ -18,7 +18,7 @@ Count = Annotated[int, 1, float("inf")]
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Settings of `drtk pretrain`. Presets contain the values of the papers."""
+    """Settings of `drtk pretrain`. The presets override these defaults with the values of the papers."""
 
     batch_size: int = option(2048, "Examples per optimizer step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
@@ -76,7 +76,7 @@ def list_option_names(function: Callable[..., Any]) -> list[str]:
 def check_options(owner: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
 
-    owner: name of the view, masking or decoder, for error messages
+    function: a view, masking strategy or decoder    owner: its name for error messages    options: values by name
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
@@ -87,7 +87,10 @@ def check_options(owner: str, function: Callable[..., Any], options: Mapping[str
 
 
 def check_type(value: Any, kind: Any, place: str) -> None:
-    """Raise UsageError for a value that does not match a type hint. place: prefix of error messages"""
+    """Raise UsageError for a value that does not match a type hint.
+
+    kind: the type hint    place: name of the value, for the error message
+    """
     if not _is_of_type(value, kind):
         raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")
 

@@ -27,7 +27,7 @@ INSPECTED = 256  # examples that `check_slots` inspects
 
 
 class PretrainingExample(NamedTuple):
-    """A training example: its tokenized slots by name. key: (seed, epoch, id), from which random numbers are derived"""
+    """A training example. key: (seed, epoch, id), the seed of random numbers    slots: tokenized inputs by slot name"""
 
     key: tuple[Any, ...]
     slots: Mapping[str, TokenizedSlot]
@@ -41,10 +41,10 @@ class SlotBatch:
     attention: 1 at tokens, 0 at padding
     content: bool, False at special tokens    masked: bool, True at masked positions
     present: (batch,) bool, False for examples without a text for this slot
-    edited: int64, labels of target "edited": 1 at inserted tokens and after deletions, else 0; in rows with replaced tokens -1,
-        because their labels depend on the generator; None: no edits
+    edited: int64, labels of target "edited": 1 at inserted tokens and after deletions, else 0. Rows whose labels depend on
+        the generator (corruption "replaced") contain -1. None if the batch has no insertions or deletions
     noise: float32, random numbers in [0, 1) for the generator; None if the generator is not used
-    visible: (batch, tokens, tokens) bool, the columns that a row may attend to (decoder "two-stream" only)
+    visible: (batch, tokens, tokens) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
     types: int64, token types; None: all 0
     """
 
@@ -72,11 +72,12 @@ Batch = dict[str, SlotBatch]
 
 @dataclass
 class PackedBatches:
-    """The micro-batches of a step in one tensor of bytes.
+    """The micro-batches of a step, stored in one tensor of bytes.
 
-    A data worker sends a file descriptor per tensor, and a copy to the GPU is fastest for one large tensor.
+    A single tensor is faster to send between processes and to copy to a GPU.
 
-    buffer: (bytes,) uint8    layout: a (batch number, slot, field, dtype, shape, offset in bytes) per tensor
+    buffer: (bytes,) uint8
+    layout: (index of the micro-batch, slot, field of SlotBatch, dtype, shape, offset in bytes) of each tensor
     """
 
     buffer: Tensor
@@ -84,7 +85,7 @@ class PackedBatches:
 
     @classmethod
     def pack(cls, batches: Sequence[Batch]) -> PackedBatches:
-        """Copy the tensors of all batches into one buffer."""
+        """Copy the tensors of all micro-batches into one buffer."""
         tensors: list[Tensor] = []
         layout, size = [], 0
         for number, batch in enumerate(batches):
@@ -106,7 +107,7 @@ class PackedBatches:
         return PackedBatches(self.buffer.to(device, non_blocking=non_blocking), self.layout)
 
     def unpack(self) -> list[Batch]:
-        """Return the batches; their tensors are views of the buffer."""
+        """Return the micro-batches. Their tensors share the memory of the buffer."""
         fields: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(self.layout[-1][0] + 1)]
         for number, slot, name, dtype, shape, offset in self.layout:
             values = self.buffer[offset : offset + shape.numel() * dtype.itemsize]
@@ -122,6 +123,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class PretrainingCollator:
     """Collator that splits the batch of a device into micro-batches of at most `micro` examples of similar length.
 
+    pad: id of the padding token    max_length: maximum length of slots without an own `max_length`, in tokens
     Slots with reduction `mean_all` are padded to their maximum length, because the mean includes padding
     (docs/methods/diffcse.md). Slots of a two-stream decoder get random attention masks (docs/methods/retromae.md).
     """
@@ -139,7 +141,7 @@ class PretrainingCollator:
                     self._visible[name] = float(reader.options.get("visible", 0.5))
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
-        """Return {"batches": PackedBatches of the micro-batches, longest first, "ids": the example ids of each}."""
+        """Return {"batches": micro-batches as PackedBatches, longest first, "ids": list of example ids of each micro-batch}."""
         examples = sorted(
             examples, key=lambda example: sum(len(slot.input_ids) for slot in example.slots.values()), reverse=True
         )
@@ -150,7 +152,7 @@ class PretrainingCollator:
         }
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
-        """Return one batch of all examples."""
+        """Return all examples as one batch, {slot name: SlotBatch}."""
         keys = [example.key for example in examples]
         return {
             name: self._collate_slot(name, [example.slots[name] for example in examples], keys)
@@ -161,9 +163,9 @@ class PretrainingCollator:
         width = max(self.fixed.get(name, 0), max(len(slot.input_ids) for slot in slots))
 
         def pad(rows: Sequence[np.ndarray | None], kind: type, fill: int = 0, missing: int = 0) -> np.ndarray | None:
-            """Return the padded rows, (batch, width), or None if all rows are None.
+            """Return the padded rows, (batch, width); None if all rows are None.
 
-            fill: value of padding    missing: value of rows that are None
+            kind: dtype    fill: value of padding    missing: value of all columns of rows that are None
             """
             if all(row is None for row in rows):
                 return None
@@ -191,7 +193,10 @@ class PretrainingCollator:
         return SlotBatch(**tensors)
 
     def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Return random attention masks, (batch, tokens, tokens) bool: True at a share of the tokens, False at padding."""
+        """Return random attention masks of a slot, (batch, tokens, tokens) bool; False at padding.
+
+        attention: (batch, tokens), 0 at padding    keys: seed of random numbers for each example
+        """
         batch, width = attention.shape
         visible, share = np.zeros((batch, width, width), bool), self._visible[name]
         for row, key in enumerate(keys):
@@ -201,11 +206,11 @@ class PretrainingCollator:
 
 
 class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
-    """Dataset of the examples of all training steps: item k belongs to step k // batch.
+    """Dataset of the examples of all training steps in order: example k belongs to step k // batch.
 
     Each epoch shuffles the rows and drops the last, incomplete batch.
 
-    rows: indices of the corpus rows to use, (rows,)
+    rows: (rows,), indices of the passages or documents to use    batch: examples per step
     """
 
     def __init__(self, builder: ExampleBuilder, rows: np.ndarray, *, batch: int, steps: int, seed: int) -> None:
@@ -227,9 +232,9 @@ class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
 
 
 class PretrainingData:
-    """The training and held-out rows of a corpus for a composition.
+    """The training and held-out rows of a corpus: indices of its passages, or of its documents if examples are documents.
 
-    max_held_out: maximum share of rows to hold out
+    max_held_out: maximum share of rows to hold out, in [0, 1]
     batch_from: name of the preset that sets the batch size, for the error message
     Raises DrtkError if there are fewer training rows than the batch size.
     """
@@ -252,7 +257,7 @@ class PretrainingData:
         self._builder = self._make_builder(seed=seed)
         rows = self._builder.rows
         self.unit = "documents" if by_document else "passages"
-        self.held_out, self.rows = self._split(rows, min(settings.held_out, int(len(rows) * max_held_out)))
+        self.held_out, self.rows = self._split_rows(rows, min(settings.held_out, int(len(rows) * max_held_out)))
         what = "documents of several passages" if by_document else "passages"
         if settings.held_out:
             fewer = f" ({settings.held_out:,} requested)" if len(self.held_out) < settings.held_out else ""
@@ -273,11 +278,11 @@ class PretrainingData:
         for index in range(min(16, len(examples))):  # raise errors in building examples before anything is written
             examples[index]
 
-    def _split(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    def _split_rows(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (held-out rows, training rows), sampled by a hash of the ids.
 
-        If views use neighboring passages, whole documents are held out, and surplus passages of the last held-out document are
-        not used. At least half of all passages are training rows.
+        If views use other passages of a document, whole documents are held out. Passages of these documents beyond
+        `num_held_out` are not used at all. At least half of all passages are training rows.
         """
         if not num_held_out:
             return rows[:0], rows
@@ -303,13 +308,13 @@ class PretrainingData:
         return np.array(held_out[:num_held_out], dtype=rows.dtype), rows[~np.isin(rows, held_out)]
 
     def build_dataset(self) -> ExampleDataset:
-        """Return the examples of all training steps."""
+        """Return the dataset of all training steps."""
         return ExampleDataset(
             self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
         )
 
     def sample_slots(self, count: int) -> list[Mapping[str, TokenizedSlot]]:
-        """Build the examples of at most `count` evenly spaced training rows; return {slot name: tokenized slot} for each."""
+        """Return the tokenized inputs of at most `count` evenly spaced training examples, {slot name: TokenizedSlot} each."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
@@ -320,7 +325,7 @@ class PretrainingData:
         )
 
     def build_held_out_batches(self, size: int) -> list[Batch]:
-        """Return batches of at most `size` held-out examples. Sampling depends only on the seed."""
+        """Return the held-out examples in batches of about `size`. Sampling depends only on the seed."""
         count = len(self.held_out)
         # one step per example, so that views sampled per step differ between examples
         rows = ExampleDataset(
@@ -335,7 +340,10 @@ class PretrainingData:
         return [collate(group) for group in groups if len(group) > 1]
 
     def check_slots(self) -> None:
-        """Log the share of rows without a text for a slot. Raises MismatchError if no row has a text for a slot."""
+        """Log the share of rows that have no text for a slot, such as no queries, estimated from INSPECTED examples.
+
+        Raises MismatchError for a slot without text in all of these examples.
+        """
         examples = self.sample_slots(INSPECTED)
         total = len(examples)
         slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows

@@ -1,12 +1,12 @@
-"""The decoders of pre-training (`reader` in a preset). A decoder predicts tokens from a text vector and token states.
+"""The decoders of pre-training (`reader` in a preset), which predict tokens from a text vector, token embeddings or states.
 
 A decoder is an nn.Module class, created as Decoder(adapter, **options). The call decoder(inputs, source) gets a `DecoderInput`
 and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Class attributes:
 
 needs_source: whether the decoder requires text vectors
 predicts_next: whether the output at a token predicts the next token
-uses_own_vector: whether the decoder uses the [CLS] vector of its own slot as text vector
-own_head: whether the decoder has an `encoder`, and a copy of the masked-LM head with the embeddings of that encoder
+uses_own_vector: whether the decoder uses the [CLS] vector of its own input as text vector
+own_head: whether the decoder has an own `encoder`; its masked-LM head is then a copy with the embeddings of this encoder
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ DECODERS = Registry(
 
 @dataclass(frozen=True)
 class DecoderInput:
-    """The input of a decoder: the tokens of a slot, (B, L), padded on the right.
+    """The input of a decoder: the tokens of one encoder input (slot), (B, L), padded on the right.
 
     adapter: adapter of the encoder
     ids: token ids with masked or replaced tokens    original_ids: token ids before masking
     attention: 1 at tokens, 0 at padding    types: token types; None: all 0
-    get_states: returns the hidden states of the encoder for the slot, as `BackboneAdapter.encode` does
-    visible: (B, L, L) bool, the columns that a row may attend to (decoder "two-stream" only)
+    get_states: function that returns the encoder's hidden states for this input, as `BackboneAdapter.encode` does
+    visible: (B, L, L) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
     """
 
     adapter: BackboneAdapter
@@ -73,19 +73,22 @@ class DecoderInput:
     visible: Tensor | None = None
 
 
-def replace_first(source: Tensor, hidden: Tensor) -> Tensor:
+def replace_first_token(source: Tensor, hidden: Tensor) -> Tensor:
     """Return `hidden`, (B, L, H), with the first token replaced by `source`, (B, H)."""
     return torch.cat([source.unsqueeze(1).to(hidden.dtype), hidden[:, 1:]], dim=1)
 
 
 def run_decoder_layers(adapter: BackboneAdapter, layers: nn.ModuleList, hidden: Tensor, attention: Tensor) -> Tensor:
-    """Return the normalized output of the last layer, (B, L, H). hidden: (B, L, H)    attention: (B, L), 0 at padding"""
+    """Return the output of the last layer after the encoder's final norm, if it has one, (B, L, H).
+
+    hidden: (B, L, H), input of the first layer    attention: (B, L), 0 at padding
+    """
     states = adapter.run_layers(layers, hidden, adapter.build_attention_mask(attention))
     return adapter.apply_final_norm(states[-1])
 
 
-def check_positions(adapter: BackboneAdapter, decoder: str) -> None:
-    """Raise MismatchError if the encoder has no position embeddings."""
+def check_position_embeddings(adapter: BackboneAdapter, decoder: str) -> None:
+    """Raise MismatchError if the encoder has no position embeddings. decoder: name for the error message"""
     if not adapter.has_positions:
         raise MismatchError(
             f"decoder '{decoder}' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
@@ -93,22 +96,22 @@ def check_positions(adapter: BackboneAdapter, decoder: str) -> None:
 
 
 class EncoderOutput(nn.Module):
-    """A decoder without parameters: its output is the last hidden states of the encoder."""
+    """A decoder without parameters, which returns the last hidden states of the encoder."""
 
     def __init__(self, adapter: BackboneAdapter) -> None:
         super().__init__()
 
     def forward(self, inputs: DecoderInput, source: Tensor | None = None) -> Tensor:
-        """Return the hidden states, (B, L, H)."""
+        """Return the hidden states, (B, L, H). source: not used"""
         return inputs.get_states()[-1]
 
 
 class Decoder(nn.Module):
-    """A shallow decoder: `layers` bidirectional layers of the encoder's type over the text vector and the token embeddings.
+    """A shallow bidirectional decoder with layers of the encoder's type, over the text vector and the token embeddings.
 
     The text vector replaces the first token, without position embedding or layer norm. The embeddings are shared with the encoder.
 
-    init: "random" (CoT-MAE, MASTER), or "copy" of the encoder's last layers (SimLM)
+    layers: number of layers    init: "random" (CoT-MAE, MASTER), or "copy" of the encoder's last layers (SimLM)
     Raises MismatchError for init "copy" if `layers` exceeds the number of encoder layers.
     """
 
@@ -123,14 +126,15 @@ class Decoder(nn.Module):
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
         """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
         adapter = inputs.adapter
-        hidden = replace_first(source, adapter.embed(inputs.ids, inputs.types))
+        hidden = replace_first_token(source, adapter.embed(inputs.ids, inputs.types))
         return run_decoder_layers(adapter, self.layers, hidden, inputs.attention)
 
 
 class CondenserHead(nn.Module):
-    """Condenser's head: `layers` layers over the last [CLS] state and the states of the other tokens after layer `skip`.
+    """Condenser's head: layers over the [CLS] state of the encoder's last layer and the token states of an earlier layer.
 
-    skip: index of an encoder layer; 0: the embeddings; "half": the middle layer
+    layers: number of layers    init: "random", or "copy" of the encoder's last layers
+    skip: number of the earlier layer; 0: the embeddings; "half": the middle layer
     Raises MismatchError if the encoder has no layer `skip`.
     """
 
@@ -153,7 +157,7 @@ class CondenserHead(nn.Module):
         self.layers = adapter.create_layers(layers, init)
 
     def forward(self, inputs: DecoderInput, source: Tensor | None = None) -> Tensor:
-        """Return the hidden states, (B, L, H). source: text vectors, (B, H); None: the slot's own"""
+        """Return the hidden states, (B, L, H). source: text vectors, (B, H); None: the last [CLS] states of `inputs`"""
         states, adapter = inputs.get_states(), inputs.adapter
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
@@ -176,17 +180,17 @@ class Discriminator(nn.Module):
 
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
         """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
-        hidden = replace_first(source, self._adapter.embed(inputs.ids, inputs.types))
+        hidden = replace_first_token(source, self._adapter.embed(inputs.ids, inputs.types))
         return run_decoder_layers(self._adapter, self._adapter.layers, hidden, inputs.attention)
 
 
 class TwoStreamDecoder(nn.Module):
     """RetroMAE's decoder: one layer of two-stream attention.
 
-    The queries are the text vector plus position embeddings. The keys and values are the text vector in place of the first token
-    and the embeddings of the original tokens.
+    The queries are the text vector plus position embeddings. The keys and values are the embeddings of the original tokens,
+    with the text vector in place of the first token.
 
-    visible: share of the other tokens that a position attends to (docs/methods/retromae.md)
+    visible: share of the other tokens to which a token attends, in [0, 1] (docs/methods/retromae.md)
     Raises MismatchError for an encoder without position embeddings.
     """
 
@@ -194,7 +198,7 @@ class TwoStreamDecoder(nn.Module):
 
     def __init__(self, adapter: BackboneAdapter, *, visible: Share = 0.5) -> None:
         super().__init__()
-        check_positions(adapter, "two-stream")
+        check_position_embeddings(adapter, "two-stream")
         self.layer: Any = adapter.create_layers(1)[0]
         self._heads = int(adapter.config.num_attention_heads)
 
@@ -202,7 +206,7 @@ class TwoStreamDecoder(nn.Module):
         """Return the hidden states, (B, L, H), undefined at position 0. source: text vectors, (B, H)"""
         assert inputs.visible is not None
         adapter = inputs.adapter
-        content = replace_first(source, adapter.embed(inputs.original_ids, inputs.types))  # (B, L, H)
+        content = replace_first_token(source, adapter.embed(inputs.original_ids, inputs.types))  # (B, L, H)
         query = content[:, :1] + adapter.embed_positions(content.shape[1])  # (B, 1, H) + (L, H)
         visible = build_visible_mask(inputs.visible, inputs.attention)
         layer = self.layer
@@ -234,11 +238,11 @@ class TwoStreamDecoder(nn.Module):
 
 
 def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
-    """Return `visible` with padding and the diagonal set to False and position 0 set to True.
+    """Return `visible` with padding and the diagonal set to False and column 0 set to True.
 
-    A token attends to position 0 (the text vector), but not to itself.
+    So a token attends to the text vector in column 0, but not to itself.
 
-    visible, result: (B, L, L) bool    attention: (B, L)
+    visible, result: (B, L, L) bool, True at (i, j) if token i attends to token j    attention: (B, L), 0 at padding
     """
     itself = torch.eye(visible.shape[1], dtype=torch.bool, device=visible.device)
     visible = visible & ~itself & attention.bool().unsqueeze(1)
@@ -247,10 +251,12 @@ def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
 
 
 class CausalDecoder(nn.Module):
-    """A shallow causal decoder: `layers` GPT-2 blocks and a final norm over the text vector and the token embeddings.
+    """A shallow causal decoder of GPT-2 blocks and a final norm, over the text vector and the token embeddings.
 
     The text vector replaces the first token. A token attends to the text vector and to the last `window` tokens including itself.
-    The output at position t predicts token t + 1. Raises MismatchError for an encoder without position embeddings.
+    The output at position t predicts token t + 1.
+
+    layers: number of blocks    Raises MismatchError for an encoder without position embeddings.
     """
 
     needs_source = True
@@ -258,7 +264,7 @@ class CausalDecoder(nn.Module):
 
     def __init__(self, adapter: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
-        check_positions(adapter, "causal")
+        check_position_embeddings(adapter, "causal")
         self.window = window
         config = adapter.config
         residual_dropout, attention_dropout = (
@@ -293,7 +299,7 @@ class CausalDecoder(nn.Module):
 
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
         """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
-        hidden = replace_first(source, inputs.adapter.embed(inputs.ids, inputs.types))
+        hidden = replace_first_token(source, inputs.adapter.embed(inputs.ids, inputs.types))
         visible = self.build_visible_mask(inputs.attention)
         for block in self.blocks:
             hidden = block(hidden, visible)
@@ -301,7 +307,7 @@ class CausalDecoder(nn.Module):
         return output
 
     def build_visible_mask(self, attention: Tensor) -> Tensor:
-        """Return the attention mask, (B, 1, L, L) bool, True if the row attends to the column. attention: (B, L)"""
+        """Return the attention mask, (B, 1, L, L) bool, True if the row attends to the column. attention: (B, L), 0 at padding"""
         position = torch.arange(attention.shape[1], device=attention.device)
         distance = position.unsqueeze(1) - position.unsqueeze(0)  # row - column
         visible = ((distance >= 0) & (distance < self.window)) & attention.bool().unsqueeze(1)

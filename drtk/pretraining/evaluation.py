@@ -1,4 +1,4 @@
-"""Evaluation on held-out passages: losses, bottleneck gain, alignment and uniformity."""
+"""Evaluation on held-out passages: losses, use of the text vector by decoders, alignment and uniformity."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ BATCH_SIZE = 32  # examples of a held-out batch
 
 @torch.no_grad()
 def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
-    """Return the metrics of a network on held-out batches by name, computed in evaluation mode.
+    """Return the metrics of a network on held-out batches, {name: value}, computed in evaluation mode.
 
-    held_out_NAME: mean loss of an objective per labeled token, or per example for a contrastive objective
-    gain_NAME: loss with the vector of another example minus loss with the correct vector; near 0, the decoder ignores the vector
-    alignment, uniformity: of the normalized vectors (Wang and Isola 2020)
+    held_out_NAME: loss of objective NAME, averaged over labeled tokens, or over examples for a contrastive objective
+    gain_NAME: loss of a decoder that gets the text vector of another example, minus its loss with the correct vector;
+        a value near 0 means that the decoder ignores the vector
+    alignment, uniformity: metrics of Wang and Isola (2020) on the L2-normalized text vectors
     """
     was_training = network.training
     network.eval()
@@ -55,7 +56,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
             for name in slots:
                 vectors.setdefault(name, []).append(F.normalize(encoded.get_vector(name).float(), dim=-1))
                 present_rows.setdefault(name, []).append(present[name])
-        for group, present in regroup(compared):
+        for group, present in regroup_rows(compared):
             rows = len(next(iter(present.values())))
             for name, value in compute_contrastive_losses(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
@@ -69,11 +70,11 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
     )
 
 
-def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
-    """Split the rows of all batches into groups of GROUP_SIZE rows. The last group may be smaller.
+def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
+    """Concatenate the rows (examples) of all batches, and split them into groups of GROUP_SIZE; the last may be smaller.
 
     A group of a single row is dropped, because it has no negatives.
-    batches, result: pairs of {vector key: (rows, hidden)} and {slot: (rows,) bool, True for rows with a text}
+    batches, result: pairs of vectors, {key of `build_vector_key`: (rows, hidden)}, and {slot: (rows,) bool, False without text}
     """
     if not batches:
         return
@@ -91,7 +92,10 @@ def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]
 
 
 def _compute_alignment_and_uniformity(network: PretrainingNetwork, vectors: Sums, present: Sums) -> dict[str, float]:
-    """Return the uniformity of the first slot's vectors and the alignment of the first contrastive objective."""
+    """Return {"uniformity": of the vectors of the first slot, "alignment": of the positive pairs of the first contrastive loss}.
+
+    vectors: {slot: (rows, hidden)}, normalized    present: {slot: (rows,) bool, False without text}
+    """
     values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))
     first = rows[present[name]]

@@ -25,12 +25,12 @@ from drtk.text.token_dataset import TokenizedText
 
 
 class TokenizedSlot(NamedTuple):
-    """The tokens of a slot in one example. Arrays are (tokens,) and include special tokens.
+    """The tokens of a slot (an encoder input) in one example. Arrays are (tokens,) and include special tokens.
 
-    original_ids: token ids before masking; after insertions or deletions, of the edited text
+    original_ids: token ids before masking; with insertions or deletions, the ids of the edited text
     input_ids: token ids after masking; for corruption "replaced", the input of the generator
     content: False at special tokens    masked: True at masked tokens
-    edited: 1 at tokens that were inserted or follow a deletion; None for other corruptions
+    edited: 1 at tokens that were inserted or follow a deletion, else 0; None without insertions and deletions
     noise: random numbers in [0, 1) for the generator; None if the generator is not used
     present: False for an example without a text for this slot; the arrays then hold special tokens only
     types: token types; None: all 0
@@ -70,7 +70,7 @@ class SpecialTokens(NamedTuple):
         return cls(first, last, vocabulary, tuple(between), has_types)
 
     def add_to(self, text: TokenizedText) -> TokenizedText:
-        """Add special tokens before and after a text; they get the token types of their neighbors."""
+        """Add special tokens before and after a text, with the token types of the first and last token of the text."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):
@@ -84,7 +84,10 @@ class SpecialTokens(NamedTuple):
 
 
 class SlotView(NamedTuple):
-    """A view of a slot: its name, the key of its result to use (such as "a" of view "pair.a"), its function and options."""
+    """A view (a function that selects a text of a corpus row) of a slot, and the options of the view.
+
+    name, key: "pair" and "a" for the view "pair.a", which uses the text "a" of the result of view "pair"
+    """
 
     name: str
     key: str
@@ -93,11 +96,11 @@ class SlotView(NamedTuple):
 
 
 class ExampleBuilder:
-    """Builder of training examples, one tokenized input per slot, from corpus rows.
+    """Builder of training examples, one tokenized encoder input per slot, from the passages or documents of a corpus.
 
-    Sampling depends only on (seed, epoch, id), and for views sampled per step on the step.
+    Sampling depends on (seed, epoch, id) only; for slots that sample one of several views per step, also on the step.
 
-    max_length: default maximum length of a slot in tokens
+    max_length: maximum length of a slot without an own `max_length`, in tokens
     Raises UsageError for an unknown masking, view or option.
     """
 
@@ -135,9 +138,9 @@ class ExampleBuilder:
         return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, TokenizedSlot]:
-        """Return the token sequences (slots) of a training example, {slot name: slot}.
+        """Return the tokenized inputs of a training example, {slot name: TokenizedSlot}.
 
-        row: index of the passage or document    Raises MismatchError if a masking needs term weights and the text has none.
+        row: index of the passage or document    Raises MismatchError if a masking needs token weights and the text has none.
         """
         texts: dict[
             Any, Mapping[str, TokenizedText] | None
@@ -208,7 +211,7 @@ class ExampleBuilder:
 
 
 def load_views(composition: Composition, name: str) -> list[SlotView]:
-    """Load the views of a slot with their options.
+    """Load the views of the slot `name` with their options.
 
     Raises UsageError for an unknown view or option, or if only one of example = "document" and spans = "distinct" is set.
     """

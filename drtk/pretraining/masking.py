@@ -1,4 +1,4 @@
-"""Masking strategies, which select the tokens of a slot to mask, and corruptions, which replace, insert and delete tokens.
+"""Masking strategies, which select the tokens of an encoder input to mask, and corruptions, which replace, insert or delete tokens.
 
 A masking strategy is a function (MaskInput, **options) -> (tokens,) bool, True at masked tokens. Special tokens are never masked.
 """
@@ -37,10 +37,10 @@ MASKING = Registry(
 class MaskInput(NamedTuple):
     """The input of a masking strategy.
 
-    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: source of all random numbers
-    counted: number of tokens to which the rate refers
-    other: mask of the same text in the slot that `of` names, (tokens,) bool; None without `of`
-    other_rate: rate of that slot
+    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: random number generator
+    counted: number of tokens of which `rate` is a share, with or without special tokens
+    other: mask of the same text in another encoder input (the slot that `of` names), (tokens,) bool; None without `of`
+    other_rate: share of tokens to mask in that input
     """
 
     text: TokenizedText
@@ -57,7 +57,7 @@ class MaskInput(NamedTuple):
 
     @property
     def content(self) -> np.ndarray:
-        """Mask of the tokens that are not special tokens, (tokens,) bool."""
+        """(tokens,) bool, False at special tokens."""
         return self.text.words >= 0
 
     @property
@@ -68,62 +68,77 @@ class MaskInput(NamedTuple):
         return self.text.weights
 
     def build_mask(self, order: np.ndarray) -> np.ndarray:
-        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool. order: indices that exclude special tokens"""
+        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool.
+
+        order: indices of the tokens, not counting special tokens
+        """
         masked = np.zeros(len(self.text.ids), dtype=bool)
         masked[self.content.nonzero()[0][order[: self.budget]]] = True
         return masked
 
 
-def uses_weights(strategy: Masking) -> Masking:
-    """Declare that a masking strategy needs token weights, so that a corpus without weights is rejected."""
+def needs_weights(strategy: Masking) -> Masking:
+    """Decorator that declares that a masking strategy needs token weights; a corpus without weights is then rejected."""
     strategy.needs_weights = True  # type: ignore[attr-defined]
     return strategy
 
 
 def compute_mask_budget(rate: float, count: int) -> int:
-    """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (docs/methods/masking.md)."""
+    """Return the number of tokens to mask, round(rate * count), at least 1 (docs/methods/masking.md).
+
+    rate: share of tokens to mask    count: number of tokens; the result is 0 if `rate` or `count` is 0
+    """
     return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
 
 
 def mask_random_tokens(inputs: MaskInput) -> np.ndarray:
-    """Mask `budget` tokens sampled uniformly, as `mask_rom` does if all weights are 0."""
+    """Mask `inputs.budget` tokens sampled uniformly; return (tokens,) bool. Equals `mask_rom` with all weights 0."""
     return inputs.build_mask(sort_largest_first(inputs.rng.random(np.count_nonzero(inputs.content))))
 
 
 def mask_bernoulli(inputs: MaskInput) -> np.ndarray:
-    """Mask each token independently with probability `rate` (DiffCSE)."""
+    """Mask each token independently with probability `inputs.rate` (DiffCSE); return (tokens,) bool."""
     return (inputs.rng.random(len(inputs.text.ids)) < inputs.rate) & inputs.content
 
 
 def mask_whole_words(inputs: MaskInput) -> np.ndarray:
-    """Mask whole words in random order; skip words that exceed the remaining budget."""
+    """Mask whole words in random order up to `inputs.budget` tokens, and skip words that do not fit; return (tokens,) bool."""
     words = group_words(inputs.text.words)
     order = inputs.rng.permutation(len(words.sizes))
     return words.expand(fill_budget(order, words.sizes, inputs.budget))
 
 
 def mask_complement(inputs: MaskInput) -> np.ndarray:
-    """Mask the tokens that `other` does not mask (MASTER). The rate has no effect."""
+    """Mask the tokens that `inputs.other`, the mask of another input, leaves unmasked (MASTER); return (tokens,) bool.
+
+    `inputs.rate` has no effect.
+    """
     return ~inputs.other & inputs.content
 
 
 def compute_added_rate(rate: float, inner: float) -> float:
-    """Return the rate of an independent mask whose union with a mask of rate `inner` has rate `rate`."""
+    """Return the share of tokens that an independent second mask must mask, so that both masks together mask `rate`.
+
+    rate: share masked by either mask    inner: share masked by the first mask
+    """
     return (rate - inner) / (1 - inner) if inner < 1 else 0.0
 
 
 def mask_extension(inputs: MaskInput) -> np.ndarray:
-    """Mask the tokens masked in `inputs.other` (the encoder's input), and more words by an independent `mask_whole_words` (SimLM's decoder)."""
+    """Mask the tokens of `inputs.other`, the encoder's mask, and further random whole words (SimLM's decoder).
+
+    Returns (tokens,) bool. Both together mask about `inputs.rate` of the tokens.
+    """
     added_rate = compute_added_rate(inputs.rate, inputs.other_rate)
     masked: np.ndarray = inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
     return masked
 
 
-@uses_weights
+@needs_weights
 def mask_keywords(inputs: MaskInput) -> np.ndarray:
-    """Mask words sampled in proportion to their weight until at least `budget` tokens are masked (MASTER).
+    """Mask whole words, sampled in proportion to their weight, until at least `inputs.budget` tokens are masked (MASTER).
 
-    The weight of a word is the maximum weight of its word pieces.
+    Returns (tokens,) bool. The weight of a word is the maximum weight of its word pieces.
     """
     words = group_words(inputs.text.words)
     order = order_by_weight(words.compute_max_weights(inputs.weights), rng=inputs.rng)
@@ -134,14 +149,16 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
     return words.expand(chosen)
 
 
-@uses_weights
+@needs_weights
 def mask_rom(
     inputs: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
 ) -> np.ndarray:
-    """Mask the `budget` tokens with the largest sum of weight and U(0, 1); ties keep the order of the text (ROM).
+    """Mask the `inputs.budget` tokens with the largest sum of weight and a random number from U(0, 1) (ROM).
+
+    Returns (tokens,) bool. Of equal sums, the token that comes first in the text is masked.
 
     scale: normalization of the weights (see `scale_weights`)    weight_scale: factor on the normalized weights
-    whole_word: mask whole words by the maximum weight of their word pieces; skip words that exceed the remaining budget
+    whole_word: mask whole words by the maximum weight of their word pieces; skip words that do not fit into the budget
     """
 
     def order(weights: np.ndarray) -> np.ndarray:
@@ -154,7 +171,7 @@ def mask_rom(
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Return all word indices in random order, sampled without replacement in proportion to `weights`, (words,).
+    """Return all word indices in random order, (words,): sampled without replacement in proportion to `weights`, (words,).
 
     Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """
@@ -165,21 +182,22 @@ def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndar
 
 
 def scale_weights(weights: np.ndarray, scale: Scale) -> np.ndarray:
-    """Divide the token weights of a passage, (tokens,), by their maximum or sum, or scale them to [0, 1] (minmax)."""
+    """Return the weights of a text, (tokens,) or (words,), divided by their maximum or sum, or scaled to [0, 1] ("minmax")."""
     lowest = weights.min(initial=np.inf) if scale == "minmax" and len(weights) else 0.0
     span = weights.sum() if scale == "sum" else weights.max(initial=0.0) - lowest
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
 
 
 def sort_largest_first(scores: np.ndarray) -> np.ndarray:
-    """Return the indices that sort `scores` in descending order; ties keep the order of the text."""
+    """Return the indices that sort `scores` in descending order; equal scores keep their order. scores, result: (n,)"""
     return np.argsort(-scores, kind="stable")
 
 
 def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray:
-    """Select words in `order` up to `budget` word pieces; skip words that exceed the remaining budget.
+    """Select words in the given order up to a total of `budget` word pieces, and skip words that do not fit.
 
-    order: word indices, (words,)    sizes: number of word pieces per word, (words,)    returns: selected words, (words,) bool
+    order: (words,), word indices    sizes: (words,), number of word pieces of each word
+    returns: (words,) bool, True for selected words
     """
     selected = np.zeros(len(sizes), dtype=bool)
     ordered = sizes[order]
@@ -210,7 +228,7 @@ class WordGroups(NamedTuple):
     sizes: np.ndarray
 
     def expand(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the token mask, (tokens,) bool, of a word mask, (words,) bool."""
+        """Convert a mask of words, (words,) bool, to a mask of their tokens, (tokens,) bool."""
         masked = np.zeros(len(self.content), dtype=bool)
         masked[self.content] = chosen.repeat(self.sizes)
         return masked
@@ -221,7 +239,10 @@ class WordGroups(NamedTuple):
 
 
 def group_words(words: np.ndarray) -> WordGroups:
-    """Group the tokens of a text by word index (`Text.words`, (tokens,)). A special token ends a word."""
+    """Group the tokens of a text into words. A special token ends a word.
+
+    words: (tokens,), word index of each token; -1 at special tokens
+    """
     content = words >= 0
     first = content.copy()
     first[1:] &= words[1:] != words[:-1]
@@ -233,7 +254,7 @@ def group_words(words: np.ndarray) -> WordGroups:
 
 
 class Vocabulary(NamedTuple):
-    """The size of a vocabulary, the id of [MASK] and the ids of all special tokens."""
+    """The number of tokens in a vocabulary (`size`), the id of [MASK] (`mask`) and the ids of all special tokens."""
 
     size: int
     mask: int
@@ -241,7 +262,7 @@ class Vocabulary(NamedTuple):
 
 
 class EditedText(NamedTuple):
-    """A text with inserted or deleted tokens.
+    """A text after tokens were inserted or deleted.
 
     masked: (tokens,) bool, True at inserted [MASK] tokens, which a generator replaces
     edited: (tokens,) int64, 1 at inserted tokens and at tokens that follow a deletion
@@ -259,8 +280,9 @@ def corrupt_tokens(
     rng: np.random.Generator,
     vocabulary: Vocabulary,
 ) -> np.ndarray:
-    """Return a copy of `ids` with the masked tokens corrupted, (tokens,).
+    """Return a copy of the token ids with the masked tokens corrupted, (tokens,).
 
+    ids: (tokens,), token ids
     masked: (tokens,) bool, True at masked tokens
     corruption: "none": unchanged; "mask": [MASK]; "replaced": [MASK], which a generator replaces later; "bert": 80% [MASK],
         10% a random token, 10% unchanged
@@ -278,7 +300,10 @@ def corrupt_tokens(
 
 
 def insert_masks(text: TokenizedText, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
-    """Insert [MASK] at round(rate * T) random positions next to the T word pieces, at most once per position."""
+    """Insert round(rate * T) [MASK] tokens into a text of T word pieces, at random positions before or after word pieces.
+
+    At most one token is inserted at each position. rate: share in [0, 1]
+    """
     beside = np.zeros(len(text.ids) + 1, dtype=bool)
     content = text.words >= 0
     beside[:-1] |= content
@@ -288,9 +313,10 @@ def insert_masks(text: TokenizedText, rate: float, rng: np.random.Generator, voc
 
 
 def insert_masks_at(text: TokenizedText, gaps: np.ndarray, mask: int) -> EditedText:
-    """Insert [MASK] before each token index in `gaps`, which is sorted. A word that is split becomes two words.
+    """Insert [MASK] before the tokens at the given indices. A word that is split becomes two words.
 
-    An inserted token is a separate word and has the token type of the next token. mask: id of [MASK]
+    An inserted token is a separate word and has the token type of the next token.
+    gaps: (n,), token indices in ascending order    mask: id of [MASK]
     """
     ids, words = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     masked = np.zeros(len(ids), dtype=bool)
@@ -302,14 +328,17 @@ def insert_masks_at(text: TokenizedText, gaps: np.ndarray, mask: int) -> EditedT
 
 
 def delete_tokens(text: TokenizedText, rate: float, rng: np.random.Generator) -> EditedText:
-    """Delete round(rate * T) of the T word pieces at random."""
+    """Delete round(rate * T) random word pieces from a text of T word pieces. rate: share in [0, 1]"""
     removed = np.zeros(len(text.ids), dtype=bool)
     removed[rng.permutation((text.words >= 0).nonzero()[0])[: _count_edits(rate, text)]] = True
     return delete_tokens_at(text, removed)
 
 
 def delete_tokens_at(text: TokenizedText, removed: np.ndarray) -> EditedText:
-    """Delete tokens, and label the token after each deleted token with 1. removed: (tokens,) bool, True at deleted tokens"""
+    """Delete tokens, and set `edited` to 1 at the token after each deleted token.
+
+    removed: (tokens,) bool, True at tokens to delete
+    """
     kept = ~removed
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]

@@ -26,9 +26,9 @@ Sums = dict[str, Tensor]
 class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    losses: {objective name: unweighted token loss}; the mean over labels if `forward` gets `counts`, else the sum
-    statistics: {name: (numerator, denominator)}, (2,) each; the log contains the ratios
-    vectors: {key from `build_vector_key`: vectors of a slot, (batch, hidden)}, for contrastive losses
+    losses: {objective name: token loss, a scalar}, unweighted; a mean over labels if `forward` gets `counts`, else a sum
+    statistics: {name: (numerator, denominator) of a share for the log, (2,)}
+    vectors: {key of `build_vector_key`: text vectors of a slot, (batch, hidden)}, for contrastive losses
     """
 
     losses: Sums
@@ -43,7 +43,7 @@ class Projector(nn.Module):
             bias (2,362,368 parameters for H = 768)
         "tanh": Linear(H, H), tanh
         "none": identity
-    Batch norm uses all rows of a call, so both views of a batch are projected together. Initial weights have standard deviation 0.02.
+    Batch norm uses all rows of a call, so the slots of a projector are projected together. Weights are initialized from normal(0, 0.02).
     """
 
     def __init__(self, width: int, *, kind: Literal["bn", "tanh", "none"] = "bn") -> None:
@@ -73,10 +73,11 @@ class Projector(nn.Module):
 
 
 class PretrainingNetwork(nn.Module):
-    """The trained modules of a composition: encoder, heads, decoders, projectors and generator.
+    """All modules of a composition: encoder, masked-LM head, decoders, projectors and generator.
 
-    adapter: adapter of the encoder    head: masked-LM head of the encoder    token_losses: {objective name: token loss}
-    stop_words: (vocabulary,) bool, True at stop words and punctuation, for statistics; None: no statistics
+    adapter: adapter of the encoder    head: masked-LM head of the encoder
+    token_losses: {objective name: TokenLoss, which contains the decoder}
+    stop_words: (vocabulary,) bool, True at stop words and punctuation, whose share among masked tokens is logged; None: do not log it
     """
 
     def __init__(
@@ -114,19 +115,19 @@ class PretrainingNetwork(nn.Module):
 
     @property
     def contrastive_slots(self) -> list[str]:
-        """Names of the slots with a contrastive loss, in the order in which they are encoded."""
+        """Names of the slots whose vectors contrastive losses compare, in the order in which they are encoded."""
         objectives = [objective for objective in self.composition.objectives if objective.compares_vectors]
         return [*dict.fromkeys(name for objective in objectives for name in objective.vector_slots)]
 
     def count_labels(self, batch: Batch) -> Sums:
-        """Count the labeled positions of each token loss in a batch; return scalars by objective."""
+        """Return {objective name: number of labeled positions of its token loss in a batch, a scalar}."""
         counts = {name: token_loss.count_labels(batch) for name, token_loss in self.recoveries.items()}
         if self._joint is not None:
             counts[GENERATOR_LOSS] = _select_masked(batch[self._joint.slot]).sum().float()
         return counts
 
     def collect_vectors(self, encoded: EncodedBatch) -> Sums:
-        """Return the vectors for contrastive losses, (batch, hidden), by `build_vector_key`."""
+        """Return the vectors for contrastive losses, {key of `build_vector_key`: (batch, hidden)}."""
         return {
             build_vector_key(objective, name): encoded.get_vector(name, objective.projector)
             for objective in self.composition.objectives
@@ -137,7 +138,7 @@ class PretrainingNetwork(nn.Module):
     def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> PretrainingOutput:
         """Compute the token losses of a batch, and the vectors for contrastive losses.
 
-        counts: number of labels of each token loss over all micro-batches and processes; None: return sums instead of means
+        counts: result of `count_labels`, summed over all micro-batches and processes; None: return sums instead of means
         only_vectors: do not compute token losses
         """
         encoded = EncodedBatch(self, batch)
@@ -161,7 +162,7 @@ class PretrainingNetwork(nn.Module):
 
     @torch.no_grad()
     def _count_statistics(self, encoded: EncodedBatch) -> Sums:
-        """Count the replaced tokens of each slot, and the stop words among its masked tokens."""
+        """Return {SLOT_replaced, SLOT_stop_words: (count, total), (2,)}, the replaced tokens and the masked stop words."""
         statistics: Sums = {}
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
@@ -176,9 +177,9 @@ class PretrainingNetwork(nn.Module):
 
 
 class EncodedBatch:
-    """The input ids, hidden states and vectors of a batch by slot, computed when first used.
+    """The encoder inputs of a batch (its slots) with their token ids, hidden states and text vectors, computed when first used.
 
-    vectors: precomputed vectors, (batch, hidden), by slot
+    vectors: precomputed text vectors, {slot name: (batch, hidden)}
     """
 
     def __init__(self, network: PretrainingNetwork, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> None:
@@ -189,7 +190,7 @@ class EncodedBatch:
         self._projected: dict[str, dict[str, Tensor]] = {}
 
     def build_decoder_input(self, name: str) -> DecoderInput:
-        """Return the input of a decoder for a slot."""
+        """Return the decoder input for the slot `name`: its token ids and attention masks, and the encoder states on demand."""
         slot = self.batch[name]
         return DecoderInput(
             adapter=self.network.adapter,
@@ -202,22 +203,22 @@ class EncodedBatch:
         )
 
     def get_ids(self, name: str) -> Tensor:
-        """Return the input ids of a slot, (batch, tokens), including the generator's replacements."""
+        """Return the input ids of the slot `name`, (batch, tokens), with the replacement tokens of the generator."""
         if name not in self._ids:
             self._ids[name] = fill_masks(self.batch[name], name, self.network.composition, self.network.generator)
         return self._ids[name]
 
     def get_states(self, name: str) -> list[Tensor]:
-        """Return the encoder's embeddings and the hidden states of each layer, each (batch, tokens, hidden)."""
+        """Return the embeddings and the hidden states after each encoder layer for the slot `name`, (batch, tokens, hidden) each."""
         if name not in self._states:
             slot = self.batch[name]
             self._states[name] = self.network.adapter.encode(self.get_ids(name), slot.attention, slot.types)
         return self._states[name]
 
     def get_vector(self, name: str, projector: str = "") -> Tensor:
-        """Return the vectors of a slot, (batch, hidden).
+        """Return the text vectors of the slot `name`, (batch, hidden).
 
-        projector: name of the projector to apply to the vectors of all its slots together; "": none
+        projector: name of the projector to apply; all its slots are projected together; "": none
         """
         composition = self.network.composition
         if projector:
@@ -238,9 +239,9 @@ def _select_masked(slot: SlotBatch) -> Tensor:
 
 
 def compute_contrastive_losses(composition: Composition, vectors: Sums, present: Sums) -> Sums:
-    """Compute the contrastive losses of a whole batch of all processes; return scalars by objective.
+    """Return the contrastive losses of the batch of all processes, {objective name: scalar}.
 
-    vectors: (batch, hidden), by `build_vector_key`    present: (batch,) bool by slot
+    vectors: {key of `build_vector_key`: (batch, hidden)}    present: {slot: (batch,) bool, False without text}
     """
     return {
         objective.name: load_attribute(objective.implementation)(
@@ -254,7 +255,7 @@ def compute_contrastive_losses(composition: Composition, vectors: Sums, present:
 def find_contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
     """Return the names of contrastive objectives whose loss is 0, because the batch has a single pair and no negatives.
 
-    present: (batch,) bool by slot, over all processes
+    present: {slot: (batch,) bool, False without text}, of the batch of all processes
     """
     return [
         objective.name
@@ -266,5 +267,5 @@ def find_contrasts_without_negatives(composition: Composition, present: Sums) ->
 
 
 def build_vector_key(objective: Objective, slot: str) -> str:
-    """Return the key of a slot's vectors for an objective: SLOT, or PROJECTOR(SLOT)."""
+    """Return the key of a slot's text vectors for an objective: "SLOT", or "PROJECTOR(SLOT)" with a projector."""
     return f"{objective.projector}({slot})" if objective.projector else slot

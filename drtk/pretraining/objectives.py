@@ -1,4 +1,4 @@
-"""Pre-training losses: the targets that a decoder predicts at the tokens, and the contrastive loss.
+"""Pre-training losses: losses of the targets that a decoder predicts at tokens, and the contrastive loss.
 
 Slots, the inputs of the encoder, are defined in `composition.py`.
 """
@@ -24,10 +24,10 @@ from drtk.pretraining.network import EncodedBatch
 
 
 @dataclass
-class LossParts:
+class SharedModules:
     """The modules that token losses share.
 
-    adapter: adapter of the encoder    head: masked-LM head of the encoder    readers: decoders by name
+    adapter: adapter of the encoder    head: masked-LM head of the encoder    readers: decoders by name (`reader` in a preset)
     """
 
     adapter: BackboneAdapter
@@ -36,7 +36,7 @@ class LossParts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def get_head(self, reader: str) -> Any:
-        """Return the masked-LM head of the decoder `reader`: the encoder's head, or a copy if the decoder has `own_head`."""
+        """Return the masked-LM head for the decoder named `reader`: the encoder's, or a copy if the decoder has `own_head`."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head
@@ -50,7 +50,7 @@ class LossParts:
 class TokenLoss(nn.Module):
     """The loss of a TokenObjective: a decoder predicts a target at the tokens of slots."""
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.objective, self.reader = objective, parts.readers[objective.reader]
         self.target: Any = TARGETS.load(objective.target)(objective, parts)
@@ -64,13 +64,16 @@ class TokenLoss(nn.Module):
         )
 
     def reduce(self, total: Tensor, count: Tensor) -> Tensor:
-        """Return the scalar loss from the sum of the losses and the number of labels over all micro-batches and processes."""
+        """Return the loss, a scalar: its mean or sum, as the objective's `reduction` says.
+
+        total: sum of the losses of a micro-batch    count: number of labels of all micro-batches and processes
+        """
         return total if self.objective.reduction == "sum" else total / count.clamp(min=1)
 
     def forward(self, encoded: EncodedBatch, *, other_sources: bool = False) -> Tensor:
         """Return the sum of the losses at labeled positions, a scalar.
 
-        other_sources: give the decoder the vector of another example, to measure how much the decoder uses the vector
+        other_sources: give the decoder the text vector of another example, to measure how much the loss depends on the vector
         """
         sources = self.objective.source_by_slot
         losses = []
@@ -88,13 +91,13 @@ class TokenLoss(nn.Module):
 
 
 class TokenPrediction(nn.Module):
-    """Target "masked" or "all": the original tokens at masked positions, or at all positions (docs/methods/simlm.md).
+    """Loss for target "masked" or "all": predict the original tokens at masked or at all positions (docs/methods/simlm.md).
 
     With a causal decoder, the target at every position is the next token, including the last special token
     (docs/methods/cotmae.md).
     """
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.head = parts.get_head(objective.reader)
         self.everywhere = objective.target == "all"
@@ -118,14 +121,14 @@ class TokenPrediction(nn.Module):
 
 
 class EditDetection(nn.Module):
-    """Target "edited": whether a token was replaced, was inserted, or follows a deleted token.
+    """Loss for target "edited": detect tokens that were replaced or inserted, or that follow a deleted token.
 
-    classes=1: dense layer, GELU and a linear layer to one logit, at all but special tokens (SimLM).
-    classes=2: a linear layer to two logits, at special tokens too, because [SEP] may follow a deletion (DiffCSE).
+    classes=1: dense layer, GELU and a linear layer to one logit; all but special tokens are labeled (SimLM).
+    classes=2: a linear layer to two logits; special tokens are labeled too, because [SEP] may follow a deletion (DiffCSE).
     With reduction `mean_all`, padding is labeled as original, as in DiffCSE's released code.
     """
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.classes, self.counts_padding = objective.classes, objective.reduction == "mean_all"
         width = parts.adapter.hidden_size
@@ -145,9 +148,9 @@ class EditDetection(nn.Module):
         return where & slot.present[:, None]
 
     def build_labels(self, slot: SlotBatch, input_ids: Tensor) -> Tensor:
-        """Return the labels, (batch, tokens): 1 at edited tokens, 0 at others. input_ids: (batch, tokens)
+        """Return the labels, (batch, tokens): 1 at edited tokens, else 0; also 0 if the generator chose the original token.
 
-        A token for which the generator chose the original token is not edited.
+        input_ids: (batch, tokens), with the tokens of the generator
         """
         replaced = (input_ids != slot.original_ids).long()
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
@@ -163,14 +166,14 @@ class EditDetection(nn.Module):
 
 
 class CorrectiveLM(nn.Module):
-    """Target "corrected", corrective language modeling: the original token at every position, with a gate that copies the input.
+    """Loss for target "corrected", corrective language modeling: predict the original token at every position.
 
-    p(original) = c * [input token is the original] + (1 - c) * softmax (COCO-LM; docs/methods/diffcse.md)
+    A gate c copies the input token: p(original) = c * [input token is the original] + (1 - c) * softmax (COCO-LM; docs/methods/diffcse.md)
     """
 
     chunk = 1024  # positions whose logits are in memory at once
 
-    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
         self.head = parts.get_head(objective.reader)
         self.gate = nn.Linear(parts.adapter.hidden_size, 1)
@@ -203,10 +206,10 @@ class CorrectiveLM(nn.Module):
 def contrastive_loss(
     objective: ContrastiveObjective, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the contrastive loss, a scalar, averaged over the pairs with both texts present; 0 without such pairs.
+    """Return the contrastive loss, a scalar, averaged over the examples with both texts; 0 without such examples.
 
-    With extra positives, it is the mean of the losses of all positives (docs/methods/diffcse.md).
-    vectors: (batch, hidden) by slot    present: (batch,) bool by slot
+    With `extra_positives`, the losses with each of the positive slots are averaged (docs/methods/diffcse.md).
+    vectors: {slot: (batch, hidden)}    present: {slot: (batch,) bool, False without text}
     """
     positives = (objective.b, *objective.extra_positives)
     losses = [_compute_pair_loss(objective, name, vectors, present) for name in positives]
@@ -224,9 +227,10 @@ def _compute_pair_loss(
     partners = torch.arange(size, device=left.device)
 
     def compute_loss(queries: Tensor, keys: Tensor, excluded: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """Return the mean loss of the valid queries.
+        """Return the mean cross-entropy of the valid queries, a scalar.
 
-        excluded: (queries, keys) bool, True at keys that are no candidates    targets: (queries,), indices of the positive keys
+        queries: (queries, hidden)    keys: (keys, hidden)    targets: (queries,), index of the positive key of each query
+        excluded: (queries, keys) bool, True at keys that are neither positive nor negative    valid: (queries,) bool
         """
         groups = [
             (keys, excluded),

@@ -79,7 +79,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Apply PATH=VALUE changes to the content of a preset, such as slots.enc.rate=0.4, objective.1.weight=0.5 or batch_size=8.
+    """Return a copy of the content of a preset with PATH=VALUE changes, such as slots.enc.rate=0.4 or objective.1.weight=0.5.
 
     A value that is not valid TOML is a string. Raises UsageError for a path that does not exist.
     """
@@ -168,7 +168,7 @@ def _parse_decoder(table: Any) -> DecoderSpec:
 
 
 def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
-    """Parse an [[objective]] table. A decoder that is defined in the table is added to `readers`."""
+    """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `readers`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
@@ -187,7 +187,7 @@ def _check_table(table: Any) -> dict[str, Any]:
 
 
 def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
-    """Build a dataclass from a table and from values that are already parsed (`parts`).
+    """Build the dataclass `kind` from a TOML table and from values that are already parsed (`parts`).
 
     Raises UsageError for an unknown or missing key, or a value of the wrong type.
     """
@@ -215,7 +215,7 @@ def _convert_value(value: Any, kind: Any, name: str) -> Any:
 
 
 def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
-    """Return the objectives with unique names: the name in the preset, otherwise the default name with a number."""
+    """Return the objectives with unique names: the name in the preset, else the default name, with a number if it is taken."""
     named: dict[str, Objective] = {}
     for objective in objectives:
         name = objective.name

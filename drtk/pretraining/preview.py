@@ -43,14 +43,16 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     """Describe an objective in a line: its decoder and the predicted tokens, or the vectors that it compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
-        positives = _quote([objective.b, *objective.extra_positives])
+        positives = _quote_names([objective.b, *objective.extra_positives])
         positives += ", in both directions" if objective.symmetric else ""
         negatives = "all texts" if objective.candidates == "all" else "the texts of the other slot"
-        negatives += f" and of {_quote(objective.extra_negatives)}" if objective.extra_negatives else ""
+        negatives += f" and of {_quote_names(objective.extra_negatives)}" if objective.extra_negatives else ""
         scores = f"{objective.similarity} / {objective.temperature:g}"
         return f"queries '{objective.a}', positives {positives}, negatives {negatives} ({scores}){projected}"
     if not isinstance(objective, TokenObjective):
-        return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
+        return (
+            f"{OBJECTIVES[objective.use]}: {_quote_names((*objective.token_slots, *objective.vector_slots))}{projected}"
+        )
     reader = plan.readers[objective.reader]
     who = "the encoder" if reader.use == "encoder" else _add_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
@@ -58,8 +60,10 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
     if reader.use == "causal":
         target = "each next token of"
-    source = f", given the vector of {_quote(objective.source)}" if objective.source else ""
-    return f"{who} predicts {target} {_quote(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
+    source = f", given the vector of {_quote_names(objective.source)}" if objective.source else ""
+    return (
+        f"{who} predicts {target} {_quote_names(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
+    )
 
 
 def describe_slot(slot: Slot) -> str:
@@ -80,20 +84,20 @@ def _add_options(name: str, options: Mapping[str, Any]) -> str:
     return f"{name} ({values})" if values else name
 
 
-def _quote(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: a key of `_COLORS`, or "" without color    is_glued: whether the token continues a word"""
+    """A token to print. mark: key of `_COLORS`; "": no color    continues_word: whether to print it without space before it"""
 
     text: str
     mark: str
-    is_glued: bool
+    continues_word: bool
 
 
 class TokenFormatter:
-    """Formatter that returns (text, whether the token continues a word) of a WordPiece or byte-level BPE token id."""
+    """Formatter of WordPiece and byte-level BPE tokens: token id -> (text, whether the token continues a word)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -112,16 +116,17 @@ class TokenFormatter:
 
 
 def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot, and which are masked, replaced or inserted. Special tokens are omitted, except for an edited last token.
+    """Return the tokens of a slot to print, marked as masked, replaced, inserted or following a deletion.
 
-    input_ids: ids of the slot, with the generator's tokens if there is a generator
+    Special tokens are omitted, except for an edited last token.
+    input_ids: input ids of the slot, with the generator's tokens if there is a generator
     """
     pieces = []
     last = len(input_ids) - 1
     is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
-        text, is_glued = formatter(input_ids[position])
-        original, original_is_glued = formatter(slot.original_ids[position])
+        text, continues_word = formatter(input_ids[position])
+        original, original_continues = formatter(slot.original_ids[position])
         is_masked = bool(slot.masked[position])
         if slot.edited is not None:
             if is_masked:
@@ -129,13 +134,15 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
                 continue
             if slot.edited[position]:
                 pieces.append(MarkedPiece("{-}", "edited", False))
-            pieces.append(MarkedPiece(text, "", is_glued))
+            pieces.append(MarkedPiece(text, "", continues_word))
         elif input_ids[position] == slot.original_ids[position]:
-            pieces.append(MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", is_glued))
+            pieces.append(
+                MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", continues_word)
+            )
         elif text == formatter.mask:
-            pieces.append(MarkedPiece(text, "masked", original_is_glued))
+            pieces.append(MarkedPiece(text, "masked", original_continues))
         else:
-            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_is_glued))
+            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_continues))
     return pieces
 
 
@@ -149,7 +156,7 @@ def _format_slot(
     color: bool,
     width: int,
 ) -> Iterator[str]:
-    """Yield the lines of a slot: its description, its marked text, and its use in each objective."""
+    """Yield the lines to print for a slot: its description, its marked text, and its use in each objective."""
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
@@ -157,7 +164,7 @@ def _format_slot(
         return
     words: list[list[MarkedPiece]] = []
     for piece in mark_tokens(slot, input_ids, formatter):
-        if piece.is_glued and words:
+        if piece.continues_word and words:
             words[-1].append(piece)
         else:
             words.append([piece])
@@ -180,7 +187,7 @@ def _format_slot(
 def describe_uses(
     plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line per objective that uses the slot: its labels in the slot, or a description if it has none."""
+    """Yield a line for each objective that uses the slot `name`: the labels of a token loss, else the objective's description."""
     for objective in plan.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
             yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"
@@ -227,9 +234,9 @@ def preview_slots(
     seed: int = 42,
     color: bool = False,
 ) -> Iterator[str]:
-    """Yield lines with the first `count` examples of a corpus, as in the first epoch of training.
+    """Yield the lines of a preview of the first `count` examples of a corpus, as in the first epoch of training.
 
-    path: corpus file    preset: name and content of the preset    model: folder with the tokenizer
+    path: corpus file    preset: content of the preset, including "name"    model: folder with the tokenizer
     changes: PATH=VALUE changes of the preset    side_files: files with further fields of the passages
     generator: folder of the generator that replaces tokens; None: show the generator's input
     Raises DrtkError for an invalid preset, corpus or model.
@@ -264,12 +271,12 @@ def preview_slots(
 
 
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
-    """Return a function from the slots of an example to the input ids by slot, including the generator's tokens."""
-    from drtk.models.model_folder import locate
+    """Return a function that converts the slots of an example to {slot name: input ids with the generator's tokens}."""
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.dataset import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 
-    model = TokenGenerator.from_folder(locate(folder), tokenizer)
+    model = TokenGenerator.from_folder(resolve_model_folder(folder), tokenizer)
     collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
     def fill_slots(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
@@ -281,7 +288,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
 
 
 def describe_training(plan: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:
-    """Yield the lines of a dry run: objectives, slots, number of parameters, and tokens per step."""
+    """Yield the lines of a dry run: objectives, slots, number of parameters, number of steps, and tokens per step."""
     yield "Terms of the loss"
     terms = [
         (

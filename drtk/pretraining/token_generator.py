@@ -23,7 +23,7 @@ _CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32
 class TokenGenerator(nn.Module):
     """A masked language model that proposes replacement tokens, without gradients and dropout.
 
-    PretrainingNetwork trains a joint generator with a masked-LM loss on the output of `compute_features`.
+    A joint generator is trained by PretrainingNetwork with a masked-LM loss on the output of `compute_features`.
 
     frozen: do not train the generator, and keep it in evaluation mode
     """
@@ -43,8 +43,8 @@ class TokenGenerator(nn.Module):
     ) -> TokenGenerator:
         """Load the generator from a model folder (SimLM, DiffCSE).
 
-        tokenizer: tokenizer of the encoder    reinitialize: load only the configuration, and use random weights
-        Raises MismatchError if the vocabularies differ, or if the folder has no trained masked-LM head.
+        tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights
+        Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained masked-LM head.
         """
         backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)
         if head.is_untrained and not reinitialize:
@@ -82,20 +82,20 @@ class TokenGenerator(nn.Module):
         return self
 
     def compute_features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the inputs of the output layer at the m positions of `where`, (m, E), with gradients.
+        """Return the inputs of the masked-LM head's output layer at m positions, (m, E), with gradients.
 
-        ids, attention, types: (B, L)    where: (B, L) bool, True at m positions
+        ids, attention, types: (B, L), inputs of the model    where: (B, L) bool, True at the m positions
         """
         inputs = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
         return self.head.compute_features(self.backbone(**inputs).last_hidden_state[where])
 
     @torch.no_grad()
-    def fill(
+    def replace_tokens(
         self, ids: Tensor, attention: Tensor, where: Tensor, *, noise: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """Replace the ids at the positions of `where` by the generator's tokens, and return all ids, (B, L).
+        """Return the token ids, (B, L), with the generator's tokens at the positions where `where` is True.
 
-        ids, attention: (B, L)    where: (B, L) bool    types: (B, L), token types; None: all 0
+        ids: (B, L), token ids    attention: (B, L), 0 at padding    where: (B, L) bool    types: (B, L); None: all 0
         noise: (B, L), random numbers in [0, 1) to sample from the softmax; None: choose the most likely token
         """
         was_training = self.training
@@ -115,7 +115,7 @@ class TokenGenerator(nn.Module):
 
 
 def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: TokenGenerator | None) -> Tensor:
-    """Return the input ids of a slot, (batch, tokens), with the generator's tokens if the corruption of the slot needs them.
+    """Return the input ids of the slot `name`, (batch, tokens), with the generator's tokens if its corruption needs them.
 
     A generator with scope "all" replaces all tokens but the first, including [SEP], as in DiffCSE's released code
     (docs/methods/diffcse.md). In rows with insertions, only the inserted tokens are replaced.
@@ -130,4 +130,4 @@ def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Toke
         if corruption == "any" and slot.edited is not None:  # rows with insertions or deletions
             where = torch.where(slot.edited < 0, where, slot.masked)
     noise = slot.noise if settings.decode == "sample" else None
-    return model.fill(slot.input_ids, slot.attention, where, noise=noise, types=slot.types)
+    return model.replace_tokens(slot.input_ids, slot.attention, where, noise=noise, types=slot.types)

@@ -48,10 +48,10 @@ EncoderScore = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
-    """A DrtkTrainer whose steps consist of micro-batches ("parts") of at most `collator.micro` examples.
+    """A DrtkTrainer that splits the batch of a device into micro-batches (parts) of at most `micro_batch` examples.
 
     Token losses are divided by the number of labels in all parts and processes of a step.
-    Contrastive losses over several parts use gradient caching (docs/methods/cocondenser.md): encode all parts without a
+    With several parts, contrastive losses use gradient caching (docs/methods/cocondenser.md): encode all parts without a
     graph, compute the loss of the whole batch, then encode each part again with the same dropout.
     """
 
@@ -64,18 +64,18 @@ class Pretrainer(DrtkTrainer):
         self._has_warned = False
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the size of the micro-batch, or None if the size is 1 or batch norm needs the whole batch."""
+        """Return half the size of the micro-batch; None if the size is 1 or batch norm needs the whole batch."""
         return (self.micro_batch or 0) // 2 or None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Run one training step, and return the weighted sum of the losses for the log, a scalar."""
         model.train()
         network: PretrainingNetwork = self.accelerator.unwrap_model(model)
-        total = self._step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
+        total = self._train_step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
         self._num_terms_steps += 1
         return total
 
-    def _step(
+    def _train_step(
         self,
         model: nn.Module,
         network: PretrainingNetwork,
@@ -97,7 +97,7 @@ class Pretrainer(DrtkTrainer):
             is_last = number == len(parts) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
-                self._seed(number)
+                self._set_part_seed(number)
                 with self.compute_loss_context_manager():
                     output: PretrainingOutput = model(part, counts)
                 terms = {name: value * get_world_size() for name, value in output.losses.items()}
@@ -124,7 +124,7 @@ class Pretrainer(DrtkTrainer):
             total += self._sum_weighted(network, terms).detach()
         return total
 
-    def _seed(self, part: int) -> None:
+    def _set_part_seed(self, part: int) -> None:
         torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
     def _cache_gradients(
@@ -134,7 +134,7 @@ class Pretrainer(DrtkTrainer):
         vectors: list[Sums] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
-                self._seed(number)
+                self._set_part_seed(number)
                 with self.compute_loss_context_manager():
                     vectors.append(model(part, only_vectors=True).vectors)
         whole = {
@@ -147,7 +147,10 @@ class Pretrainer(DrtkTrainer):
         return gradients, {name: value.detach() for name, value in terms.items()}
 
     def _compute_contrastive_losses(self, network: PretrainingNetwork, vectors: Sums, parts: Sequence[Batch]) -> Sums:
-        """Compute the contrastive losses over the vectors of all processes."""
+        """Return the contrastive losses over the batch of all processes, {objective name: scalar}.
+
+        vectors: {vector key: (rows, hidden)}, vectors of this process    parts: micro-batches that contain these rows
+        """
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
                 name: gather_rows(torch.cat([part[name].present for part in parts]))
@@ -190,9 +193,9 @@ class Pretrainer(DrtkTrainer):
 
 
 class EncoderExporter(TrainerCallback):
-    """Writer of model folders that AutoModel and SentenceTransformer load, with the heads in the subfolder heads/.
+    """Writer of model folders that AutoModel and SentenceTransformer load, with heads and decoders in the subfolder heads/.
 
-    As a callback of the trainer, it exports the encoder to FOLDER/step-N every `export_steps` steps.
+    It is a callback of the trainer, and exports the encoder to FOLDER/step-N every `export_steps` steps.
     """
 
     def __init__(self, folder: Path, network: PretrainingNetwork, tokenizer: Any, settings: PretrainSettings) -> None:
@@ -206,7 +209,7 @@ class EncoderExporter(TrainerCallback):
         )
 
     def build_encoder(self) -> TextEncoder:
-        """Return the encoder with its current weights and the encoding settings to save."""
+        """Return the encoder with its current weights and with the encoding configuration to save."""
         return TextEncoder(Encoder(self.network.backbone, pooling=self.encoding.pooling), self.tokenizer, self.encoding)
 
     def save(self, folder: Path) -> None:
@@ -226,7 +229,10 @@ class EncoderExporter(TrainerCallback):
 
 
 class HeldOutEvaluator(TrainingEvaluator):
-    """Evaluator that computes metrics on held-out rows every `every` steps, without selecting a checkpoint."""
+    """Evaluator that computes metrics on held-out examples, without selecting a checkpoint.
+
+    evaluate: function that returns metrics by name    every: number of steps between evaluations
+    """
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
@@ -244,10 +250,11 @@ def pretrain(
     device: str = "auto",
     probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
-    """Pre-train, write the encoder and heads into `folder` (rank zero), and return statistics of the training by name.
+    """Pre-train a network, and write the encoder and its heads into a folder (rank zero).
 
-    folder: output folder; training resumes from a checkpoint in the folder
-    probe: function that returns a score of the encoder; the weights with the highest score are saved
+    folder: output folder; training resumes from its last checkpoint
+    probe: function that returns a score of the encoder; the weights with the highest score are saved; None: the last weights
+    Returns "micro_batch" (examples), and the result of `drtk.training.fit.fit`.
     Raises DrtkError for a NaN or infinite loss, or when out of memory.
     """
     settings = data.settings
@@ -318,7 +325,7 @@ def pretrain(
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
-    """Raise DrtkError for a batch size that the number of processes or an objective does not allow."""
+    """Raise DrtkError for a `batch_size` or `micro_batch_size` that the number of processes or an objective does not allow."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
         raise DrtkError(

@@ -2,6 +2,8 @@
 
 A view is a function (ViewInput, **options) that returns {key: text}, or None for a row without such a text. A view with one text has
 the key "". If a view has several texts, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
+
+Options of several views: title: see `add_title`    crop: see `ViewInput.crop`    limit: number of texts to use; None: all
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ VIEWS = Registry(
 class ViewInput(NamedTuple):
     """Arguments of a view, the function that selects a text of a passage or document.
 
-    row: index of a passage in the corpus, or of a document if examples are documents
+    row: index of a passage in the corpus, or of a document if examples are documents    rng: random number generator
     max_tokens: maximum length of each text, without the special tokens before and after it
-    separator: token ids between two texts
+    separator: ids of the separator tokens between two texts
     """
 
     corpus: TokenCorpus
@@ -62,11 +64,14 @@ class ViewInput(NamedTuple):
     separator: Separator | None = None
 
     def choose(self, choices: Sequence[Any]) -> Any:
-        """Return one of `choices`, sampled uniformly, or None if `choices` is empty."""
+        """Return one of `choices`, sampled uniformly; None if `choices` is empty."""
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
     def crop(self, text: TokenizedText, mode: Crop, max_tokens: int | None = None) -> TokenizedText:
-        """Crop a text to `max_tokens` tokens: to its first tokens ("head"), or to a random span ("random")."""
+        """Crop a text to `max_tokens` tokens: its first tokens (mode "head") or a random span (mode "random").
+
+        max_tokens: None: the `max_tokens` of this input
+        """
         count, max_tokens = len(text.ids), self.max_tokens if max_tokens is None else max_tokens
         if count <= max_tokens:
             return text
@@ -76,9 +81,10 @@ class ViewInput(NamedTuple):
     def build_passage(
         self, row: int, title: Title, crop: Crop, *, text: TokenizedText | None = None, max_tokens: int | None = None
     ) -> TokenizedText:
-        """Return a passage with its title, cropped to `max_tokens` tokens.
+        """Return passage `row` with its title, cropped to `max_tokens` tokens.
 
-        title: see `add_title`    text: text to use instead of the passage's text
+        title: see `add_title`    crop: see `crop`    text: text to use instead of the passage's text
+        max_tokens: None: the `max_tokens` of this input
         """
         text, max_tokens = (
             self.corpus.get_text(row) if text is None else text,
@@ -93,7 +99,7 @@ class ViewInput(NamedTuple):
 def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
     """Decorator that declares the corpus fields that a view needs.
 
-    by_option: {option: {value: field}}, fields that are needed only for a value of an option
+    fields: always needed    by_option: {option: {value: field}}, needed only if the option has this value
     """
 
     def mark(view: View) -> View:
@@ -110,7 +116,7 @@ def list_needed_fields(view: Callable[..., Any], options: Mapping[str, Any]) -> 
 
 
 def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
-    """Return the tokens [begin, end) of a text, with word indices from 0."""
+    """Return the tokens [begin, end) of a text; word indices start from 0 again."""
     words = text.words[begin:end]
     is_word = words >= 0
     lowest = words[is_word].min() if is_word.any() else 0
@@ -123,9 +129,9 @@ def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
 
 
 def join_texts(texts: Sequence[TokenizedText], separator: Separator | None = None) -> TokenizedText:
-    """Concatenate texts, with `separator` between them. Separators have word index -1 and weight 0.
+    """Concatenate texts, with `separator` between two texts. Separators have word index -1 and weight 0.
 
-    The result has no token types, and has weights only if all texts have weights.
+    The result has no token types. It has weights only if all texts have weights.
     """
     between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)
@@ -186,7 +192,7 @@ def add_title(
 def truncate_longest_first(
     first: TokenizedText, second: TokenizedText, max_tokens: int
 ) -> tuple[TokenizedText, TokenizedText]:
-    """Truncate two texts to `max_tokens` tokens in total, the longer text first; if both are longer than half, each gets half."""
+    """Truncate two texts to `max_tokens` tokens in total, the longer one first; two long texts get half of the tokens each."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > max_tokens:
         short = max(0, min(*sizes, max_tokens // 2))
@@ -196,7 +202,7 @@ def truncate_longest_first(
 
 
 def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
-    """Return the passage."""
+    """Return the passage, under the key ""."""
     return {"": view.build_passage(view.row, title, crop)}
 
 
@@ -210,7 +216,7 @@ def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "h
 def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return the first half of the passage as "a" and the second half as "b"; None for a passage of one token.
 
-    The passage is first cropped to 2 * max_tokens tokens. MASTER's released code uses "b" as the next passage.
+    The passage is first cropped to 2 * max_tokens tokens. "b" takes the place of the next passage in MASTER's released code.
     """
     text = view.build_passage(view.row, title, crop, max_tokens=2 * view.max_tokens)
     middle = len(text.ids) // 2
@@ -221,21 +227,24 @@ def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") 
 
 @needs_fields("queries")
 def query_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
-    """Return a random query among the first `limit` queries; None for a passage without queries."""
+    """Return a random query among the first `limit` queries of the passage; None for a passage without queries."""
     text = view.choose(view.corpus.get_queries(view.row)[:limit])
     return None if text is None else {"": view.crop(text, crop)}
 
 
 @needs_fields("queries")
 def queries_view(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> ViewTexts | None:
-    """Return the first `limit` queries, joined by the separator and cropped (docs/methods/doc2query.md); None without queries."""
+    """Return the first `limit` queries of the passage, joined by the separator and cropped; None without queries.
+
+    Source: docs/methods/doc2query.md.
+    """
     texts = view.corpus.get_queries(view.row)[:limit]
     return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 
 
 @needs_fields("continuations")
 def continuation_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
-    """Return a random continuation among the first `limit`, or the passage if it has none (MASTER's released code)."""
+    """Return a random one of the first `limit` continuations of the passage; without any, the passage (MASTER's released code)."""
     text = view.choose(view.corpus.get_continuations(view.row)[:limit])
     return {"": view.crop(view.corpus.get_text(view.row)._replace(weights=None) if text is None else text, crop)}
 
@@ -261,7 +270,7 @@ def passage_pair_view(
     if spans == "distinct":
         own, other = map(int, members[view.rng.choice(len(members), size=2, replace=False)])
     elif spans == "random":
-        other = int(members[sample_other(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
+        other = int(members[sample_other_passage(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
     elif spans == "nearby":
         other = view.choose([int(neighbors[at]) for at in (index - 1, index + 1) if 0 <= at < len(neighbors)])
     else:
@@ -273,9 +282,9 @@ def passage_pair_view(
 
 
 def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
-    """Return a span of the passage with uniform random start and uniform random length.
+    """Return a random span of the passage; start and length are sampled uniformly.
 
-    shortest, longest: bounds of the length, as shares of the passage length
+    shortest, longest: minimum and maximum length, as shares of the passage length, in [0, 1]
     """
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; lower shortest")
@@ -295,7 +304,7 @@ def crop_pair_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 
 
 @needs_fields("sentences")
 def ict_view(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
-    """Return a random sentence as "query" and the passage as "context" (inverse cloze task); None for a single sentence.
+    """Return a random sentence as "query" and the passage as "context" (inverse cloze task); None for a one-sentence passage.
 
     remove: probability that the sentence is removed from the context    title: format of the context's title
     """
@@ -311,8 +320,11 @@ def ict_view(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", cro
     return {"query": sentence, "context": view.build_passage(view.row, title, crop, text=context)}
 
 
-def sample_other(position: int, count: int, *, rng: np.random.Generator) -> int:
-    """Sample the index of another of `count` passages, at most MAX_DISTANCE away from `position` (CoT-MAE)."""
+def sample_other_passage(position: int, count: int, *, rng: np.random.Generator) -> int:
+    """Return the index of a random passage of a document except `position`, at most MAX_DISTANCE away (CoT-MAE).
+
+    count: number of passages in the document, at least 2
+    """
     first, last = max(0, position - MAX_DISTANCE), min(count, position + MAX_DISTANCE + 1)
     others = [other for other in range(first, last) if other != position]
     return others[int(rng.integers(len(others)))]
@@ -321,12 +333,13 @@ def sample_other(position: int, count: int, *, rng: np.random.Generator) -> int:
 def sample_overlap(
     position: int, lengths: Sequence[Sequence[int]], max_length: int, *, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Sample a text that overlaps with passage `position`, as sorted (passage, sentence) indices (CoT-MAE).
+    """Sample a text that overlaps with passage `position`; return its sentences as sorted (passage, sentence) indices (CoT-MAE).
 
-    The text begins r sentences before the end of the passage, with r from 1 to half of its sentences. It has at most
-    `max_length` tokens. For the last passage, the text ends after the first r sentences and begins in earlier passages.
+    The text begins r sentences before the end of the passage, where r is from 1 to half of the passage's sentences. For the
+    last passage, the text instead ends after the first r sentences of the passage and begins in earlier passages.
 
-    lengths: sentence lengths of each passage, in tokens
+    lengths: for each passage, the lengths of its sentences in tokens
+    max_length: maximum length of the text in tokens; a single longer sentence is allowed
     """
     num_sentences = len(lengths[position])
     shared = int(rng.integers(1, max(1, num_sentences // 2) + 1))
@@ -346,7 +359,10 @@ def sample_overlap(
 
 
 def _build_overlapping_text(view: ViewInput, passages: np.ndarray, index: int) -> TokenizedText:
-    """Return a text that overlaps with passage `passages[index]`: at most `max_tokens` tokens, or a single longer sentence."""
+    """Return a text that overlaps with passage `passages[index]`, sampled by `sample_overlap`.
+
+    passages: (n,), rows of consecutive passages of a document
+    """
     corpus, step = view.corpus, -1 if index == len(passages) - 1 else 1
     rows = [int(passages[index])]  # the passage, and the passages after it (or before the last) that the text can reach
     size = 0

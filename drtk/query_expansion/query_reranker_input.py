@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
-from drtk.models.model_folder import locate, read_training_entry
+from drtk.models.model_folder import read_training_entry, resolve_model_folder
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import expand_query
@@ -68,7 +68,7 @@ def read_input_format(folder: Path) -> InputFormat | None:
 
 def load_input_format(model: str) -> InputFormat:
     """Return the input format of a query reranker. Raises MismatchError for other models."""
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     if (input_format := read_input_format(folder)) is not None:
         return input_format
     content = read_manifest_if_any(folder)

@@ -17,7 +17,7 @@ from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device, choose_dtype, move_model
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.records import Passage
@@ -167,7 +167,7 @@ class AnswerReader(BatchFunction):
     def __init__(self, model: str, tokenizer: str | None, settings: ReadSettings, device: str) -> None:
         self._model, self._settings, self._device = model, settings, choose_device(device)
         self._reader = load_generation_model(
-            locate(model), tokenizer_folder=None if tokenizer is None else locate(tokenizer)
+            resolve_model_folder(model), tokenizer_folder=None if tokenizer is None else resolve_model_folder(tokenizer)
         )
         if not self._reader.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; give an encoder-decoder such as T5")

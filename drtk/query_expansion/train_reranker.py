@@ -21,7 +21,7 @@ from drtk.models.cross_encoder import (
     is_classifier,
     save_cross_encoder,
 )
-from drtk.models.model_folder import locate, resolve_tower_folder
+from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder
 from drtk.query_expansion.config import DEFAULT_EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labeled import LabeledCandidates, LabeledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
@@ -46,7 +46,7 @@ def start_query_reranker(model: str, input_format: InputFormat, *, max_length: i
     Raises the errors of `init_cross_encoder`.
     """
     start = init_cross_encoder(model, max_length=max_length, seed=seed, default_length=input_format.max_length)
-    folder: Path = resolve_tower_folder(locate(model), "passage")
+    folder: Path = resolve_tower_folder(resolve_model_folder(model), "passage")
     if is_classifier(folder) and read_input_format(folder) is None:
         _negate_head(start.model, model)
     return start

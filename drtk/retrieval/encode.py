@@ -24,9 +24,9 @@ from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encode
 from drtk.models.config import SPARSE_POOLING, EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
-from drtk.models.endpoint import EndpointEmbedder, is_endpoint
+from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
+from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
@@ -66,7 +66,7 @@ class Embedder:
         self._device_name = device
         if load_weights:
             self.device = choose_device(device)
-        self.folder = locate(model)
+        self.folder = resolve_model_folder(model)
         loaded = self._load_model(weights=load_weights)
         self.encoding = loaded.encoding
         self._tokenize = loaded.get_tokenizer(role)
@@ -118,7 +118,7 @@ class Embedder:
     def identity(self) -> dict[str, Any]:
         """Manifest entry of the model: digests of weights, configuration and tokenizer, and encoding settings.
 
-        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, also if
+        Vectors with equal digests are comparable. Query and passage embedders of a model have the same identity, even if
         `settings` override prompt or length.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
@@ -259,7 +259,7 @@ def encode_corpus(
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     runner_settings = runner_settings or RunnerSettings()
     # Before loading, so that a later change of the folder is detected.
-    entries = [] if is_endpoint(model) else [describe_folder(locate(model))]
+    entries = [] if is_endpoint(model) else [describe_folder(resolve_model_folder(model))]
     embedder = make_embedder(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
@@ -306,7 +306,7 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.rows
-    empty_texts.warn(get_source_name(source), unit)
+    empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,

@@ -169,7 +169,7 @@ def fuse_runs(
 ) -> None:
     """Fuse TREC runs, and write the fused run. The first run is streamed, the others are loaded into memory.
 
-    find_weights: returns the weights from all rankings and their scored depths (see `fuse`); None uses
+    find_weights: computes the weights from {query id: ranking} of each run and the scored depths (see `fuse`); None uses
             `settings.weights`
     """
     job.record(settings, runs=list(runs))

@@ -88,6 +88,8 @@ def read_example_texts(
 ) -> Iterator[ExampleTexts]:
     """Yield examples with the texts of query and passages.
 
+    queries: texts by id
+    title: title format, as in `format_passage`
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
 
@@ -145,7 +147,8 @@ def _describe_missing_texts(pairs: int, corpus: str) -> str:
 def reorder_ranking(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     """Sort the top documents of a ranking by new scores; append the other documents in their previous order.
 
-    scores: new scores of the first `len(scores)` documents; the scores of the others decrease by 1 from the lowest
+    scores: new scores of the first `len(scores)` documents; the scores of the others are
+        the lowest new score minus 1, 2, …
     Ties are broken as in `break_ties`.
     """
     head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
@@ -176,6 +179,7 @@ class _CrossEncoderFunction(BatchFunction):
 class RunReranker(_CrossEncoderFunction):
     """Batch function that reranks `RankingTexts` by a cross-encoder; results are the lines of a run.
 
+    logits: rank by logits, without the activation function; tag: run tag
     vectors: also compute the pair vectors, and return `RerankedBatch` instead of `BatchResult`
     """
 

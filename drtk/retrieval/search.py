@@ -238,7 +238,7 @@ class StoredQuery:
 
 
 class StoredQuerySearcher:
-    """Searcher of indexes with the query vectors of an embeddings folder; iterating yields its queries.
+    """Searcher of indexes with the query vectors of an embeddings folder; iteration yields the queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
     """
@@ -396,6 +396,7 @@ def write_run(
     """Search one or several indexes together, and write a TREC run.
 
     source: file of queries ("-" is stdin), or folder of query embeddings
+    options: length and unit of the rankings; by default passages, up to `settings.depth` per query
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
     Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQuerySearcher`.
@@ -462,7 +463,7 @@ class PassageSearcher:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """Entry of the index for the inputs of a manifest."""
+        """The manifest entry of the index folder, in a list of inputs."""
         return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:

@@ -104,6 +104,7 @@ def format_passages(
     """Yield the lines of a ranking, at most `width` columns wide: rank, score and title, then id and snippet.
 
     passages: passages in ranking order; for None, only the id is printed
+    highlight: function that is applied to matching words
     """
     stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):

@@ -253,6 +253,7 @@ class FilterJob:
 
         `work` may prefetch batches. A journal is written every two seconds, and when the run fails. Records of other
         shards are skipped and not counted.
+        unit: plural name of the records, for the progress bar
         revise: optional second pass over the output of the first pass. The first pass writes NAME.part, or a temporary
             file if the output is a pipe
         """

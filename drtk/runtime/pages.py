@@ -57,7 +57,7 @@ def render_table(
     """Render a table. Columns are right-aligned, except text in the first column and in the columns `left`.
 
     header: names of the columns; [] for a table without a header
-    digits: number of decimals of floats
+    digits: number of decimals of floats; small: use a small font
     """
     names = header or [""] * len(rows[0])
     is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]

@@ -168,7 +168,7 @@ def track(
     get_share: Callable[[], float | None] | None = None,
     unit: str = "records",
 ) -> Iterator[Item]:
-    """Yield the items and report progress."""
+    """Yield the items and report progress (see `Progress` for the arguments)."""
     with Progress(what, total=total, get_share=get_share, unit=unit) as progress:
         for item in items:
             yield item

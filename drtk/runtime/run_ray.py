@@ -12,9 +12,8 @@ from itertools import chain
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
-from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.progress import log_detail
-from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
+from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, make_picklable
 
 # Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
 # Actors are started again for each dataset, so a smaller number would be slower.
@@ -45,9 +44,7 @@ class _RayWorker:
             return pickle.dumps(self._error)
         try:
             result = self._function(self._function.prepare(pickle.loads(batch)))
-            if isinstance(result, BatchResult):
-                result = BatchResult([*result.lines], result.counts)
-            return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps(make_picklable(result), protocol=pickle.HIGHEST_PROTOCOL)
         except DrtkError as error:  # an error in the data; Ray handles other errors
             return pickle.dumps(error)
 
@@ -71,7 +68,7 @@ def run_on_ray(
     batches = chain([first], batches)
     ray = _connect(runner_settings.ray_address)
     gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
-    workers = runner_settings.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
+    workers = runner_settings.runner_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
     while rows := _read_rows(batches, done):

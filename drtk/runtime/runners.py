@@ -1,23 +1,26 @@
-"""Run a batch function over batches of consecutive records, in this process or on Ray Data.
+"""Run a batch function over batches of consecutive records, in this process, in several, or on Ray Data.
 
 `read_ahead` and `Workers` use a thread and several processes of this machine.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from multiprocessing import connection
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -26,11 +29,16 @@ from drtk.errors import DrtkError
 from drtk.records import Passage
 from drtk.registry import Registry
 from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
+from drtk.runtime.progress import set_verbosity
 
 RUNNERS = Registry(
     "runner",
     {
         "local": ("drtk.runtime.runners:run_local", "in this process; reading and writing overlap with the work"),
+        "processes": (
+            "drtk.runtime.runners:run_in_processes",
+            "in a process for each GPU of this machine, or each core",
+        ),
         "ray": ("drtk.runtime.run_ray:run_on_ray", "on Ray Data: several GPUs or machines; lost workers are replaced"),
     },
 )
@@ -43,10 +51,14 @@ Report = Callable[[int], None]  # called with the number of further records that
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """Settings for where a batch function runs: in this process, or on a Ray cluster."""
+    """Settings for where a batch function runs: in this process, in several processes, or on a Ray cluster."""
 
-    runner: Literal["local", "ray"] = option("local", "Run in this process (local) or on Ray.", panel=HARDWARE)
-    ray_workers: int | None = setting(None, "Number of Ray workers. [default: one per GPU, else per core]", at_least=1)
+    runner: Literal["local", "processes", "ray"] = option(
+        "local", "Run in this process (local), in a process per GPU, or on Ray.", panel=HARDWARE
+    )
+    runner_workers: int | None = setting(
+        None, "Number of worker processes. [default: one per GPU, else per core]", at_least=1
+    )
     ray_address: str = setting("", "Ray cluster address. [default: a local cluster]")
 
 
@@ -135,6 +147,127 @@ def run_local(
             function.close()
 
     return iter_results()
+
+
+def run_in_processes(
+    batches: Iterator[list[Any]],
+    build: Callable[[], BatchFunction],
+    runner_settings: RunnerSettings,
+    *,
+    gpu: bool = True,
+    report: Report | None = None,
+) -> Generator[Any, None, None]:
+    """Run the batch function in new processes, each with a GPU of its own, or a part of the cores (see `Runner`).
+
+    A process receives a batch when it asks for one. `report` has no effect.
+    The first records are read before the processes start, so that a missing or damaged file is reported at once.
+    Raises DrtkError if a process is killed.
+    """
+    first = next(batches, None)
+    if first is None:
+        return
+    batches, numbers, expected = chain([first], batches), count(), 0
+    early: dict[int, Any] = {}  # results by number of the batch
+    processes, pending = _start_workers(build, runner_settings, gpu=gpu)
+    try:
+        while pending:
+            ready: list[Any] = connection.wait([*pending])
+            for worker in ready:
+                match _receive_message(worker):
+                    case None:  # a request
+                        if (batch := next(batches, None)) is not None:
+                            pending[worker].append(next(numbers))
+                        with suppress(OSError):  # of a process that was killed: `_receive_message` reports it
+                            worker.send(batch)
+                    case "end":
+                        del pending[worker]
+                    case (result,):
+                        early[pending[worker].popleft()] = result
+                while expected in early:
+                    yield early.pop(expected)
+                    expected += 1
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _start_workers(
+    build: Callable[[], BatchFunction], runner_settings: RunnerSettings, *, gpu: bool
+) -> tuple[list[Any], dict[Any, deque[int]]]:
+    """Start worker processes; return them, and {connection: numbers of the batches sent to the process}."""
+    gpus = _list_gpus() if gpu else []
+    num_workers = runner_settings.runner_workers or len(gpus) or count_cores()
+    threads = str(max(1, count_cores() // num_workers))
+    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
+    processes: list[Any] = []
+    pending: dict[Any, deque[int]] = {}
+    for number in range(num_workers):
+        environment = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_run_worker, args=(number, environment, pickle.dumps(build), theirs))
+        process.start()
+        theirs.close()  # so that the connection ends with the process
+        processes.append(process)
+        pending[ours] = deque()
+    return processes, pending
+
+
+def _list_gpus() -> list[str]:
+    """Return, for each visible CUDA GPU, the value of CUDA_VISIBLE_DEVICES that selects it."""
+    import torch
+
+    indices = map(str, range(torch.cuda.device_count()))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [name for _, name in zip(indices, visible.split(","), strict=False)] if visible else [*indices]
+
+
+def _run_worker(number: int, environment: dict[str, str], build: bytes, parent: Any) -> None:
+    """Run a batch function in a worker process. Sends None to request a batch, (result,) for each result, then "end"."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends the workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ |= environment  # before torch and tokenizers are imported
+    if number:
+        logging.disable(logging.WARNING)  # the first process prints the warnings
+    set_verbosity(quiet=True, verbose=False)
+    lock = threading.Lock()  # a thread may request batches
+
+    def send(message: Any) -> None:
+        with lock:
+            parent.send(message)
+
+    def iter_batches() -> Iterator[list[Any]]:
+        send(None)
+        while (batch := parent.recv()) is not None:
+            yield batch
+            send(None)
+
+    try:
+        for result in run_local(iter_batches(), pickle.loads(build), RunnerSettings()):
+            send((make_picklable(result),))
+        send("end")
+    except Exception as error:  # noqa: BLE001 - raised in the parent process
+        send(error)
+
+
+def _receive_message(worker: Any) -> Any:
+    """Return the next message of a worker process; raise the error that it sent."""
+    try:
+        message = worker.recv()
+    except (EOFError, OSError) as error:
+        raise DrtkError(
+            "a worker process was killed, probably because memory ran out; use fewer: `runner_workers`"
+        ) from error
+    if isinstance(message, Exception):
+        raise message
+    return message
+
+
+def make_picklable(result: Any) -> Any:
+    """Return a result of a batch function with its lines, which may be an iterator, as a list."""
+    return BatchResult([*result.lines], result.counts) if isinstance(result, BatchResult) else result
 
 
 def run_filter(

@@ -267,6 +267,7 @@ class Output:
 
     Use it as a context manager. On success, the part is renamed to NAME. On an exception, it is removed, unless
     `keep_part` is set.
+    target: path of the output, or "-" for stdout
     append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
@@ -340,7 +341,7 @@ class Output:
             raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
-        """Finish the compressed frame and flush; return the offset in bytes from which a run can be resumed."""
+        """Finish the compressed frame and flush; return the offset, in bytes, from which a run can be resumed."""
         try:
             if self._frame is not None:
                 self._file.write(self._frame.flush())

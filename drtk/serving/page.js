@@ -27,11 +27,11 @@ const describeChange = (hit, ranks) => {
 const makeHit = (hit, ranks) => {
   const title = make("button", "title", hit.title || hit.id);
   title.addEventListener("click", () => showPassage(hit.id));
-  const head = make("div", "head", `${hit.rank}.`, title, make("span", "score", hit.score.toFixed(4)));
-  if (ranks) head.append(describeChange(hit, ranks));
-  if (hit.grade !== null) head.append(make("span", `grade ${hit.grade > 0 ? "relevant" : "irrelevant"}`, `grade ${hit.grade}`));
+  const facts = make("div", "facts", make("span", "id", hit.id), make("span", "score", hit.score.toFixed(4)));
+  if (ranks) facts.append(describeChange(hit, ranks));
+  if (hit.grade !== null) facts.append(make("span", `grade ${hit.grade > 0 ? "relevant" : "irrelevant"}`, `grade ${hit.grade}`));
   const snippet = make("p", "snippet", ...hit.parts.map((part, index) => (index % 2 ? make("mark", "", part) : part)));
-  return make("li", "", head, make("div", "id", hit.id), snippet);
+  return make("li", "", make("div", "head", `${hit.rank}.`, title), facts, snippet);
 };
 
 async function search(text, queryId) {
@@ -48,7 +48,8 @@ async function search(text, queryId) {
     if (number !== request) return; // a newer search was started
     const ranks = new Map(found[0].hits.map((hit) => [hit.id, hit.rank]));
     byId("results").replaceChildren(...found.map((system, index) => {
-      const time = make("small", "", ` ${system.hits.length} passages, ${Math.round(system.seconds * 1000)} ms`);
+      const milliseconds = (system.seconds * 1000).toLocaleString("en", { maximumSignificantDigits: 2 });
+      const time = make("small", "", ` ${system.hits.length} passages, ${milliseconds} ms`);
       return make("section", "", make("h2", "", system.system, time), make("ol", "", ...system.hits.map((hit) => makeHit(hit, index ? ranks : null))));
     }));
     say(found.some((system) => system.hits.length) ? (queryId ? `Query ${queryId}` : "") : "No passages found.");
@@ -90,8 +91,9 @@ function fillQueries() {
   const table = byId("queries").querySelector("table");
   table.tHead.replaceChildren(make("tr", "", make("th", "", "query"), ...(measure ? [...names, "difference"] : []).map((name) => make("th", "", name))));
   table.tBodies[0].replaceChildren(...rows.map((query) => {
-    const link = make("button", "title", query.text);
-    link.addEventListener("click", () => search(query.text, query.id));
+    const link = make("a", "", query.text);
+    link.href = `?${new URLSearchParams({ query: query.text, query_id: query.id })}`;
+    link.addEventListener("click", (event) => { event.preventDefault(); search(query.text, query.id); });
     const row = make("tr", "", make("td", "", link, " ", make("span", "id", query.id)));
     if (measure) {
       const change = difference(query);

@@ -153,7 +153,7 @@ class Systems:
     def search(self, text: str, k: int, query_id: str | None = None) -> Iterator[SystemHits]:
         """Yield the top `k` passages of each system for a query text.
 
-        query_id: id in the judgments; by default that of the query of the query set with this text
+        query_id: id of the query in the judgments; by default the id of the query with this text in the query set
         """
         grades = self._judgments.get(query_id or self._ids.get(text, ""), {})
         stems = stem_query_words(text)

@@ -70,6 +70,7 @@ class TextTokenizer:
 
     title: "join" and "sep" put the title before the text, with a space or the separator token between them.
         "segment" makes title and text a pair of segments. "none" drops the title. A blank title is always dropped.
+    prompt: text before each passage or query; max_length: maximum length in tokens
     with_types: whether the model reads segment types
     """
 
@@ -105,7 +106,10 @@ class TextTokenizer:
 
 
 class PairTokenizer:
-    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included."""
+    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included.
+
+    prompt: text before the first text of every pair
+    """
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
@@ -133,6 +137,7 @@ def tokenize_texts(
     tokenizer: a tokenizer of transformers
     pairs: the second text of each pair
     max_length: maximum length of a text or pair in tokens; the longer text of a pair is truncated
+    with_types: also return segment types
     are_targets: tokenize as decoder targets, for which some tokenizers use other special tokens
     """
     if not texts:

@@ -57,7 +57,7 @@ def group_sentences(
 ) -> list[Group]:
     """Group consecutive sentences into passages of about `cap` units (words or word pieces); drop empty sentences.
 
-    Returns the (sentence index, begin, end) of each part of a sentence, by group; begin and end count units.
+    Returns the groups, lists of (sentence index, begin, end); begin and end are positions in the sentence, in units.
 
     policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
@@ -368,7 +368,7 @@ def chunk_corpus(
     check_settings(settings)
     runner_settings = runner_settings or RunnerSettings()
     if runner_settings.runner != "local" and settings.num_workers:
-        raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
+        raise UsageError("`num_workers` requires `runner` local; use `runner_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []

@@ -208,7 +208,7 @@ def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
     with Workers(_make_docstring_parser, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
         docstrings = [item for batch in workers.map(batches) for item in batch]
-    usable = _select_usable(docstrings, settings.min_words)
+    usable = _select_usable_docstrings(docstrings, settings.min_words)
     usable.sort(key=lambda item: (sample_uniform("sample", item[1].name), item[1].name))
     pairs = []
     for package, item in usable[: settings.limit]:
@@ -267,7 +267,7 @@ def _make_docstring_parser() -> Callable[[Sequence[tuple[str, Path, str]]], list
     return lambda files: [(package, item) for package, path, module in files for item in parse_docstrings(path, module)]
 
 
-def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
+def _select_usable_docstrings(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
     """Drop duplicates, short texts, and docstrings whose summary is not unique or is repeated in the text."""
     names: set[str] = set()
     texts: set[tuple[str, str]] = set()

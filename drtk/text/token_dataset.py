@@ -239,6 +239,8 @@ def tokenize_corpus(
 ) -> Path:
     """Tokenize a corpus unless it is cached; return its cache folder. The files are added to the inputs of `tracker`.
 
+    The parameters are those of `TokenCorpus.open`.
+
     Raises the errors of reading and of `token_writer`, and DrtkError for a missing file or a cache that cannot be written.
     """
     for name in (*sources, *side_files):

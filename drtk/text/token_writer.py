@@ -20,7 +20,6 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import read_ahead
-from drtk.text.sentences import Span
 from drtk.text.word_pieces import WordPieceTokenizer
 
 FIELDS = {  # field of a passage -> how to add it
@@ -42,6 +41,7 @@ class PassageFields(NamedTuple):
     location: file:line, for errors
     lists: generated queries and continuations
     tokenizer: the tokenizer of the weights, if the passage names it
+    sentence_ends: end of each sentence in characters
     document: id of the document; position: index of the passage in the document
     """
 
@@ -51,7 +51,7 @@ class PassageFields(NamedTuple):
     weights: list[float] | None
     title_weights: list[float] | None
     tokenizer: str | None
-    sentences: list[Span] | None
+    sentence_ends: list[int] | None
     document: str
     position: int | None
 
@@ -93,7 +93,7 @@ def _parse_fields(location: str, passage: Passage, fields: frozenset[str]) -> Pa
         _parse_weights(passage.extra["weights"], "weights") if "weights" in fields else None,
         None if title_weights is None else _parse_weights(title_weights, "title_weights"),
         tokenizer,
-        _parse_sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in fields else None,
+        _parse_sentence_ends(metadata.get("sentences"), len(passage.text)) if "sentences" in fields else None,
         get_document_id(passage) if "documents" in fields else "",
         _parse_position(metadata.get("position"), passage.id) if "documents" in fields else None,
     )
@@ -106,18 +106,16 @@ def _parse_weights(value: Any, field: str) -> list[float]:
     return value
 
 
-def _parse_sentences(value: Any, length: int) -> list[Span] | None:
+def _parse_sentence_ends(value: Any, length: int) -> list[int] | None:
     if value is None:
         return None
-    spans: list[Span] = []
-    last = 0
+    ends = [0]
     for item in value if isinstance(value, list) else [value]:
         is_span = isinstance(item, list) and [type(part) for part in item] == [int, int]
-        if not is_span or not last <= item[0] <= item[1] <= length:
+        if not is_span or not ends[-1] <= item[0] <= item[1] <= length:
             raise ValueError("'metadata.sentences' must be a list of [begin, end] in characters of the text, in order")
-        spans.append((item[0], item[1]))
-        last = item[1]
-    return spans
+        ends.append(item[1])
+    return ends[1:]
 
 
 def _parse_position(value: Any, id: str) -> int | None:
@@ -138,6 +136,7 @@ def choose_dtype(largest: int) -> tuple[str, int]:
 class TokenCorpusWriter:
     """Writer of the files of a `TokenCorpus`.
 
+    fields, shortest: as in `TokenCorpus.open`
     counts: numbers of passages, excluded passages (`short`), word pieces (`tokens`), and values of each field
     """
 
@@ -301,12 +300,12 @@ def group_documents(keys: np.ndarray, positions: np.ndarray) -> dict[str, np.nda
 def _find_sentence_ends(fields: PassageFields, encoding: Any) -> np.ndarray:
     """Return the end of each sentence in word pieces, (sentences,). A text without spans is one sentence."""
     count = len(encoding)
-    if not fields.sentences:
+    if not fields.sentence_ends:
         return np.array([count])
     begins = np.array([begin for begin, _ in encoding.offsets])
     # The first sentence that ends after the piece begins: a byte-level piece may begin with the space before its sentence.
-    number = np.searchsorted(np.array([end for _, end in fields.sentences]), begins, side="right")
-    number = np.minimum(number, len(fields.sentences) - 1)
+    number = np.searchsorted(fields.sentence_ends, begins, side="right")
+    number = np.minimum(number, len(fields.sentence_ends) - 1)
     return np.append(np.flatnonzero(np.diff(number)) + 1, count)
 
 

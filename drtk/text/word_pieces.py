@@ -229,7 +229,7 @@ def locate_passage_words(
 ) -> list[WordPositions]:
     """Return the words of title, text and expansion fields (`expand`) of each passage, in this order.
 
-    title: "join" or "none", which drops the title
+    split: name of a word splitter (see `get_splitter`); title: "join" or "none", which drops the title
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """

@@ -29,7 +29,7 @@ CHECKPOINTS = "checkpoints"  # subfolder of the output folder
 class Schedule:
     """Number of steps and batch size of a training.
 
-    batch: examples per device and step    steps: number of steps
+    batch: examples per process and step    steps: number of steps in total
     """
 
     batch: int
@@ -42,8 +42,8 @@ def plan_schedule(
 ) -> Schedule:
     """Return the schedule of a training on `num_examples` examples.
 
-    unit: name of the examples in error messages, such as "pairs"    source: file of the examples, for error messages
-    Raises DrtkError for fewer examples than a batch, or a batch size that cannot be divided among the devices.
+    unit: plural noun for the examples, for error messages, such as "pairs"    source: their file, for error messages
+    Raises DrtkError for fewer examples than a batch, or a batch size that cannot be divided among the processes.
     """
     if not num_examples:
         raise DrtkError(f"{source}: there are no {unit} to train on; check the file")
@@ -63,7 +63,7 @@ def plan_schedule(
 
 
 def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
-    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. A value that is not JSON is a string.
+    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. Values are JSON, else strings.
 
     Raises UsageError for a key that TrainingArguments does not have or that drtk sets itself.
     """
@@ -82,7 +82,10 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_training_device(name: str) -> torch.device:
-    """Return the device to train on. Raises UsageError for an unsupported device, DrtkError if it is not available."""
+    """Return the device to train on; "auto": the GPU, if there is one.
+
+    Raises UsageError for an unsupported device, DrtkError if it is not available.
+    """
     check_device(name)
     device = choose_device("auto")
     if name not in ("auto", "cpu", device.type):
@@ -91,7 +94,7 @@ def choose_training_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """Return the compute dtype by name; "auto" is bfloat16 on a CUDA GPU that supports it, else float32."""
+    """Return the name of the compute dtype; for "auto": bfloat16 on a CUDA GPU that supports it, else float32."""
     if name != "auto":
         return name
     return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
@@ -113,9 +116,9 @@ def build_training_arguments(
 
     config: a TrainingConfig or PretrainSettings
     folder: output folder; checkpoints are written below it
-    learning_rate, warmup: override the fields of `config`
+    learning_rate, warmup: values to use instead of the fields of `config`; None: the fields
     lr_schedule: transformers' name of the learning-rate schedule after the warm-up (constant, linear, cosine, …)
-    defaults: KEY=VALUE strings, which `config.trainer` overrides
+    defaults: KEY=VALUE arguments of TrainingArguments; those in `config.trainer` take precedence
     Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a tracker that is not installed.
     """
     chosen, steps = choose_training_device(device), schedule.steps
@@ -162,7 +165,8 @@ def build_training_arguments(
     try:
         arguments = TrainingArguments(**values)
     except (ValueError, TypeError, ImportError) as error:
-        raise UsageError(f"`trainer`: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"`trainer`: transformers rejects the arguments ({reason}); change or omit them") from error
     if arguments.n_gpu > 1:  # no DataParallel
         warn(
             f"training uses one of {arguments.n_gpu} GPUs; use `gpus` {arguments.n_gpu}, or CUDA_VISIBLE_DEVICES to choose one"
@@ -184,7 +188,7 @@ def check_reporting(names: Sequence[str]) -> None:
 
 
 class ResumableTensorBoardCallback(TensorBoardCallback):
-    """TensorBoard callback with its own folder; a resumed run removes events after the step of its checkpoint."""
+    """TensorBoard callback that writes into `folder`. Resumed training removes the events after its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

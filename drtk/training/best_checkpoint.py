@@ -36,7 +36,7 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load weights that `save_weights` wrote. Raises DrtkError for the weights of another model."""
+    """Load weights that `save_weights` wrote into a model, in place. Raises DrtkError for the weights of another model."""
     weights, state = load_file(path), model.state_dict()
     pointers = {state[name].data_ptr() for name in weights if name in state}
     differing = [name for name in weights if name not in state]
@@ -47,7 +47,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Delete incomplete checkpoints, and return the newest complete checkpoint, or None if there is none."""
+    """Delete incomplete checkpoints in a folder, and return the newest complete checkpoint; None if there is none."""
     wait_for_all()  # rank zero may just have deleted checkpoints
     complete = list_complete_checkpoints(folder)
     wait_for_all()
@@ -65,12 +65,12 @@ def list_complete_checkpoints(folder: Path) -> list[Path]:
 
 
 def parse_checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the number of steps of a checkpoint from its name; 0 for None."""
+    """Return the step in the name of a checkpoint, such as checkpoint-500; 0 for None."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def truncate_log(log: Path, *, step: int) -> None:
-    """Remove entries after `step` and incomplete lines from a log file."""
+    """Remove entries after `step`, and incomplete lines, from a log file of JSON lines."""
     lines = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         try:
@@ -110,19 +110,22 @@ class TrainingEvaluator:
         return False
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name, equal in all processes. Every process must call this method."""
+        """Return the metrics by name, which must be equal in all processes. Every process calls this method.
+
+        step: number of training steps so far
+        """
         raise NotImplementedError
 
     def save(self, checkpoint: Path) -> None:
-        """Save the state into a checkpoint."""
+        """Save the state of the evaluator into the folder of a checkpoint."""
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state from a checkpoint; None: reset the state."""
+        """Restore the state of the evaluator from the folder of a checkpoint; None: reset the state."""
 
 
 @dataclass
 class BestEvaluation:
-    """Step, value and confidence interval of the best evaluation, and the number of evaluations after it."""
+    """Step and value of the best evaluation, its confidence interval, and the number of evaluations since (`since`)."""
 
     step: int
     value: float
@@ -131,9 +134,9 @@ class BestEvaluation:
 
 
 class ModelSelection(TrainingEvaluator):
-    """Checkpoint selector that evaluates periodically and keeps the best weights; the first of equal values wins.
+    """Best-checkpoint selection: evaluate periodically and keep the best weights; of equal values, the first wins.
 
-    Each checkpoint contains the best weights up to its step, so a resumed training ignores later evaluations.
+    Each training checkpoint contains the best weights up to its step, so resumed training starts from the same state.
     """
 
     def __init__(
@@ -150,8 +153,8 @@ class ModelSelection(TrainingEvaluator):
 
         evaluate: function that returns metrics by name    folder: folder for the best weights
         metric: name of the metric to select by
-        config: a TrainingConfig or PretrainSettings with `eval_steps`, and `patience` if training may stop early
-        lower_is_better: None: True if the metric's name ends in "loss"
+        config: a TrainingConfig or PretrainSettings, of which `eval_steps` and, for early stopping, `patience` are used
+        lower_is_better: None: True for a metric whose name ends in "loss", else False
         """
         self.every: int = config.eval_steps
         self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
@@ -190,13 +193,13 @@ class ModelSelection(TrainingEvaluator):
             os.replace(part, self._folder / _WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the state and the best weights into a checkpoint, the weights as a hard link if possible."""
+        """Save the best evaluation and the best weights into a checkpoint; the weights are a hard link if possible."""
         if self.best is not None:
-            _link(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
+            _link_or_copy(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and the best weights from a checkpoint; None: reset them."""
+        """Restore the best evaluation and the best weights from a checkpoint; None: discard them."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None
         if saved is not None:
@@ -206,11 +209,14 @@ class ModelSelection(TrainingEvaluator):
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _link(saved / _WEIGHTS, self._folder / _WEIGHTS)
+                _link_or_copy(saved / _WEIGHTS, self._folder / _WEIGHTS)
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights into the model, call `save`, and return step, value and interval of the best evaluation."""
+        """Load the best weights into `model` and call `save()`; return the best evaluation.
+
+        Returns {"step": step, name of the metric: value}, and "interval" if the metric has a confidence interval.
+        """
         assert self.best is not None, "nothing was evaluated"
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
@@ -223,7 +229,7 @@ class ModelSelection(TrainingEvaluator):
         return {"step": self.best.step, self.metric: self.best.value, **interval}
 
 
-def _link(path: Path, target: Path) -> None:
+def _link_or_copy(path: Path, target: Path) -> None:
     target.unlink(missing_ok=True)  # a checkpoint may be written twice
     try:
         os.link(path, target)
@@ -232,7 +238,7 @@ def _link(path: Path, target: Path) -> None:
 
 
 def get_selection_folder(folder: Path, name: str) -> Path:
-    """Return the folder of a selector's weights. folder: a checkpoint, or the folder of all checkpoints"""
+    """Return the folder for the best weights of the selector `name`. folder: a checkpoint, or the folder of checkpoints"""
     return folder / f"best-{name}"
 
 
@@ -240,7 +246,7 @@ class ModelSelections(TrainingEvaluator):
     """Several checkpoint selectors that evaluate at the same steps, each with its own best weights."""
 
     def __init__(self, selections: Mapping[str, ModelSelection]) -> None:
-        """selections: selectors by name, with distinct metrics and the folders of `get_selection_folder`"""
+        """selections: selectors by name; they need different metrics, and the folders of `get_selection_folder`"""
         self._selections = dict(selections)
         self.every = min(selection.every for selection in self._selections.values())
 
@@ -250,7 +256,7 @@ class ModelSelections(TrainingEvaluator):
         return all(selection.should_stop for selection in self._selections.values())
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Run the evaluation of every selector and return the merged metrics."""
+        """Run the evaluation of every selector, and return the metrics of all selectors by name."""
         metrics: dict[str, float] = {}
         for selection in self._selections.values():
             metrics |= selection.evaluate(step)
@@ -269,6 +275,9 @@ class ModelSelections(TrainingEvaluator):
             selection.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights of each selector and call `save(name)`; return steps and values by name."""
+        """For each selector, load the best weights into `model` and call `save(name)`; return results by selector name.
+
+        The results are those of `ModelSelection.save_best`.
+        """
         selections = self._selections.items()
         return {name: selection.save_best(model, partial(save, name)) for name, selection in selections}

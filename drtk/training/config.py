@@ -15,7 +15,7 @@ NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of the training loop, `drtk.training.fit.fit`. Each trainer has a subclass with its own defaults.
+    """Settings of the training loop, `drtk.training.fit.fit`. Each training command has a subclass with own defaults.
 
     A subclass removes a setting by declaring its name as a ClassVar.
     """
@@ -217,7 +217,7 @@ class RetrieverConfig(TrainingConfig):
 
 
 _PAIRS = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, NoEffect("requires --loss listwise", {"loss": ("bce",)}))
+_LISTWISE = (*_PAIRS, NoEffect("requires `loss=listwise`", {"loss": ("bce",)}))
 _LISTS = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
@@ -235,7 +235,7 @@ class RerankerConfig(TrainingConfig):
     kind: Literal["crossencoder", "hlatr"] = setting(
         "crossencoder", "Model type: cross-encoder of pairs, or HLATR, which reranks lists of --vectors."
     )
-    loss: Literal["listwise", "bce"] = option(
+    loss: Literal["listwise", "bce"] = setting(
         "listwise", "Loss: softmax over the passages of a query (listwise), or binary per pair (bce).", no_effect=_PAIRS
     )
     negatives: int | None = option(
@@ -294,15 +294,15 @@ class RerankerConfig(TrainingConfig):
     )
 
     @property
-    def negatives_in_a_step(self) -> int:
-        """The number of negatives per query and step; 0 for loss bce, which trains on single pairs."""
+    def negatives_per_step(self) -> int:
+        """The number of negatives per query in a training step; 0 for loss bce, which trains on single pairs."""
         return 0 if self.loss == "bce" else NEGATIVES if self.negatives is None else self.negatives
 
     def check(self) -> None:
         """Raise UsageError for values that cannot be combined."""
         if self.kind == "hlatr" and self.hidden % self.heads:
             raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")
-        passages = self.negatives_in_a_step + 1
+        passages = self.negatives_per_step + 1
         if self.kind == "crossencoder" and self.loss == "listwise" and (self.backward or 0) > passages:
             raise UsageError(f"`backward` {self.backward}: must be at most {passages}, the passages per query")
 
@@ -386,10 +386,10 @@ class GeneratorConfig(TrainingConfig):
 
     @property
     def expansion_type(self) -> str | None:
-        """The expansion type that a GAR task generates, "answer", "sentence" or "title"; None for doc2query."""
+        """The expansion type that a GAR task generates: "answer", "sentence" or "title"; None for task doc2query."""
         return self.task.removeprefix(GAR) if self.task.startswith(GAR) else None
 
     @property
     def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
-        """The measure that selects the best weights: `dev_measure`, else ROUGE-1 for GAR, ROUGE-L for doc2query."""
+        """The measure that selects the best weights: `dev_measure`; by default ROUGE-1 for GAR, ROUGE-L for doc2query."""
         return self.dev_measure or ("rougeL" if self.expansion_type is None else "rouge1")

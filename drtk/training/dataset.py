@@ -22,10 +22,10 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class SampledExample:
-    """An example with the positive and the negatives sampled for a training step.
+    """A query with the positive and the negatives that are sampled for a training step.
 
-    indices, passages: indices and texts of the passages, the positive first
-    positives: indices of all positives of the query, if needed    scores: teacher scores of `passages`, if needed
+    indices, passages: passage indices of PackedExamples and passages, the positive first
+    positives: passage indices of all positives of the query, if needed    scores: teacher scores of `passages`, if needed
     key: seed of random numbers, different for each example and epoch
     """
 
@@ -40,10 +40,10 @@ class SampledExample:
 class SampledExamples(EpochDataset):
     """Dataset of the examples of all training steps, with positives and negatives sampled per epoch.
 
-    negatives: number of negatives per example    batch: examples per step
-    negative_sampling: the `method` of drtk.training.sampling.sample_negatives
-    positive_sampling: "rotate": another positive in each epoch, in turn; "first": always the first
-    with_positives: add the indices of all positives of a query    with_scores: add teacher scores
+    queries: query texts by id    negatives: number of negatives per example    batch: examples per step
+    negative_sampling: `method` of drtk.training.sampling.sample_negatives
+    positive_sampling: "rotate": the next positive of the example in each epoch; "first": always the first positive
+    with_positives: add the passage indices of all positives of a query    with_scores: add teacher scores
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SampledExamples(EpochDataset):
         self._positives = examples.group_positives_by_query() if with_positives else None
 
     def load(self, index: int, epoch: int) -> SampledExample:
-        """Return the example at `index` with the positive and the negatives of an epoch."""
+        """Return the example at `index` of the PackedExamples, with the positive and the negatives of an epoch."""
         examples, query_id = self._examples, self._examples.query_ids[index]
         positives, negatives = examples.positives(index), examples.negatives(index)
         positive = (epoch + self.seed) % len(positives) if self._rotate else 0
@@ -96,7 +96,7 @@ class SampledExamples(EpochDataset):
 
 
 def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
-    """Pad tokenized texts to model inputs, (texts, tokens) each. rows: indices of the texts to use; None: all"""
+    """Return padded model inputs by name, (texts, tokens) each. rows: indices of the texts to use; None: all"""
     rows = np.arange(len(tokens)) if rows is None else rows
     padded = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
     return {name: torch.from_numpy(array) for name, array in padded.items()}
@@ -105,11 +105,11 @@ def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None =
 def collate(
     items: Sequence[SampledExample], *, query: TextTokenizer, passage: TextTokenizer, corrupt: Any = None
 ) -> dict[str, Tensor]:
-    """Return the inputs of a step: the inputs of BiEncoder, and `passage_indices` (queries * n,).
+    """Return the inputs of a step by name: those of BiEncoder, and `passage_indices` (queries * n,) for n passages per query.
 
-    Includes `positives` (queries, max positives), padded with -1, and `teacher` (queries, n) if the examples have them.
+    If the examples have them, also `positives` (queries, max positives), padded with -1, and `teacher` (queries, n).
     query, passage: tokenizers of queries and passages
-    corrupt: (role, padded tokens, key per text) -> inputs of an auxiliary task
+    corrupt: `AuxiliaryTask.corrupt`, whose results are added with the prefix "aux_query_" or "aux_passage_"; None: no task
     """
     texts: dict[str, tuple[TextTokenizer, list[Any]]] = {
         "query": (query, [item.query for item in items]),
@@ -144,7 +144,7 @@ class JudgedPair:
 
 
 class JudgedPairs:
-    """Sequence of all pairs of a query and a positive or negative of its examples."""
+    """Sequence of all pairs of training examples: the query of each example with each of its positives and negatives."""
 
     def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
@@ -164,5 +164,5 @@ class JudgedPairs:
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:
-    """Return the number of pairs of each example: its positives and negatives."""
+    """Return the number of query-passage pairs of each example, which is its number of positives and negatives."""
     return [len(examples.positives(index)) + len(examples.negatives(index)) for index in range(len(examples))]

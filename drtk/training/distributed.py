@@ -30,10 +30,10 @@ def _all_gather(rows: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes; backward returns this process's slice times the world size.
+    """Autograd function that gathers the rows of all processes, for a loss that every process computes from all rows.
 
-    Use it for losses that every process computes from the same gathered rows, such as contrastive losses. The gradient is then
-    exact, because DDP *averages* the gradients of the parameters over processes.
+    Backward returns the gradient of this process's rows times the number of processes. This is exact, because DDP averages
+    the gradients of the parameters over processes.
     """
 
     @staticmethod
@@ -48,9 +48,9 @@ class _Gather(torch.autograd.Function):
 
 
 class _GatherPartial(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes; backward sums all processes' gradients of this process's rows.
+    """Autograd function that gathers the rows of all processes, for a loss that differs between processes.
 
-    Use it for losses in which each process uses different gathered rows.
+    Backward returns the sum, over all processes, of the gradients of this process's rows.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
     """Batch norm over the rows of all processes, on any device (torch's SyncBatchNorm requires a GPU)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the normalized rows of this process, (n, features); n must be equal in all processes."""
+        """Return the normalized rows of this process, (n, features). input: (n, features), with n equal in all processes"""
         if not self.training or not is_distributed():
             return super().forward(input)
         start = dist.get_rank() * len(input)
@@ -84,9 +84,10 @@ def share_batch_norm(network: torch.nn.Module) -> None:
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Gather rows, (n, …), of all processes in the order of ranks, (processes * n, …); n must be equal in all processes.
+    """Return the rows of all processes in the order of ranks, (processes * n, …).
 
     Gradients flow back to this process's rows. With one process, `rows` is returned unchanged.
+    rows: (n, …), with n equal in all processes
     """
     if not is_distributed():
         return rows
@@ -109,7 +110,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def gather_items(items: list[Any]) -> list[Any]:
-    """Gather a list that is split over n processes; process r has the items r, r + n, r + 2 n, …"""
+    """Return the whole list, in order, of which process r of n has the items r, r + n, r + 2 n, … (`items`)."""
     if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]

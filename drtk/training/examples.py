@@ -20,7 +20,7 @@ from drtk.text.rng import sample_uniform
 class PackedExamples:
     """Packed training examples: query ids, and passage indices of positives and negatives.
 
-    query_ids: query id of each example    passage_ids: passage ids by passage index
+    query_ids: query id of each example    passage_ids: id of each passage, in the order of passage indices
     Memory: 400 MB plus the ids for 500,000 examples with 200 negatives each; tuples of strings would need 10 GB.
     """
 
@@ -34,9 +34,9 @@ class PackedExamples:
     ) -> None:
         """Pack examples.
 
-        Negatives that are also positives of the example are removed and counted in `contradictions`.
+        Negatives that are also positives of the same example are removed, and counted in `contradictions`.
 
-        get_line: returns the line number of the current example, for errors; None: number the examples from 1
+        get_line: function that returns the line number of the current example, for errors; None: number them from 1
         scored: keep teacher scores (4 bytes per passage)
         first_positive: keep the first positive of each example only
         """
@@ -78,22 +78,25 @@ class PackedExamples:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def positive_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's positives; requires scored=True."""
+        """Return the teacher scores of the positives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of an example's negatives; requires scored=True."""
+        """Return the teacher scores of the negatives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, fraction: float, *, seed: int) -> None:
-        """Keep the examples of a random fraction of the queries. With the same seed, smaller samples are subsets of larger ones."""
+        """Keep only the examples of a random fraction of the queries, in [0, 1].
+
+        With the same seed, a smaller sample is a subset of a larger one.
+        """
         order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
         selected = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(fraction * len(order)))])
-        self._keep([index for index, id in enumerate(self.query_ids) if id in selected])
+        self._keep_examples([index for index, id in enumerate(self.query_ids) if id in selected])
 
-    def _keep(self, selected: Sequence[int]) -> None:
+    def _keep_examples(self, selected: Sequence[int]) -> None:
         """Keep only the selected examples and the passages that they use. selected: example indices"""
         indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
@@ -118,7 +121,7 @@ class PackedExamples:
         return positives
 
     def warn_of_few_negatives(self, count: int) -> None:
-        """Warn if examples have fewer than `count` negatives, so that negatives repeat within a step."""
+        """Warn if examples have fewer than `count` negatives, which are then repeated in a training step."""
         few = sum(0 < len(self.negatives(index)) < count for index in range(len(self)))
         if few:
             warn(f"{few:,} examples have fewer than {count} negatives; negatives are repeated")
@@ -134,9 +137,10 @@ class PackedExamples:
     ) -> None:
         """Check that queries and corpus contain all ids, and that required negatives and scores are present.
 
-        negatives: if above 0, require negatives in each example
+        source: file of the examples, for errors    queries: query texts by id
+        negatives: if above 0, require at least one negative in each example
         on_error: called with the error of each invalid example, which is then removed; None: raise the first error
-        Raises MismatchError for an unknown id, DrtkError for missing negatives or scores; messages begin with file:line.
+        Raises MismatchError (file:line) for an unknown id, DrtkError (file:line) for missing negatives or scores.
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} negatives that are also positives of their example")
@@ -166,7 +170,7 @@ class PackedExamples:
             else:
                 on_error(error)
         if len(valid) < len(self):
-            self._keep(valid)
+            self._keep_examples(valid)
         self._indices = {}  # needed for packing only
 
     def _find_absent_id(self, example: int, absent: set[str]) -> str | None:
@@ -195,7 +199,10 @@ def _count_missing(absent: int, ids: Sized) -> str:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training examples, the texts of their queries by id, and the corpus of their passages."""
+    """Training examples with their queries and passages.
+
+    source: name of the examples file    queries: query texts by id    corpus: passages by id
+    """
 
     source: str
     examples: PackedExamples
@@ -217,9 +224,9 @@ def load_examples(
 ) -> TrainingData:
     """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
 
-    negatives: if above 0, require negatives in each example
+    source, queries, corpus: files    negatives: if above 0, require at least one negative in each example
     scored, first_positive: arguments of PackedExamples
-    fraction: fraction of the queries to keep, sampled at random by `seed`
+    fraction: fraction of the queries to keep, sampled at random with `seed`
     Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
     """
     examples = PackedExamples(

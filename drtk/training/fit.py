@@ -70,20 +70,21 @@ def fit(
     memory_advice: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **trainer_options: Any,
 ) -> dict[str, Any]:
-    """Train a model, and `save` it with its last or best weights (rank zero).
+    """Train a model, and save it with its last or best weights (rank zero).
 
-    Resumes from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so resumed training equals
+    Training resumes from the last complete checkpoint. Steps depend on (seed, step) only, so resumed training equals
     uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the new size is
     added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
-    dataset: the items of all steps in order    collate: (items of a step) -> model inputs
-    objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None if `trainer_class` computes it
-    folder: folder for log.jsonl and the checkpoints, which are deleted at the end
+    dataset: the items of all steps in order    collate: function from the items of a step to model inputs
+    objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None: `trainer_class` computes it
+    folder: folder for log.jsonl; checkpoints, in `arguments.output_dir`, are deleted at the end
+    name: name of the training in the progress bar    save: function that writes the model
     evaluator: evaluates during training and selects the weights    evaluate_first: evaluate before the first step too
     micro_batch: items in memory at once, a divisor of the batch per device; only for losses that are means over items
     memory_advice: other ways to reduce memory, for the error message
     trainer_options: further arguments of `trainer_class`
-    Returns "steps", "epochs" and, with an `evaluator`, "best", the step and value of the best evaluation.
+    Returns "steps", "epochs" and, with an `evaluator`, "best", the result of its `save_best`.
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
     """
     trainer_options |= {} if objective is None else {"objective": objective}
@@ -126,7 +127,7 @@ def fit(
 
 
 class ProgressCallback(TrainerCallback):
-    """Callback that shows progress and the last loss: a bar on a terminal, otherwise a line after 10 s and every 30 s."""
+    """Callback that shows progress and the last loss: a bar on a terminal, else a line after 10 s and then every 30 s."""
 
     def __init__(self, name: str, steps: int) -> None:
         self._name, self._steps = name, steps
@@ -156,7 +157,7 @@ class ProgressCallback(TrainerCallback):
 class StepCallback(TrainerCallback):
     """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C or SIGTERM.
 
-    is_in_pass: whether a forward or backward pass is running; a smaller micro-batch saves memory only there
+    is_in_pass: whether a forward or backward pass is running, in which a smaller micro-batch would save memory
     is_interrupted: whether Ctrl-C was pressed or SIGTERM received
     """
 
@@ -174,9 +175,9 @@ class StepCallback(TrainerCallback):
 
     @contextmanager
     def finish_step_on_interrupt(self) -> Iterator[None]:
-        """Let the current step finish after Ctrl-C or SIGTERM, and raise KeyboardInterrupt at the end of the block.
+        """Context manager that lets the current step finish after Ctrl-C or SIGTERM, and then raises KeyboardInterrupt.
 
-        A second signal ends the process at once. So does the first one in training with several processes.
+        A second signal ends the process at once, and with several training processes already the first.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -203,7 +204,7 @@ class StepCallback(TrainerCallback):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Callback that evaluates every `every` steps and after the last step; with `start` also before the first step."""
+    """Callback that evaluates every `every` steps and after the last step; with `start`, also before the first step."""
 
     def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
         self._trainer, self._every, self._start = trainer, every, start
@@ -238,11 +239,12 @@ def enable_gradient_checkpointing(backbone: Any) -> None:
         else:
             backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     except ValueError as error:
-        raise DrtkError(f"`gradient_checkpointing`: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise DrtkError(f"`gradient_checkpointing`: not supported by this model ({reason}); omit it") from error
 
 
 def is_finite(model: nn.Module) -> bool:
-    """Return whether all weights and buffers are finite."""
+    """Return whether no weight or buffer of a model is NaN or infinite."""
     state = model.state_dict().values()
     return all(bool(torch.isfinite(value).all()) for value in state if value.is_floating_point())
 
@@ -253,11 +255,12 @@ class DrtkTrainer(Trainer):
     The dataset contains the examples of all steps in order, shuffled by epoch.
 
     objective: (model, inputs) -> scalar losses by name; their weighted sum is minimized, and each loss is logged
-    weights: weights of the losses by name, 1 for losses not listed
-    log: log file with a line every `logging_steps` steps    steps_per_epoch: steps per "epoch" in the log
-    evaluator: evaluates during training, and may stop training
+    weights: weights of the losses by name; the default weight is 1
+    log: log file with a line every `logging_steps` steps    steps_per_epoch: number of steps that the log counts as an epoch
+    evaluator: evaluates during training, and may stop training    evaluate_first: evaluate before the first step too
     lr_factor: (step, from 1) -> factor of the learning rate; None: use the schedule of `args`
-    micro_batch: items in memory at once; None: the whole batch of the device, which is not reduced when memory runs out
+    micro_batch: items in memory at once; None: the whole batch of the device, which is then not reduced when memory runs out
+    memory_advice: ways to reduce memory, for the error message
     """
 
     micro_batch_field = "micro_batch_size"
@@ -304,10 +307,10 @@ class DrtkTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
 
     def run(self, save: Callable[..., None]) -> dict[str, Any]:
-        """Train to the end, `save` the best or last weights (rank zero), and delete the checkpoints.
+        """Train to the end, save the model with its best or last weights (rank zero), and delete the checkpoints.
 
-        save: function called once, or once per selector name for ModelSelections
-        Returns "steps", "epochs" and, with a model selection, "best", the step and value of the best evaluation.
+        save: function that writes the model; for ModelSelections, it is called with the name of each selector
+        Returns "steps", "epochs" and, with a model selection, "best", the result of its `save_best`.
         Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
         """
         steps = self._train_to_end()
@@ -356,20 +359,20 @@ class DrtkTrainer(Trainer):
             ) from error
 
     def halve_micro_batch(self) -> int | None:
-        """Return the largest divisor of the micro-batch that is at most half of it; None if there is none."""
+        """Return the largest divisor of the micro-batch size that is at most half of it; None if there is none."""
         if self.micro_batch is None:
             return None
         return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
 
     def save_for_retry(self) -> bool:
-        """Save a checkpoint before retrying a step that ran out of memory; return whether all previous steps are saved."""
+        """Save a checkpoint before a step that ran out of memory is retried; return False if no checkpoint could be saved."""
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
             self._save_checkpoint(self.model, None)
         return not step or bool(list_complete_checkpoints(folder))
 
     def _describe_resume_point(self, *, is_nan: bool) -> str:
-        """Return advice on resuming for an error message. is_nan: first delete a checkpoint of the current (NaN) weights"""
+        """Return advice on resuming for an error message. is_nan: first delete a checkpoint of the current weights, with NaN"""
         folder = Path(self.args.output_dir)
         newest = folder / f"checkpoint-{self.state.global_step}"
         if is_nan and (newest / COMPLETE).exists():
@@ -381,18 +384,18 @@ class DrtkTrainer(Trainer):
         return f"`resume` continues after step {parse_checkpoint_step(checkpoints[0]):,}"
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Run the evaluator, log its metrics, and stop training if `evaluator.should_stop`."""
+        """Run the evaluator, log its metrics and return them; stop training if `evaluator.should_stop`."""
         if self.evaluator is None:
             return {}
         step = self.state.global_step
         with self.accelerator.autocast():
             metrics = self.evaluator.evaluate(step)
-        self._write({"step": step} | metrics)
+        self._write_log_entry({"step": step} | metrics)
         self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
         self.control.should_training_stop |= self.evaluator.should_stop
         return metrics
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write_log_entry(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             epoch = round(entry["step"] / self._steps_per_epoch, 4)
             entry = {name: round_significant(value) for name, value in entry.items()}
@@ -403,7 +406,7 @@ class DrtkTrainer(Trainer):
         return SequentialSampler(args[0] if args else self.train_dataset)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate scheduler from `lr_factor`, if given, or from the arguments."""
+        """Return the learning-rate scheduler: by `lr_factor` if given, else by the training arguments."""
         factor = self._lr_factor
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -412,7 +415,7 @@ class DrtkTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run one step or micro-batch. Dropout depends on (seed, step, rank) only."""
+        """Run one step, or one micro-batch of a step; return the loss. Dropout depends on (seed, step, rank) only."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
             torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
@@ -424,7 +427,7 @@ class DrtkTrainer(Trainer):
         return self.record_terms(self.objective(model, inputs))
 
     def sum_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Return the weighted sum of loss terms, a scalar."""
+        """Return the weighted sum of loss terms, a scalar. terms: scalars by name"""
         return torch.stack([self.get_term_weight(name) * value for name, value in terms.items()]).sum()
 
     def get_term_weight(self, name: str) -> float:
@@ -432,7 +435,10 @@ class DrtkTrainer(Trainer):
         return self._weights.get(name, 1.0)
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Add loss terms to the next log entry and return their weighted sum, a scalar. Raises NonFiniteLossError."""
+        """Add loss terms (scalars by name) to the next log entry; return their weighted sum, a scalar.
+
+        Raises NonFiniteLossError if the sum is NaN or infinite.
+        """
         if len(terms) > 1:
             self._num_terms_steps += 1
             for name, value in terms.items():
@@ -445,7 +451,7 @@ class DrtkTrainer(Trainer):
         return total
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Write losses to the log file; other entries, such as the Trainer's final summary, are not written."""
+        """Write log entries with a loss to the log file, but not others, such as the Trainer's final summary."""
         step = self.state.global_step
         if "loss" in logs:
             self._last_loss = logs["loss"]
@@ -454,7 +460,7 @@ class DrtkTrainer(Trainer):
             self._num_terms_steps = 0
         super().log(logs, *args, **kwargs)
         if "loss" in logs:
-            self._write({"step": step} | logs)
+            self._write_log_entry({"step": step} | logs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
@@ -497,7 +503,7 @@ class DrtkTrainer(Trainer):
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint, unless a weight is not finite or the loss has diverged: training could not resume from it."""
+        """Write a checkpoint. If a weight is NaN or infinite or the loss has diverged, warn and write none."""
         step, first = self.state.global_step, self._first_loss
         if not is_finite(self.model):
             warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")

@@ -29,15 +29,15 @@ def get_fold_folder(folder: Path, fold: int) -> Path:
 
 
 def digest_question(question: str) -> str:
-    """Return a digest of a question (16 hex digits) that ignores case, white space and a final question mark."""
+    """Return a digest of a question, 16 hex digits; questions that differ in case, white space or a final "?" are equal."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
-    """Assign each question to one of `count` folds at random; return {question id: fold}.
+    """Assign each question to one of `count` folds at random; return {question id: fold, from 0}.
 
-    The fold depends on seed and id only. Questions with equal texts get the fold of the smallest of their ids.
+    The fold depends on seed and id only. Of questions with equal texts, all get the fold of the one with the smallest id.
     """
     names: dict[str, str] = {}
     digests = [(query.id, digest_question(query.text)) for query in questions]
@@ -47,18 +47,18 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
 
 
 class TrainingQuestions:
-    """Training questions of the generators in a folder, with their folds."""
+    """Training questions of the generators in a folder, with their folds. `query in questions` compares the texts."""
 
     def __init__(
         self, folder: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
-        """questions: {id: digest}    folds: {digest: fold}    count: number of folds; None: a single generator"""
+        """questions: {id: digest of the text}    folds: {digest: fold}    count: number of folds; None: a single generator"""
         self.folder, self.count = folder, count
         self._questions, self._folds = questions, folds
 
     @classmethod
     def read(cls, folder: Path, *, count: int | None) -> TrainingQuestions | None:
-        """Read the record of training questions in a folder; return None if the folder has no record.
+        """Read the record of training questions in a model folder; return None if the folder has no record.
 
         Raises RecordError (file:line) for an invalid line, DrtkError for inconsistent folds.
         """
@@ -80,10 +80,10 @@ class TrainingQuestions:
         return digest_question(query.text) in self._folds
 
     def choose_fold(self, query: Query, *, allow_unknown: bool) -> int:
-        """Return the fold of a question, matched by text. The generator of this fold was not trained on the question.
+        """Return the fold of a question, found by its text. The generator of this fold was not trained on the question.
 
-        allow_unknown: return a random fold, which depends on the id only, for a question without a fold
-        Raises MismatchError for a question without a fold, or an id that belongs to another question.
+        allow_unknown: for a question without a fold, return a random one, which depends on the id only
+        Raises MismatchError for a question without a fold, or with the id of a different training question.
         """
         assert self.count is not None
         digest = digest_question(query.text)
@@ -100,19 +100,19 @@ class TrainingQuestions:
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Yield the lines of the record of training questions. folds: folds by question id"""
+    """Yield the JSON lines of the record of training questions. folds: folds by question id; None: a single generator"""
     for query in questions:
         row: dict[str, Any] = {"_id": query.id, "question": digest_question(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
 def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
-    """Write the record of training questions into a folder, atomically. folds: folds by question id"""
+    """Write the record of training questions into a folder. folds: folds by question id; None: a single generator"""
     write_bytes(folder / QUESTIONS, b"".join(format_question_record(questions, folds)))
 
 
 def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
-        raise ValueError("'fold' must be an integer of at least 0")
+        raise ValueError("'fold' must be an integer of at least 0; restore the file")
     return parse_id(take_field(row, "_id"), "_id"), parse_text(take_field(row, "question"), "question"), fold

@@ -18,7 +18,7 @@ from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import GeneratorInputFormat, get_max_input_length, load_input_format
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.text.batching import iter_batches_by_length, tokenize_texts
 from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
@@ -34,7 +34,7 @@ Collate = Callable[[Sequence[TextPair]], dict[str, Tensor]]
 
 
 class GenerationEvaluator:
-    """Evaluator of a generator on held-out pairs: "dev_loss", and metrics of greedily generated texts.
+    """Evaluator of a generator on held-out text pairs: "dev_loss", and metrics of greedily generated texts.
 
     The pairs are divided among the processes; all processes get the same metrics.
     """
@@ -49,7 +49,7 @@ class GenerationEvaluator:
         batch_size: int,
         max_new_tokens: int,
     ) -> None:
-        """score: (generated texts, targets) -> metrics; None: generate no texts    batch_size: pairs per batch"""
+        """score: (generated texts, targets) -> metrics by name; None: generate no texts    batch_size: pairs per batch"""
         self._generator, self._collate, self._score = generator, collate, score
         self._targets = [pair.target for pair in pairs]
         self._local_pairs = pairs[get_rank() :: get_world_size()]
@@ -82,7 +82,7 @@ class GenerationEvaluator:
         return sum(losses) / sum(counts)
 
     def _generate(self) -> list[str]:
-        """Return a generated text for each held-out pair, gathered from all processes."""
+        """Return the generated text for each held-out pair of all processes, in the order of the pairs."""
         device = next(self._generator.model.parameters()).device
         texts: dict[str, str] = {}  # by source; a source may have several targets
         for batch_pairs in self._iter_batches():
@@ -105,7 +105,7 @@ class GenerationEvaluator:
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Return the logits of the target tokens with teacher forcing, (texts, target tokens, vocabulary).
 
-    inputs: `input_ids` and `attention_mask` of the sources, `labels` of the targets, (texts, tokens) each
+    inputs: the result of `collate`
     """
     bare: Any = getattr(model, "module", model)  # inside DistributedDataParallel
     output = model(
@@ -127,17 +127,17 @@ class StartModel:
 
     @property
     def architecture(self) -> str:
-        """Model type of transformers, such as t5 or bart."""
+        """The model type in transformers, such as t5 or bart."""
         config: Any = self.generator.model.config
         return str(config.model_type)
 
 
 def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
-    """Load the generation model to train, with its input format and the overrides of the configuration.
+    """Load the generation model to train, and its input format with the overrides in `config`.
 
-    model: a folder or hub name. Raises MismatchError for a decoder-only model.
+    model: a folder or hub name    Raises MismatchError for a decoder-only model.
     """
-    folder = locate(model)
+    folder = resolve_model_folder(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
     input_format = load_input_format(folder, overrides, strict=False)
     generator = load_generation_model(folder)
@@ -168,10 +168,12 @@ def collate(
 
 
 def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
-    """Return {"cross_entropy": scalar}, averaged over the target tokens of the whole batch of all processes.
+    """Return {"cross_entropy": scalar}, averaged over the target tokens of the batch of all processes.
 
-    The sum of each process is divided by the tokens of all processes and multiplied by the number of processes. The mean
-    over processes then equals the loss of a single process with the whole batch.
+    The loss of each process is its sum, divided by the tokens of all processes and multiplied by the number of processes.
+    The mean over processes then equals the loss of a single process with the whole batch.
+
+    inputs: the result of `collate`    smoothing: label smoothing, in [0, 1)
     """
     logits, labels = compute_logits(model, inputs), inputs["labels"]
     with torch.autocast(logits.device.type, enabled=False):
@@ -191,11 +193,11 @@ def train_generator(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
+    """Train a generator, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
-    folder: output folder, from whose last checkpoint training resumes
-    dev: evaluation pairs, which select the best weights
-    score: (generated texts, targets) -> metrics, including `config.best_by` unless that is the loss
+    folder: output folder; training resumes from its last checkpoint    start: model to train
+    dev: evaluation pairs, with which the best weights are selected; (): keep the last weights
+    score: (generated texts, targets) -> metrics by name, including `config.best_by` unless that is "loss"
     Raises DrtkError if the pairs do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
     generator = start.generator

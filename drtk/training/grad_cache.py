@@ -21,7 +21,7 @@ _MAX_CHUNKS = 1 << 20  # upper bound of the number of chunks per step, for rando
 
 
 class Chunk(NamedTuple):
-    """Texts of a role to encode together in one forward pass. rows: text indices    width: longest length in tokens"""
+    """Texts to encode in one forward pass. role: "query" or "passage"    rows: text indices    width: maximum length in tokens"""
 
     role: str
     rows: Tensor
@@ -31,9 +31,9 @@ class Chunk(NamedTuple):
 class RetrieverTrainer(DrtkTrainer):
     """A DrtkTrainer with a RetrieverLoss and optional gradient caching.
 
-    Gradient caching first encodes all texts without a graph, and computes the loss of the whole batch and its gradients with
-    respect to the vectors. Then it encodes each chunk again with the same dropout and backpropagates the gradients of the
-    chunk's vectors. The result is the gradient of the whole batch, with the memory of one chunk.
+    Gradient caching encodes all texts without a graph, and computes the loss of the whole batch and the gradients of the
+    loss with respect to the vectors. Then it encodes the texts again in chunks, with the same dropout, and backpropagates
+    the gradients of the chunk's vectors. The result is the gradient of the whole batch, with the memory of one chunk.
 
     micro_batch: texts in memory at once; None: no gradient caching
     warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate
@@ -57,7 +57,7 @@ class RetrieverTrainer(DrtkTrainer):
         self._max_texts = 0  # texts of the largest step so far
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the micro-batch (without gradient caching: half the texts of a step), or None if that is below 1."""
+        """Return half the micro-batch size, or without gradient caching half the texts of a step; None if that is below 1."""
         return (self.micro_batch or self._max_texts) // 2 or None
 
     @property
@@ -81,7 +81,7 @@ class RetrieverTrainer(DrtkTrainer):
         return terms | (auxiliary[0] if auxiliary else {})
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Run one step and return the loss for the log, a scalar."""
+        """Run one training step; return the loss, a scalar, for the log."""
         self._max_texts = max(self._max_texts, sum(len(inputs[f"{role}_input_ids"]) for role in ROLES))
         if self.micro_batch is None:
             return super().training_step(model, inputs, *args, **kwargs)
@@ -118,7 +118,7 @@ class RetrieverTrainer(DrtkTrainer):
         return self.record_terms(total).detach()
 
     def _encode_all(self, pair: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
-        """Return the vectors of all texts by role, (texts, dimension) float32, without a graph."""
+        """Return the vectors of all texts, {role: (texts, dimension) float32}, without a graph."""
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
             for index, chunk in enumerate(chunks):
@@ -135,9 +135,9 @@ class RetrieverTrainer(DrtkTrainer):
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:
-    """Split the texts of a role into chunks of `size` texts of similar length.
+    """Split the texts of a role ("query" or "passage") into chunks of at most `size` texts of similar length.
 
-    The longest texts come first, so that a lack of memory shows early.
+    The longest texts come first, so that an out-of-memory error occurs early.
     """
     lengths = inputs[f"{role}_attention_mask"].sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
@@ -145,7 +145,7 @@ def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[
 
 
 def encode_chunk(pair: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) -> Tensor:
-    """Encode a chunk; return its vectors, (rows, dimension)."""
+    """Return the vectors of the texts of a chunk, (rows, dimension). inputs: model inputs of the whole step"""
     ids, mask = (inputs[f"{chunk.role}_{name}"][chunk.rows] for name in ("input_ids", "attention_mask"))
     types = inputs.get(f"{chunk.role}_token_type_ids")
     width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # left padding cannot be cut off

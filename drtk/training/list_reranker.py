@@ -31,7 +31,7 @@ from drtk.training.sampling import EpochDataset
 class RankedCandidates:
     """Candidates of a query in retrieval order.
 
-    rows: (n,), row indices of the pair vectors    labels: (n,) bool, True if relevant
+    rows: (n,), rows of the query-candidate pairs in the PairVectors    labels: (n,) bool, True if relevant
     """
 
     rows: np.ndarray
@@ -39,10 +39,11 @@ class RankedCandidates:
 
 
 @dataclass
-class ListData:
-    """Candidate lists of a run for training, and the ids of their queries.
+class CandidateLists:
+    """Candidate lists of a run for training.
 
-    without_relevant, unjudged, queries: numbers of queries without a relevant candidate, without judgments, and in total
+    source: name of the run    lists: lists with a relevant candidate    query_ids: ids of the queries of `lists`
+    without_relevant, unjudged, queries: number of queries without a relevant candidate, without judgments, and in total
     """
 
     source: str
@@ -53,12 +54,15 @@ class ListData:
     queries: int = 0
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker) -> ListData:
-    """Read the top `depth` documents of each judged query of a run. A grade above 0 is relevant.
+def read_lists(
+    run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker
+) -> CandidateLists:
+    """Return the top `depth` documents of each judged query of a run; documents with a grade above 0 are relevant.
 
-    Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
+    vectors: cross-encoder vectors of the query-document pairs    Memory: 9 bytes per candidate
+    Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
-    data = ListData(get_source_name(run))
+    data = CandidateLists(get_source_name(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgments.get(hits.query_id)
@@ -85,7 +89,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgments: Judgments, depth: i
     return data
 
 
-def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
+def plan_list_schedule(data: CandidateLists, config: RerankerConfig) -> Schedule:
     """Return the training schedule. Raises DrtkError if no query is judged, and the errors of `plan_schedule`."""
     if data.queries and data.unjudged == data.queries:
         raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged; check the qrels file")
@@ -94,9 +98,9 @@ def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
 
 
 def collate(lists: Sequence[RankedCandidates], vectors: PairVectors) -> dict[str, Tensor]:
-    """Return the inputs of a step: `vectors` (queries, n, width); `ranks`, `present` and `labels` (queries, n).
+    """Return the inputs of a step by name: `vectors` (queries, n, width); `ranks`, `present` and `labels` (queries, n).
 
-    n is the length of the longest list; `present` is False at padding.
+    n is the length of the longest list. `ranks` start from 0; `present` is False at padding; `labels` are 1 if relevant.
     """
     longest = max(len(candidates.rows) for candidates in lists)
     rows = np.zeros((len(lists), longest, vectors.dimension), dtype=np.float32)
@@ -113,7 +117,7 @@ def collate(lists: Sequence[RankedCandidates], vectors: PairVectors) -> dict[str
 
 
 def compute_list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the loss {"cross_entropy": scalar} of a batch of lists."""
+    """Return the loss of a batch of lists, {"cross_entropy": scalar}. inputs: the result of `collate`"""
     lists = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": multi_positive_cross_entropy(model(**lists), inputs["labels"], inputs["present"])}
 
@@ -151,7 +155,7 @@ class ListEvaluator:
 
 
 def train_list_reranker(
-    data: ListData,
+    data: CandidateLists,
     folder: Path,
     *,
     vectors: PairVectors,
@@ -161,10 +165,11 @@ def train_list_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a list reranker; returns and raises the same as `drtk.training.reranker.train_reranker`.
+    """Train a list reranker, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
-    vectors: pair vectors of the training run
-    candidates: evaluation candidates    dev_vectors: pair vectors of these candidates; None: `vectors`
+    folder: output folder; training resumes from its last checkpoint    vectors: pair vectors of the training run
+    candidates: evaluation candidates; None: keep the last weights    dev_vectors: their pair vectors; None: `vectors`
+    Raises the errors of `plan_list_schedule` and `drtk.training.fit.fit`.
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)

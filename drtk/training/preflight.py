@@ -54,7 +54,7 @@ def check_training_inputs(
     """Check the `trainer` arguments, the device and the input files.
 
     files: input files; None, "-" and datasets of the hub are not checked
-    local_files: input files that are read repeatedly, so they must be local
+    local_files: input files that must be local, because they are read repeatedly
     Raises UsageError for an invalid value, FileNotFoundError for a missing file.
     """
     check_trainer_items(trainer)
@@ -68,7 +68,7 @@ def check_training_inputs(
 
 
 def check_trainer_items(items: Sequence[str]) -> None:
-    """Raise UsageError for an item that is not KEY=VALUE, or an argument that drtk sets itself."""
+    """Raise UsageError for a `trainer` argument that is not KEY=VALUE, or that drtk sets itself."""
     for item in items:
         key, separator, _ = item.partition("=")
         if not separator:

@@ -39,9 +39,10 @@ GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
 class DevCandidates(Protocol):
-    """Protocol for the candidates of an evaluation, as implemented by drtk.evaluation.probes.RerankingProbe.
+    """Protocol for the candidates of an evaluation; implemented by drtk.evaluation.probes.RerankingProbe.
 
-    candidates: (query id, passage ids) of each query. A call with the scores of all candidates returns the metrics.
+    candidates: (query id, passage ids) of each query
+    A call with the scores of all candidates in this order, (candidates,), returns the metrics by name.
     """
 
     candidates: list[tuple[str, list[str]]]
@@ -50,20 +51,26 @@ class DevCandidates(Protocol):
 
 
 def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
-    """Return the training schedule. source: examples file, for errors. Raises the errors of `plan_schedule`."""
+    """Return the training schedule. source: file of the examples, for errors    Raises the errors of `plan_schedule`."""
     if config.loss == "bce":
         return plan_schedule(sum(count_pairs(examples)), config, unit="pairs", source=source)
     return plan_schedule(len(examples), config, source=source)
 
 
 def collate_lists(items: Sequence[SampledExample], *, tokenizer: PairTokenizer, title: str) -> dict[str, Tensor]:
-    """Return the model inputs, (queries * n, tokens) each: n passages per query, the positive first."""
+    """Return the model inputs by name, (queries * n, tokens) each: n passages per query, the positive first.
+
+    title: title format, see `format_passage`
+    """
     pairs = ((item.query, format_passage(passage, title)) for item in items for passage in item.passages)
     return pad_tokens(tokenizer(pairs), tokenizer)
 
 
 def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, title: str) -> dict[str, Tensor]:
-    """Return the model inputs, (pairs, tokens) each, and `labels` (pairs,), 1 for relevant pairs."""
+    """Return the model inputs by name, (pairs, tokens) each, and `labels` (pairs,), 1 for relevant pairs, else 0.
+
+    title: title format, see `format_passage`
+    """
     tokens = tokenizer((item.query, format_passage(item.passage, title)) for item in items)
     return pad_tokens(tokens, tokenizer) | {"labels": torch.tensor([float(item.relevant) for item in items])}
 
@@ -71,11 +78,11 @@ def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, titl
 def compute_listwise_terms(
     model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, use_r_drop: bool
 ) -> dict[str, Tensor]:
-    """Return the listwise losses, scalars: "cross_entropy", and with R-Drop "r_drop".
+    """Return the listwise losses, scalars by name: "cross_entropy", and with R-Drop also "r_drop".
 
-    inputs: (queries * passages, tokens) each
-    backward: passages per query to train on, the positive and the highest-scored negatives; None: all
-    use_r_drop: run the model twice with different dropout, and add the divergence of the two distributions
+    inputs: the result of `collate_lists`, (queries * passages, tokens) each    passages: number of passages per query
+    backward: number of passages per query to train on, the positive and the highest-scored negatives; None: all
+    use_r_drop: run the model twice with different dropout, and add the divergence of the two softmax distributions
     """
     if backward is not None and backward < passages:
         scores = score_without_dropout(model, inputs).view(-1, passages)
@@ -92,7 +99,7 @@ def compute_listwise_terms(
 
 @torch.no_grad()
 def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits in evaluation mode, (pairs,). The training mode of the model is restored."""
+    """Return the logits of pairs in evaluation mode, (pairs,). The training mode of the model is restored."""
     bare: nn.Module = getattr(model, "module", model)  # type: ignore[assignment]  # inside DistributedDataParallel
     training = bare.training
     bare.eval()
@@ -104,25 +111,28 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def compute_bce_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the binary loss {"cross_entropy": scalar} of labeled pairs."""
+    """Return the binary loss of labeled pairs, {"cross_entropy": scalar}. inputs: the result of `collate_pairs`"""
     pairs = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": binary_cross_entropy(model(**pairs), inputs["labels"])}
 
 
 def build_reranker_objective(config: RerankerConfig) -> Objective:
-    """Return the training objective of a configuration: (model, inputs of a step) -> losses by name."""
+    """Return the training objective of a configuration, a function from (model, inputs of a step) to losses by name."""
     if config.loss == "bce":
         return compute_bce_terms
     return partial(
         compute_listwise_terms,
-        passages=config.negatives_in_a_step + 1,
+        passages=config.negatives_per_step + 1,
         backward=config.backward,
         use_r_drop=config.r_drop,
     )
 
 
 def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
-    """Score tokenized pairs split over n processes (process r: pairs r, r + n, …); return the scores of all pairs, (pairs,)."""
+    """Score tokenized pairs that are divided among the processes; return the scores of the pairs of all processes, (pairs,).
+
+    tokens: the pairs r, r + n, r + 2 n, … in process r of n
+    """
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
     for rows in iter_batches_by_length(
@@ -170,14 +180,15 @@ def train_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
+    """Train a cross-encoder, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
-    folder: output folder, from whose last checkpoint training resumes    title: format of passage titles
-    build_evaluator: (model, tokenizer) -> evaluator, which selects the best weights (possibly the initial ones)
+    folder: output folder; training resumes from its last checkpoint    start: model to train
+    title: title format of passages, see `format_passage`
+    build_evaluator: (model, tokenizer) -> evaluator with which the best weights are selected; None: keep the last weights
     Raises the errors of `plan_reranker_schedule` and `drtk.training.fit.fit`.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
-    data.examples.warn_of_few_negatives(config.negatives_in_a_step)
+    data.examples.warn_of_few_negatives(config.negatives_per_step)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     if config.packed:
         enable_packing(start.model.base_model, arguments.device)
@@ -198,7 +209,7 @@ def train_reranker(
             data.examples,
             queries=data.queries,
             corpus=data.corpus,
-            negatives=config.negatives_in_a_step,
+            negatives=config.negatives_per_step,
             **schedule_options,
         )
 

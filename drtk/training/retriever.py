@@ -17,7 +17,7 @@ from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.config import SPARSE_POOLING
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
-from drtk.models.model_folder import EncodingConfig, locate
+from drtk.models.model_folder import EncodingConfig, resolve_model_folder
 from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
@@ -28,7 +28,7 @@ from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import TrainingData, load_examples
 from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.grad_cache import RetrieverTrainer
-from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
+from drtk.training.retriever_loss import RetrieverLoss, uses_teacher_scores
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # docs/methods/fine-tuning.md
 # Cost of one more group, in tokens, when texts are encoded in groups of similar length: the gradient of the word
@@ -45,24 +45,25 @@ class AuxiliaryTask(Protocol):
         """Weights of the task's losses by name."""
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
-        """Return the model to train, whose `forward` returns (query vectors, passage vectors, losses of the task by name).
+        """Return the model to train. Its `forward` returns (query vectors, passage vectors, losses of the task by name).
 
-        pair: the BiEncoder
-        With gradient caching, the model also needs the methods of drtk.pretraining.auxiliary.BiEncoderWithDiffCSE:
-        `build_slot`, `count_labels` and `compute_loss`.
+        pair: the BiEncoder, which the model contains as attribute `pair`
+        For gradient caching, the model needs the methods `build_slot`, `count_labels` and `compute_loss` of
+        drtk.pretraining.auxiliary.BiEncoderWithDiffCSE.
         """
 
     def corrupt(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return the task's inputs of a step for queries or passages (`role`).
+        """Return the task's inputs, arrays by name, for the queries or passages of a step.
 
-        padded: the padded model inputs    keys: a sampling key for each text
+        role: "query" or "passage"    padded: padded model inputs by name, (texts, tokens) each
+        keys: seed of random numbers for each text
         """
 
 
 def check_retriever_config(config: RetrieverConfig) -> None:
-    """Raise UsageError for contradictory settings, MissingDependency for a missing package."""
+    """Raise UsageError for contradictory settings, MissingDependency if `lora` is set and peft is not installed."""
     config.check()
     RetrieverLoss.from_config(config, similarity="cosine")
     if config.lora is not None:
@@ -70,8 +71,9 @@ def check_retriever_config(config: RetrieverConfig) -> None:
 
 
 def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
-    """Load the initial encoders of a training by role, with the encoding configuration to train with.
+    """Load the encoders to train, {role: encoder} as in `load_towers`, with the encoding configuration for training.
 
+    model: a folder or hub name
     Raises MismatchError for a `matryoshka` size that is not below the dimension and a sparse model without `head` sparse,
     UsageError for `temperature_warmup` with a temperature of 1 or more.
     """
@@ -108,11 +110,12 @@ def train_retriever(
     dev: Callable[[], dict[str, float]] | None = None,
     auxiliary: AuxiliaryTask | None = None,
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return the result of `drtk.training.fit.fit`.
+    """Train a retriever, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
-    folder: output folder, from whose last checkpoint training resumes
+    folder: output folder; training resumes from its last checkpoint
     towers: encoders by role, as `load_start_towers` returns them
-    dev: function that evaluates the towers and returns metrics by name; the metric SELECT_BY selects the best weights
+    dev: function that evaluates the towers and returns metrics by name; the weights with the highest SELECT_BY are saved;
+        None: the last weights are saved
     Raises DrtkError if the examples do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
@@ -209,8 +212,9 @@ def train_from_files(
 ) -> None:
     """Train a retriever from files, and write the model into the folder of `job`.
 
-    examples, corpus, queries: files    model: initial model, a folder or hub name
-    build_dev: (towers, data) -> argument `dev` of `train_retriever`    build_auxiliary: (towers) -> argument `auxiliary`
+    examples, corpus, queries: files    model: model to start from, a folder or hub name
+    build_dev: function from (towers, data) to the argument `dev` of `train_retriever`; None: no evaluation
+    build_auxiliary: function from the towers to the argument `auxiliary` of `train_retriever`; None: no auxiliary task
     Raises UsageError for contradictory settings, DrtkError for unusable examples.
     """
     job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)
@@ -221,7 +225,7 @@ def train_from_files(
         corpus=corpus,
         tracker=job.tracker,
         negatives=config.negatives,
-        scored=learns_from_teacher(config.loss),
+        scored=uses_teacher_scores(config.loss),
         fraction=config.train_fraction,
         seed=seed,
     )
@@ -233,7 +237,7 @@ def train_from_files(
         data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
     )
     job.tracker.inputs += find_inputs(
-        {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
+        {"corpus": corpus, "model": str(resolve_model_folder(model)), "generator": config.aux_generator}
     )
     best = summary.pop("best", None)
     job.counts |= {"examples": len(data.examples), **summary}

@@ -25,8 +25,11 @@ _ALPHA = {"kl": 0.2}  # SimLM, Table 12; 0 for other distillation losses
 LOSS_INPUTS = ("passage_indices", "positives", "teacher")  # inputs of a step for the loss, not the model
 
 
-def learns_from_teacher(loss: str) -> bool:
-    """Return whether the registered loss named `loss` uses teacher scores. Raises UsageError for an unknown name."""
+def uses_teacher_scores(loss: str) -> bool:
+    """Return whether a loss of RETRIEVER_LOSSES uses teacher scores. loss: its name
+
+    Raises UsageError for an unknown name.
+    """
     return "teacher" in inspect.signature(RETRIEVER_LOSSES.load(loss)).parameters
 
 
@@ -34,13 +37,13 @@ def learns_from_teacher(loss: str) -> bool:
 class RetrieverLoss:
     """Contrastive and distillation loss over the whole batch of all processes, in float32.
 
-    contrastive, distillation: functions of RETRIEVER_LOSSES, or None
-    excluded: passages that are not used as in-batch negatives of a query: "none", "duplicates" (of the positive of the
-        example) or "positives" (all labeled positives of the query)
-    dimensions: also apply the losses to the first N dimensions of the vectors, for each N (Matryoshka)
+    contrastive, distillation: functions of RETRIEVER_LOSSES; None: not used    similarity: "cosine" or "dot"
+    excluded: passages that are not used as in-batch negatives of a query: "none"; "duplicates" of its positive in the batch;
+        or "positives", all passages that are labeled as positives of the query
+    dimensions: also apply the losses to the first N dimensions of the vectors, for each of these N (Matryoshka)
     normalize: normalize the truncated vectors
     is_sparse: add the FLOPS of queries and passages, whose weights the trainer ramps up
-    weights: weights of the losses by name, 1 for losses not listed
+    weights: weights of the losses by name; the default weight is 1
     """
 
     similarity: str
@@ -56,20 +59,21 @@ class RetrieverLoss:
 
     @classmethod
     def from_config(cls, config: RetrieverConfig, *, similarity: str, normalize: bool = False) -> RetrieverLoss:
-        """Build the loss of a configuration. similarity: "cosine" or "dot"
+        """Build the loss of a configuration.
 
+        similarity: "cosine" or "dot"    normalize: normalize the truncated vectors (Matryoshka)
         Raises UsageError for an unknown loss, or a distillation loss as `contrastive`.
         """
         main = RETRIEVER_LOSSES.load(config.loss)
         contrastive, distillation, alpha = main, None, 1.0
-        if learns_from_teacher(config.loss):
+        if uses_teacher_scores(config.loss):
             if config.negatives == 0:
                 raise UsageError(
                     f"`loss` {config.loss} requires `negatives` above 0, because it compares the passages of a query"
                 )
             distillation = main
             alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
-            if learns_from_teacher(config.contrastive):
+            if uses_teacher_scores(config.contrastive):
                 raise UsageError(
                     f"`contrastive` {config.contrastive}: is a distillation loss; choose a contrastive one"
                 )
@@ -92,11 +96,12 @@ class RetrieverLoss:
     def compute_terms(
         self, queries: Tensor, passages: Tensor, inputs: Mapping[str, Tensor], *, temperature: float | None = None
     ) -> dict[str, Tensor]:
-        """Return the unweighted scalar losses of the batch of all processes: "contrastive", "distillation", ….
+        """Return the losses of the batch of all processes, unweighted scalars by name.
 
+        The names are "contrastive" and "distillation", with suffix _N for the first N dimensions.
         queries: (b, H), passages: (b * n, H), vectors of this process
-        inputs: `passage_indices` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n)
-        temperature: temperature during its warm-up; None: the configured one
+        inputs: `passage_indices` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n), see `collate`
+        temperature: temperature to use instead of the configured one, during its warm-up; None: the configured one
         """
         with torch.autocast(queries.device.type, enabled=False):
             mask = self._build_mask(inputs, len(queries)) if self.contrastive is not None else None
@@ -118,13 +123,16 @@ class RetrieverLoss:
         return terms
 
     def _truncate(self, vectors: Tensor, size: int | None) -> Tensor:
-        """Return the first `size` dimensions, normalized if `normalize`, (rows, size). size: None: return `vectors` unchanged"""
+        """Return the first `size` dimensions, (rows, size), normalized if `self.normalize`; `size` None: `vectors` unchanged."""
         if size is None:
             return vectors
         return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
     def _build_mask(self, inputs: Mapping[str, Tensor], queries: int) -> Tensor | None:
-        """Return the mask of the excluded passages over the whole batch, (B, B * n) bool; None if `excluded` is "none"."""
+        """Return a mask of the excluded passages in the batch of all processes, (B, B * n) bool; None if none is excluded.
+
+        queries: number of queries of this process
+        """
         if self.excluded == "none":
             return None
         passages = gather_rows(inputs["passage_indices"])
@@ -137,7 +145,7 @@ class RetrieverLoss:
 
 
 def compute_warmup_temperature(step: int, *, final: float, warmup_steps: int) -> float:
-    """Return the temperature at a step of the warm-up: its inverse rises linearly from 1 to 1 / final.
+    """Return the temperature at a step of the warm-up: 1 / temperature rises linearly to 1 / final, and is at least 1.
 
     final: temperature after the warm-up    Source: SimLM's released code for NQ.
     """

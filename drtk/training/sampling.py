@@ -1,4 +1,4 @@
-"""Sampling of examples, positives and negatives, which depends on (seed, epoch, example) only."""
+"""Sampling of examples and negatives, which depends on (seed, epoch, example) only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Item = TypeVar("Item")
 
 
 def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
-    """Return `count` consecutive negatives; the window moves by `count` per epoch and wraps around.
+    """Return `count` consecutive negatives from a window that moves by `count` per epoch and wraps around.
 
-    offset = (epoch + seed) * count mod len (docs/methods/hard-negatives.md). Raises ValueError for an empty list.
+    The window starts at (epoch + seed) * count mod len(negatives) (docs/methods/hard-negatives.md).
+    Raises ValueError for an empty list.
     """
     if count == 0:
         return []
@@ -36,9 +37,9 @@ def sample_negatives(
 ) -> list[Item]:
     """Return `count` negatives for an epoch (docs/methods/hard-negatives.md).
 
-    method: "window": `select_negative_window`, which repeats negatives of lists that are too short (SimLM);
-        "replacement": the same, but samples with replacement from lists that are too short (Tevatron);
-        "shuffle": the first negatives of a new permutation in each epoch, repeated if there are too few (DPR)
+    method: "window": those of `select_negative_window`, repeated if there are fewer than `count` (SimLM);
+        "replacement": the same, but sampled with replacement if there are fewer than `count` (Tevatron);
+        "shuffle": the first of a new permutation in each epoch, repeated if there are fewer than `count` (DPR)
     key: seed of random numbers, different for each example
     Raises ValueError for an empty list.
     """
@@ -59,14 +60,16 @@ def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
 
 
 def derive_step_seed(seed: int, step: int, rank: int) -> int:
-    """Return a 63-bit random seed for a step in a process (for dropout)."""
+    """Return a 63-bit seed of the random numbers, such as dropout, of a step in the process `rank`."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class EpochDataset:
     """Dataset of the items of all training steps in order: item k belongs to step k // batch.
 
-    Each epoch shuffles the items and drops those that do not fill a batch.
+    Each epoch shuffles the items and drops the last, incomplete batch.
+
+    batch: items per step    steps: number of steps
     """
 
     def __init__(self, items: Any, *, batch: int, steps: int, seed: int) -> None:
@@ -85,5 +88,5 @@ class EpochDataset:
         return self.load(int(self._order[1][position]), epoch)
 
     def load(self, index: int, epoch: int) -> Any:
-        """Return the item at `index`. Subclasses may override it to return different items per epoch."""
+        """Return the item at `index`. Subclasses may return different items in each epoch."""
         return self.items[index]

@@ -24,7 +24,7 @@ Source = Callable[[Passage], str]  # formats a passage as the model's input
 
 @dataclass(frozen=True)
 class TextPair:
-    """A source text and its target."""
+    """An input text (source) and the text to generate (target)."""
 
     source: str
     target: str
@@ -38,11 +38,14 @@ class TextPairs(Protocol):
     def __getitem__(self, index: int, /) -> TextPair: ...
 
     def key(self, index: int) -> str:
-        """Return the key of the pair at `index`; pairs with the same key are held out together."""
+        """Return the key of the pair at `index`. Pairs with the same key are held out together."""
 
 
 class ExamplePairs:
-    """Text pairs (positive, query) of training examples; queries without text are skipped."""
+    """Text pairs (positive, query) of training examples; queries without text are skipped.
+
+    queries: query texts by id    source: function that formats a passage as source text
+    """
 
     def __init__(
         self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore, source: Source
@@ -68,7 +71,10 @@ class ExamplePairs:
 
 
 class PassageQueryPairs:
-    """Text pairs (passage, query) from the field "queries" that `drtk doc2query` writes; empty queries are skipped."""
+    """Text pairs (passage, query) from the field "queries" that `drtk doc2query` writes; empty queries are skipped.
+
+    source: function that formats a passage as source text
+    """
 
     def __init__(self, passages: Iterable[Passage], *, corpus: CorpusStore, source: Source) -> None:
         """Raises ValueError if the "queries" of a passage are not a list of strings."""
@@ -96,7 +102,7 @@ class PassageQueryPairs:
 
 
 class Subset:
-    """Text pairs at selected indices of other text pairs."""
+    """The text pairs at some indices of a sequence of text pairs."""
 
     def __init__(self, pairs: TextPairs, indices: Iterable[int]) -> None:
         self._pairs, self._indices = pairs, array("i", indices)
@@ -112,7 +118,7 @@ class Subset:
 
 
 def split_held_out(pairs: TextPairs, fraction: float) -> tuple[Subset, Subset]:
-    """Return (training pairs, held-out pairs). A hash of the key selects about `fraction` of the keys to hold out."""
+    """Return (training pairs, held-out pairs). About `fraction` of the keys are held out, selected by a hash."""
     is_held_out = [sample_uniform("dev", pairs.key(index)) < fraction for index in range(len(pairs))]
     return (
         Subset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
@@ -121,7 +127,7 @@ def split_held_out(pairs: TextPairs, fraction: float) -> tuple[Subset, Subset]:
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Return at most `limit` pairs in their order, sampled by a hash of the key and the pair's index among equal keys."""
+    """Return a random sample of at most `limit` pairs, in the original order. Sampling depends on the keys only."""
     counts: dict[str, int] = {}
     ranked = []
     for index in range(len(pairs)):
@@ -134,8 +140,9 @@ def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
 def read_pairs(
     files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, tracker: InputTracker
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
-    """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
+    """Return the text pairs of each file: training examples if `corpus` and `queries` are given, else passages with "queries".
 
+    corpus, queries: files with the texts of the training examples
     source: function that formats a passage as the source text of a pair
     Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
     both with file:line, and DrtkError for a file without pairs.
@@ -167,7 +174,7 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return (key, digest of the target) for each pair whose key is in `keys`, or for all pairs if `keys` is None."""
+    """Return (key, digest of the target) of each pair. keys: only pairs with one of these keys; None: all pairs"""
     indices = (index for index in range(len(pairs)) if keys is None or pairs.key(index) in keys)
     return [(pairs.key(index), digest_question(pairs[index].target)) for index in indices]
 
@@ -175,9 +182,9 @@ def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> lis
 def warn_of_overlap(
     dev_items: Iterable[Hashable], training_items: Collection[Hashable], unit: str, *, file: str, source: str
 ) -> None:
-    """Warn if evaluation items are also training items, since the best weights would then be overfitted.
+    """Warn if evaluation items are also training items, because overfitted weights would then be selected.
 
-    unit: name of the items    file, source: files of the evaluation and training items, for the message
+    unit: plural noun for the items    file, source: files of the evaluation and training items; all for the message
     """
     items = [*dev_items]
     if both := sum(item in training_items for item in items):

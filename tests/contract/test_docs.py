@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -132,6 +133,18 @@ def test_links_between_pages_lead_somewhere():
             assert not anchor or anchor in anchors_of(linked), f"{relative(page)}: no {target}#{anchor}"
 
 
+def test_papers_are_cited_with_one_year():
+    years = defaultdict(set)  # by authors, and by system: "SimLM (Wang 2023)"
+    for page in [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]:
+        text = page.read_text(encoding="utf-8")
+        cited = r"([\w-]+)\W{0,3}[,;(] ?([A-Z][A-Za-z, ]+?)(?: and others)? ((?:19|20)\d\d)\b"
+        for system, authors, year in re.findall(cited, text):
+            years[system].add(year)
+            years[authors].add(year)
+    several = {name for name in years if len(years[name]) > 1}
+    assert several == {"Chuang", "Gao and Callan", "Wu"}  # each wrote two papers
+
+
 def test_no_page_installs_a_package_called_drtk():
     for page in [*PAGES, ROOT / "README.md"]:
         # drtk is on no package index; what has its name there is somebody else's.
@@ -225,6 +238,13 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
         assert warning not in outcome.stderr
     for name in ("comparison.html", "differences.png"):
         assert (checkout / "runs" / "by-hand" / name).exists()
+
+
+def test_the_readme_and_the_quickstart_use_the_same_file_names():
+    names = re.findall(r"-o (\S+)", shell_blocks(ROOT / "README.md", "## A pipeline", "drtk compare"))
+    quickstart = (ROOT / "bin" / "quickstart").read_text(encoding="utf-8")
+    assert set(names) - set(re.findall(r'-o "\$out/(\S+)"', quickstart)) == set()
+    assert {"retriever", "trained.run"} < set(names)
 
 
 def test_the_tutorial_runs_as_printed(checkout):

@@ -18,6 +18,7 @@ import pytest
 
 from tests.contract.calls import mark_slow_commands
 from tests.contract.collection import (
+    Collection,
     make_documents,
     make_documents_with_queries,
     make_examples,
@@ -89,7 +90,18 @@ KILLED = {
         input=make_run,
     ),
     "encode": Killed("--model {model} --set shard_size=100", 3000, journal=".part/shards.json.part"),
+    "encode --runner": Killed(
+        "--model {model} --set shard_size=100 --runner processes --set runner_workers=2",
+        3000,
+        journal=".part/shards.json.part",
+    ),
 }
+
+
+def build_arguments(name: str, collection: Collection) -> list[str]:
+    """Return the words of a call in KILLED, without `-o`; {output} is kept."""
+    words = re.sub(r"\{(?!output)(.+?)\}", lambda part: str(collection[part[1]]), KILLED[name].arguments).split()
+    return [*itertools.takewhile(lambda word: word[0] != "-", name.split()), *([] if "in" in words else ["in"]), *words]
 
 
 def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
@@ -104,11 +116,7 @@ def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(name, co
     call = KILLED[name]
     (tmp_path / "in").write_bytes(call.input(call.documents))
     log = tmp_path / "log"
-    arguments = [
-        *itertools.takewhile(lambda word: word[0] != "-", name.split()),
-        *([] if "in" in call.arguments.split() else ["in"]),
-        *re.sub(r"\{(?!output)(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
-    ]
+    arguments = build_arguments(name, collection)
 
     def start(output: str) -> Running:
         again = ["--resume", "--skip-done", "--force"]  # what recipes pass: bring it up to date

@@ -12,7 +12,7 @@ from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
-from drtk.mining.report import summarize
+from drtk.mining.report import summarize_audit
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
@@ -26,12 +26,12 @@ class ChunkNumberFilter(ContentFilter):
 
     name = "parity"
 
-    def measure(self, pools, ids):
+    def measure_passages(self, pools, ids):
         for pool, some in zip(pools, ids, strict=True):
             for id in some:
                 pool.set_value(id, self.name, float(id[-1]))
 
-    def is_beyond(self, value, limit):
+    def is_rejected(self, value, limit):
         return value > limit
 
 
@@ -134,7 +134,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
             assert (
                 len(random) == num_expected or limit < 2
             )  # if the filter rejects some, sampling may stop before all are found
-    summary = summarize(rows)
+    summary = summarize_audit(rows)
     assert summary.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.skipped for one in pool.negatives)
     assert summary.num_negatives == sum(len(pool.negatives) for pool in pools if not pool.skipped)
     assert sum(summary.dropped.values()) == sum(len(pool.rejected) for pool in pools)

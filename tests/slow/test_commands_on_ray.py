@@ -32,7 +32,7 @@ from tests.tiny_models import (
 )
 
 pytestmark = pytest.mark.slow
-RAY = ["--runner", "ray", "--set", "ray_workers=2", "-q"]
+RAY = ["--runner", "ray", "--set", "runner_workers=2", "-q"]
 
 
 class KillingFunction(BatchFunction):

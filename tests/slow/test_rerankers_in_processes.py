@@ -25,7 +25,7 @@ MEASURED = "--set variant=rd --set micro_batch_size=2 --dev labeled.jsonl --set 
     ("call", "more", "steps", "measurements"),
     [
         (RERANKER, "--negatives 3 --set r_drop=true --set backward=3 --micro-batch-size 2", 4, 0),
-        (RERANKER, "--loss bce", 4, 0),
+        (RERANKER, "--set loss=bce", 4, 0),
         (QUERIES, "", 6, 0),
         (QUERIES, MEASURED, 6, 3),
     ],

@@ -17,7 +17,7 @@ from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
 
@@ -194,7 +194,7 @@ class WordAttention:
     def __init__(self, settings: WeightingSettings, model: str, device: str) -> None:
         self._settings = settings
         self._attention = FirstTokenAttention(
-            Path(locate(model)),
+            Path(resolve_model_folder(model)),
             device=device,
             dtype=settings.precision,
             max_length=settings.max_length,

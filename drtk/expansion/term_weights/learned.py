@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeights
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
@@ -24,7 +24,7 @@ def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
     """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
-    weigher = load_term_weighter(Path(locate(model)), method)
+    weigher = load_term_weighter(Path(resolve_model_folder(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
         weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
@@ -70,7 +70,7 @@ def iter_with_added_texts(
 
     Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """
-    fields = _get_expansion_fields(settings, read_training_metadata(Path(locate(model)), "deepimpact"))
+    fields = _get_expansion_fields(settings, read_training_metadata(Path(resolve_model_folder(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:
@@ -96,7 +96,7 @@ class DeepImpact(TermWeights):
         self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
         weigher, self._weigh = _load_model(model or "", "deepimpact", settings, device)
-        self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
+        self._tokenizer = WordPieceTokenizer(str(resolve_model_folder(model or "")))
         self._expand = _get_expansion_fields(settings, weigher.metadata)
         self._largest = settings.impact_max or float(weigher.metadata.get("largest") or 0)
         if self._largest <= 0:

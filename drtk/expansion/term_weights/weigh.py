@@ -30,7 +30,7 @@ from drtk.expansion.term_weights.base import (
 )
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.count_based import is_word
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
@@ -240,7 +240,7 @@ def make_weighting_plan(
 
 def _resolve_title(title: str | None, method: str, model: str | None) -> Literal["join", "none"]:
     """Return `title` or the title setting of the model's training. Raises MismatchError if the two differ."""
-    facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
+    facts = None if model is None else read_manifest_if_any(resolve_model_folder(model)).get("term_weights")
     trained = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if title is not None and trained is not None and title != trained:
         raise MismatchError(f"{model}: was trained with `title={trained}`, got `title={title}`; omit `title`")
@@ -258,7 +258,7 @@ def describe_settings(plan: WeightingPlan, kind: str) -> dict[str, Any]:
     if kind == "attention":
         from drtk.models.checkpoint import digest_weights
 
-        choices["model"] = digest_weights(Path(locate(plan.model or "")))
+        choices["model"] = digest_weights(Path(resolve_model_folder(plan.model or "")))
     elif plan.split == "pieces":
         choices["tokenizer"] = _digest(repr(WordPieceTokenizer(plan.tokenizer).identity))
     return choices
@@ -292,7 +292,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
 def _choose_workers(
     plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
 ) -> tuple[int, Iterator[Passage]]:
-    """Return the number of processes that split passages, and the passages. A worker of Ray uses one."""
+    """Return the number of processes that split passages, and the passages. Workers of other runners use one."""
     if runner_settings.runner != "local":
         return plan.settings.num_workers or 1, passages
     return choose_workers(passages, plan.settings.num_workers)

@@ -55,7 +55,7 @@ def get_class_object(name: str) -> Any:
 
 
 def make_method_type(returns: str, *takes: str) -> Any:
-    """Return a java.lang.invoke.MethodType from class names."""
+    """Return a java.lang.invoke.MethodType from the class names of the result and of the parameters."""
     codes = [_PRIMITIVE.get(name) or f"L{name.replace('.', '/')};" for name in (*takes, returns)]
     return load_class("java.lang.invoke.MethodType").fromMethodDescriptorString(
         f"({''.join(codes[:-1])}){codes[-1]}", None
@@ -63,12 +63,15 @@ def make_method_type(returns: str, *takes: str) -> Any:
 
 
 def find_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return the method handle of a public method; the first argument of the handle is the object."""
+    """Return the method handle of a public method; the first argument of the handle is the object.
+
+    owner: class of the method; returns, takes: classes of the result and of the parameters
+    """
     return _get_public_lookup().findVirtual(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
 def find_static_method(owner: str, name: str, returns: str, *takes: str) -> Any:
-    """Return the method handle of a public static method."""
+    """Return the method handle of a public static method. The parameters are those of `find_method`."""
     return _get_public_lookup().findStatic(get_class_object(owner), name, make_method_type(returns, *takes))
 
 
@@ -77,7 +80,7 @@ def _get_public_lookup() -> Any:
 
 
 def bind(handle: Any, position: int, value: Any) -> Any:
-    """Return a method handle with one argument bound to a Java object, an int or None."""
+    """Return a method handle with the argument at `position` bound to `value`, a Java object, an int or None."""
     if isinstance(value, int):
         value = load_class("java.lang.Integer")(value)
     return load_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, value)
@@ -322,7 +325,7 @@ class LuceneSearcher:
         return build.bindTo(field).bindTo(analyzer or self._analyzer)
 
     def _make_rm3_expansion(self, settings: BM25SearchSettings) -> Any:
-        """Return a method handle text -> query with `fb_terms` feedback terms from its top `fb_docs` passages.
+        """Return a method handle text -> query with `fb_terms` feedback terms from the top `fb_docs` passages for the text.
 
         Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
         any other query, with the same order of ties.

@@ -24,7 +24,7 @@ CALLS = {
     "encode": "corpus.jsonl --model model -o out",
 }
 DEV = "requires --dev"
-LISTWISE = "requires --loss listwise"
+LISTWISE = "requires --set loss=listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
         "--dev none": "none: no such folder; expected a BEIR folder",
@@ -59,9 +59,9 @@ REJECTED = {  # additional options and the error message of each command
         "--vectors v": "--vectors cannot be combined with --set kind=crossencoder",
         "--qrels qrels.tsv": "--qrels cannot be combined with --set kind=crossencoder",
         "--set depth=50": "--set depth requires --set kind=hlatr",
-        "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
-        "--loss bce --set backward=4": f"--set backward {LISTWISE}",
-        "--loss bce --negatives 4": f"--negatives {LISTWISE}",
+        "--set loss=bce --set r_drop=true": f"--set r_drop {LISTWISE}",
+        "--set loss=bce --set backward=4": f"--set backward {LISTWISE}",
+        "--set loss=bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: must be at most 8",
         "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
         "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
@@ -81,7 +81,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--set heads=3": "--set hidden 128: must be a multiple of --set heads 3",
         "--negatives 3": "--negatives requires --set kind=crossencoder",
-        "--loss bce": "--loss requires --set kind=crossencoder",
+        "--set loss=bce": "--set loss requires --set kind=crossencoder",
         "--set dev_vectors=none": "none: No such file or directory",
     },
     "pretrain": {

@@ -451,3 +451,5 @@ def test_passages_without_a_text_are_told(cwd, capfd, call):
     write_rows("one", passages)
     run(*call, "--corpus", "one", *model, "-o", "out", "--force")
     assert re.search(rf"drtk: one: the passages of \d+ of the {pairs} pairs have no text\n", capfd.readouterr().err)
+    run(*call, "--corpus", "corpus.jsonl", *model, "-o", "out", "--force")
+    assert "no text" not in capfd.readouterr().err

@@ -85,7 +85,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data, tmp_p
 
 
 def test_pairs_by_themselves_and_the_first_positive_only(data, tmp_path):
-    train(data, tmp_path / "m", "--loss bce --batch-size 80 --epochs 1")
+    train(data, tmp_path / "m", "--set loss=bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
     rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]

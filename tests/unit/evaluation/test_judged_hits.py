@@ -78,7 +78,7 @@ def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Miner, "find_id_mismatch", raise_killed)  # after the last batch
+        patch.setattr(Miner, "describe_id_mismatch", raise_killed)  # after the last batch
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
     problem = "^a: no judged document was retrieved. Judged documents could become negatives"

@@ -19,7 +19,7 @@ from drtk.losses.ranking import (
     select_hardest,
     term_recall_loss,
 )
-from drtk.training.retriever_loss import learns_from_teacher
+from drtk.training.retriever_loss import uses_teacher_scores
 
 FIRST = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 SECOND = torch.tensor([[1.5, 1.2, 0.5, -0.5]])
@@ -105,7 +105,7 @@ def test_pair_loss_matches_the_known_answers():
 def test_every_retriever_loss_has_finite_gradients_and_is_computed_in_float32(name: str):
     generator = torch.Generator().manual_seed(0)
     vectors = [torch.randn(rows, 8, generator=generator, requires_grad=True) for rows in (3, 6)]
-    more = {"teacher": torch.randn(3, 2, generator=generator)} if learns_from_teacher(name) else {"mask": None}
+    more = {"teacher": torch.randn(3, 2, generator=generator)} if uses_teacher_scores(name) else {"mask": None}
     loss = RETRIEVER_LOSSES.load(name)
     value = loss(*vectors, similarity="cosine", temperature=0.1, **more)
     value.backward()

@@ -148,15 +148,15 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     folder = write_embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
     check = CosineFilter(VectorsById(folder), 0.9)
     pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
-    check.measure([pool], [["a", "b"]])
+    check.measure_passages([pool], [["a", "b"]])
     assert pool.values == {"a": {"cosine": pytest.approx(0.8)}, "b": {"cosine": pytest.approx(1.0)}}
-    assert [check.is_beyond(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
+    assert [check.is_rejected(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
 
 
 def test_missing_and_non_finite_vectors_are_reported(tmp_path):
     actual = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
     assert actual.get_vectors(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
-    with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
+    with pytest.raises(MismatchError, match="v: has no vector for passage 'x' and 1 more"):
         actual.get_vectors(["a", "x", "y"])
     with pytest.raises(MismatchError, match="contains query embeddings"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
@@ -190,10 +190,10 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     judge = Judge({"T ta": 4.5, "tb": 4.25, "tp": 8.0, "tr": 7.5})
     check = CrossEncoderFilter(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
     pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
-    check.measure([pool], [["a", "b"]])
+    check.measure_passages([pool], [["a", "b"]])
     assert check.get_limit(pool) == 4.25  # 7.5 - 3.25
-    assert [check.is_beyond(pool.values[id]["ce"], 4.25) for id in "ab"] == [True, False]
-    check.measure([pool], [["a", "b"]])
+    assert [check.is_rejected(pool.values[id]["ce"], 4.25) for id in "ab"] == [True, False]
+    check.measure_passages([pool], [["a", "b"]])
     assert len(judge.asked) == 4  # what was scored once is not scored again
 
 

@@ -16,7 +16,7 @@ from drtk.mining.policies import (
     Policy,
     sample_random_ids,
     sample_shuffled,
-    take_top_of_each,
+    take_top_per_source,
 )
 
 
@@ -34,7 +34,7 @@ def candidates(source: str, *ids: str) -> list[Candidate]:
 
 def test_each_system_gives_its_top_passages_without_those_of_earlier_systems():
     by_source = {"a": candidates("a", "1", "2", "3"), "b": candidates("b", "2", "4", "1", "5")}
-    taken = take_top_of_each(by_source, 2, Random(0))
+    taken = take_top_per_source(by_source, 2, Random(0))
     assert [(one.id, one.source) for one in taken] == [("1", "a"), ("2", "a"), ("4", "b"), ("5", "b")]
 
 

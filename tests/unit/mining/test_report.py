@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from drtk.mining.report import Distribution, Summary, build_sections, format_page, summarize
+from drtk.mining.report import AuditSummary, Distribution, build_sections, format_page, summarize_audit
 
 
 def distribution_of(values: Sequence[float]) -> Distribution:
@@ -35,9 +35,9 @@ def test_integers_get_bins_of_equally_many_values():
 
 
 def test_an_empty_report_and_histograms_of_more_than_one_number():
-    ((title, _, rows),) = build_sections(summarize([]))
+    ((title, _, rows),) = build_sections(summarize_audit([]))
     assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
-    summary = Summary(rank=distribution_of([1.0, 2.0]), values={"gap": distribution_of([0.1, 0.7])})
+    summary = AuditSummary(rank=distribution_of([1.0, 2.0]), values={"gap": distribution_of([0.1, 0.7])})
     summary.values["ce"] = distribution_of([1.0])
     page = "\n".join(format_page(summary))
     assert page.count("<figure>") == 2
@@ -51,7 +51,7 @@ def test_the_most_suspicious_queries_are_shown_first():
         if number in (7, 9):
             kept["suspicious"] = ["above"]
         rows.append({"query_id": f"q{number}", "positives": [], "kept": [kept], "dropped": [], "not_drawn": 0})
-    summary = summarize(rows, num_queries=6)
+    summary = summarize_audit(rows, num_queries=6)
     # A suspicious negative of rank 8 weighs more than one of rank 10.
     assert [row["query_id"] for row in summary.shown[:2]] == ["q7", "q9"]
     assert len({row["query_id"] for row in summary.shown}) == 6

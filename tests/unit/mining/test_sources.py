@@ -124,7 +124,7 @@ def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered():
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
     aligned = QueryBuffer(items(), allowed={"a", "b", "c", "e"})
-    taken = [aligned.take(id) for id in "acbbf"]
+    taken = [aligned.take_query(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
     assert sorted(aligned.buffered) == ["a", "e"]
     assert sorted(aligned.read_remaining()) == ["a", "e"]

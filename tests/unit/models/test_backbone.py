@@ -104,8 +104,8 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     assert not modern.has_positions
     # RoBERTa's padding token is number 1, so its first position is row 2 of 64.
     for adapter, length, message in (
-        (bert, 65, "has 64 positions"),
-        (roberta, 63, "has 62 positions"),
+        (bert, 65, "exceed the encoder's 64 positions"),
+        (roberta, 63, "exceed the encoder's 62 positions"),
         (modern, 3, "no position embeddings"),
     ):
         with pytest.raises(MismatchError, match=message):
@@ -113,7 +113,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     with pytest.raises(MismatchError, match="cannot copy 4 layers of an encoder with 3 layers"):
         bert.create_layers(4, "copy")
     bert.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(MismatchError, match="flash_attention_2 attention does not support a mask per token"):
+    with pytest.raises(MismatchError, match="`attention` flash_attention_2: does not support a separate mask"):
         bert.build_attention_mask(torch.ones(1, 4, 4, dtype=torch.bool))
 
 

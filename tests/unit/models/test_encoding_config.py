@@ -9,7 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
-from drtk.models.model_folder import EncodingConfig, locate, resolve_tower_folder
+from drtk.models.model_folder import EncodingConfig, resolve_model_folder, resolve_tower_folder
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.atomic import write_json
 from tests.tiny_models import save_tiny_encoder
@@ -59,16 +59,16 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
 
 def test_where_a_model_lies(tmp_path: Path):
     with pytest.raises(DrtkError, match=r"no such folder$"):
-        locate(str(tmp_path / "nowhere"))
+        resolve_model_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*cannot be reached"):
-        locate("nobody/nothing@v1")
+        resolve_model_folder("nobody/nothing@v1")
     (tmp_path / "file").touch()
     with pytest.raises(DrtkError, match="is a file; expected a model folder"):
-        locate(str(tmp_path / "file"))
+        resolve_model_folder(str(tmp_path / "file"))
     unfinished = save_tiny_encoder(tmp_path / "m")
     (unfinished / "meta.json.part").touch()
     with pytest.raises(MismatchError, match="unfinished"):
-        locate(str(unfinished))
+        resolve_model_folder(str(unfinished))
 
 
 def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path):

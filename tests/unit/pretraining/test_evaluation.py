@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drtk.pretraining.evaluation import evaluate_losses, regroup
+from drtk.pretraining.evaluation import evaluate_losses, regroup_rows
 from drtk.pretraining.network import EncodedBatch
 from tests.pretraining_setup import PretrainingFiles
 
@@ -65,7 +65,7 @@ def test_regroup_drops_a_single_last_row(counts: list[int], groups: list[int]):
         rows = torch.arange(first, first + count)
         batches.append(({"(a)": rows[:, None].float()}, {"a": rows % 2 == 0}))
         first += count
-    actual = list(regroup(batches))
+    actual = list(regroup_rows(batches))
     assert [len(present["a"]) for _, present in actual] == groups
     numbers = [number for vectors, _ in actual for number in vectors["(a)"][:, 0].tolist()]
     assert numbers == list(range(sum(groups)))

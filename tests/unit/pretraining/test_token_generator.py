@@ -36,7 +36,7 @@ def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDD
     ids, attention = create_padded_batch(model)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=attention).logits
-    return make_frozen_generator(model).fill(ids, attention, where, noise=noise), ids, logits
+    return make_frozen_generator(model).replace_tokens(ids, attention, where, noise=noise), ids, logits
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
@@ -72,7 +72,7 @@ def test_joint_generator_proposes_without_dropout_and_stays_in_training_mode() -
     generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
     quiet, _, _ = fill_tokens(create_masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
     for _ in range(3):
-        assert torch.equal(generator.fill(ids, attention, HIDDEN, noise=noise(3, 9)), quiet)
+        assert torch.equal(generator.replace_tokens(ids, attention, HIDDEN, noise=noise(3, 9)), quiet)
         assert generator.training
         assert generator.backbone.training
 
@@ -122,7 +122,7 @@ def test_generator_from_folder(tmp_path: Path) -> None:
 class ConstantGenerator:
     """A generator that predicts 9 at all masked positions."""
 
-    def fill(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
+    def replace_tokens(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
         return torch.where(where, torch.full_like(ids, 9), ids)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError
-from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other
+from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other_passage
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import TokenCorpus, TokenizedText
 from drtk.text.token_writer import FIELDS
@@ -243,6 +243,10 @@ def test_mixed_pairs_sample_three_span_types_uniformly(shelf):
     spread = 5 * (600 * 2 / 9) ** 0.5
     assert abs(counts["c d . e f ."] - 200) < spread
     assert abs(counts["e f . g h ."] - (200 + 200 / 3)) < spread
+    corpus = shelf(*CORPORA["gap"], fields={"documents", "sentences"})  # other span types need a neighbor
+    assert count_views(shelf, "pair", corpus, 0, "b", times=60, spans="mixed").total() == 60
+    corpus = shelf(*chunks("A", "a b. c d.", "e f. g h."), fields={"documents", "sentences"})  # one neighbor is enough
+    assert "c d . e f ." in count_views(shelf, "pair", corpus, 0, "b", times=60, spans="mixed", max_tokens=6)
 
 
 def test_distinct_spans_are_sampled_without_replacement(shelf):
@@ -319,5 +323,5 @@ def test_every_view_satisfies_the_interface(shelf, rich, name):
 
 def test_random_pair_is_within_max_distance() -> None:
     rng = np.random.default_rng(5)
-    others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
+    others = {sample_other_passage(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]

@@ -1,22 +1,33 @@
-"""Batch functions on both runners: order, resuming, lost workers, errors; prefetching in a thread."""
+"""Batch functions on all runners: order, resuming, lost workers, errors; prefetching in a thread."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.records import Passage
+from drtk.runtime import runners
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.run_ray import _iter_in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead, run_filter
+from drtk.runtime.runners import (
+    BatchFunction,
+    RunnerSettings,
+    _list_gpus,
+    choose_workers,
+    map_batches,
+    read_ahead,
+    run_filter,
+)
 
 
 class Squares(BatchFunction):
@@ -54,7 +65,7 @@ def run(
     **job: bool,
 ) -> FilterJob:
     made = FilterJob("squares", "numbers", str(output), {"count": "any"}, **job)
-    runner_settings = RunnerSettings(runner=runner, ray_workers=2)  # type: ignore[arg-type]
+    runner_settings = RunnerSettings(runner=runner, runner_workers=2)  # type: ignore[arg-type]
     marker = str(output.with_name("marker"))
     run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, runner_settings=runner_settings, batch_size=4)
     return made
@@ -62,6 +73,15 @@ def run(
 
 def expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
+
+
+def test_worker_processes_start_for_large_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "_MIN_PARALLEL_SIZE", 8)
+    monkeypatch.setattr(runners, "count_cores", lambda: 5)
+    for length, num_workers, expected in ((4, 0, 5), (3, 0, 1), (3, 2, 2)):
+        documents = [Passage(id, "x" * length) for id in "ab"]
+        count, stream = choose_workers(documents, num_workers)
+        assert (count, [*stream]) == (expected, documents)
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
@@ -87,7 +107,7 @@ def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path)
 
 
 def test_an_unknown_runner_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, ray"):
+    with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, processes, ray"):
         run(tmp_path / "x", 3, runner="slurm")
 
 
@@ -119,6 +139,36 @@ def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, 
     assert (tmp_path / "x").read_text() == expected(30)
     with pytest.raises(DrtkError, match=r"^the model is not there$"):
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
+
+
+class Hoarder(Squares):
+    """Read all batches before the first result."""
+
+    def map(self, batches: Iterable[list[tuple[int, int]]]) -> Iterator[BatchResult]:
+        gpu = os.environ["CUDA_VISIBLE_DEVICES"].encode()
+        for batch in list(batches):
+            yield BatchResult([line[:-1] + b" " + gpu + b"\n" for line in self(batch).lines])
+
+
+def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
+        run(tmp_path / "x", 30, runner="processes", faulty=17)
+    with pytest.raises(DrtkError, match=r"^a worker process was killed, .* use fewer: `runner_workers`$"):
+        run(tmp_path / "x", 30, runner="processes", deadly=25, resume=True)
+    assert multiprocessing.active_children() == []
+    job = run(tmp_path / "x", 30, runner="processes", resume=True)
+    assert (tmp_path / "x").read_text() == expected(30)
+    assert job.counts == {"even": 15}
+
+
+def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,1")
+    assert _list_gpus() == ["5", "3"]
+    settings = RunnerSettings(runner="processes", runner_workers=1)
+    batches = [[number] for number in range(9)]
+    results = list(map_batches(iter(batches), Hoarder, None, "", None, runner_settings=settings))
+    assert [result.lines for result in results] == [[f"{n} {n * n} 5\n".encode()] for n in range(9)]
 
 
 def test_results_of_ray_are_yielded_in_the_order_of_the_batches() -> None:

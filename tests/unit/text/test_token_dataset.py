@@ -267,6 +267,7 @@ def test_weights_of_another_tokenizer(tmp_path, folders, open_corpus):
         ("weights", {"weights": [1, 1, 1, True]}, "'weights' must be a list of numbers, 0 or more"),
         ("weights", {"weights": [1] * 4, "metadata": {"weights_tokenizer": 3}}, "'metadata.weights_tokenizer' must be"),
         ("sentences", {"metadata": {"sentences": [[0, 3], [2, 5]]}}, "'metadata.sentences' must be a list of"),
+        ("sentences", {"metadata": {"sentences": [[-1, 3], [4, 7]]}}, "'metadata.sentences' must be a list of"),
         ("sentences", {"metadata": {"sentences": [[0, 99]]}}, "'metadata.sentences' must be a list of"),
         ("sentences", {"metadata": {"sentences": "all"}}, "'metadata.sentences' must be a list of"),
         ("documents", {"metadata": {"position": -1}}, "'metadata.position' must be an integer"),

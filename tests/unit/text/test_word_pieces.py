@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from transformers import AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
@@ -71,6 +72,14 @@ def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
         one.check_same_pieces(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
+
+
+def test_max_id_includes_added_tokens(tmp_path) -> None:
+    name = str(save_tiny_encoder(tmp_path / "m"))
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.add_tokens(["perveance"])
+    tokenizer.save_pretrained(name)
+    assert WordPieceTokenizer(name).max_id == tokenizer.convert_tokens_to_ids("perveance") == len(tokenizer) - 1
 
 
 def test_places_of_words(tmp_path) -> None:

@@ -174,7 +174,11 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_im
     [
         ("deepct", "--shard 1/2", "--train writes a model; omit --shard"),
         ("deepct", "--collection x", "`collection` is only valid for computing weights; --train trains a model"),
-        ("deepct", "--set ray_workers=2", "`ray_workers` is only valid for computing weights; --train trains a model"),
+        (
+            "deepct",
+            "--set runner_workers=2",
+            "`runner_workers` is only valid for computing weights; --train trains a model",
+        ),
         ("deepct", "--set stemmer=porter", "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", "--set expand=queries", "--set expand requires --method deepimpact"),
         ("deepimpact", "--set impact_max=3", "`impact_max` is only valid for computing weights; --train trains a"),
