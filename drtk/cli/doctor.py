@@ -181,7 +181,9 @@ def _check_extras() -> Iterator[CheckResult]:
         ("vllm", "--engine vllm in continue-text and expand-queries"),
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
-        ("sentence-transformers", "used by tests only"),
+        ("sentence-transformers", "encoders with modules of sentence-transformers, such as StaticEmbedding"),
+        ("onnxruntime", "encoders exported to ONNX"),
+        ("openvino", "encoders exported to OpenVINO"),
     ):
         yield _check_package(package, needed=False, use=use)
 

@@ -291,7 +291,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths in the settings of a manifest with these names; a value is PATH, NAME=PATH or a list of them."""
+    """Return the paths in the settings of a manifest that `settings` names; a value is PATH, NAME=PATH or a list."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]

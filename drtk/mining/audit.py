@@ -104,7 +104,7 @@ class Audit:
 
     def add(self, pools: Sequence[CandidatePool]) -> None:
         """Write a row for the query of each pool, and record the file size in the job's journal."""
-        output = self._open()
+        output = self._open_output()
         for pool in pools:
             output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
         self._job.counts["audit"] = {"bytes": output.end_frame()}
@@ -112,7 +112,7 @@ class Audit:
 
     def read(self) -> Iterator[AuditRow]:
         """Yield all rows written so far, in the order of the queries."""
-        output = self._open()
+        output = self._open_output()
         output.end_frame()
         stream, _ = open_input(str(output.part))
         with stream:
@@ -121,11 +121,11 @@ class Audit:
 
     def commit(self) -> None:
         """Rename the audit to its final name; must be called before the job renames its output."""
-        output = self._open()
+        output = self._open_output()
         if not self._scratch:
             output.commit()
 
-    def _open(self) -> Output:
+    def _open_output(self) -> Output:
         if self._opened is None:  # opened late, after the job has read its journal
             offset = self._job.counts.get("audit", {}).get("bytes", 0)
             suffix = ".rows.part" if self._scratch else ".part"

@@ -161,22 +161,22 @@ class CandidatePool:
         return [candidate for candidates in self.candidates.values() for candidate in candidates]
 
     def unique_candidates(self) -> list[Candidate]:
-        """Return the candidates of all sources without duplicates; a passage counts for the first source that retrieved it."""
+        """Return one candidate per passage: the one from the first source that retrieved the passage."""
         return drop_duplicates(self.all_candidates())
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
         """Remove rejected candidates from all sources, and record the first rejection of each candidate."""
         for rejection in rejections:
             self.rejected.setdefault(rejection.candidate.id, rejection)
-        self._remove(self.rejected.keys())
+        self._remove_candidates(self.rejected.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
         """Make candidates positives. ids: passage ids, appended to the positives in this order"""
         self.promoted += ids
         self.positives += ids
-        self._remove(frozenset(ids))
+        self._remove_candidates(frozenset(ids))
 
-    def _remove(self, ids: AbstractSet[str]) -> None:
+    def _remove_candidates(self, ids: AbstractSet[str]) -> None:
         for source, candidates in self.candidates.items():
             self.candidates[source] = [candidate for candidate in candidates if candidate.id not in ids]
 
@@ -190,7 +190,7 @@ class CandidatePool:
         return candidate.rank > 0 and hits is not None and hits.is_ranked
 
     def find_reference_score(self, source: str) -> float | None:
-        """Return the lowest score of the `references` in a source; None if the source has no scores or retrieved no reference."""
+        """Return the lowest score of the `references` in a source; None if the source has no scores for them."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None

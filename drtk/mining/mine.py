@@ -22,7 +22,7 @@ from drtk.mining.candidates import CE, Candidate, CandidatePool, Hits, MiningQue
 from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, MineSettings, MiningInputs
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter, ScoreFilter, build_score_filters
 from drtk.mining.policies import Policy, sample_random_ids
-from drtk.mining.sources import IndexSearch, QueryStream, Sources, parse_sources, read_judgments
+from drtk.mining.sources import IndexSearch, MiningSources, QueryStream, parse_sources, read_judgments
 from drtk.records import Example
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
@@ -185,8 +185,8 @@ class Miner:
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
         """Sample as many random passages as the pool needs for `policy.min_negatives`; fewer if the corpus is too small.
 
-        Positives, rejected passages and candidates are excluded. Candidates are, because as random passages they would lose
-        the rank and score by which the audit detects false negatives.
+        Positives, rejected passages and candidates are excluded. As a random passage, a candidate would lose the rank and
+        score by which the audit detects false negatives.
 
         attempt: number of earlier attempts for the pool
         """
@@ -395,7 +395,7 @@ def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, 
 
 
 def _check_inputs(
-    inputs: MiningInputs, settings: MineSettings, policy: Policy, sources: Sources, *, has_report: bool
+    inputs: MiningInputs, settings: MineSettings, policy: Policy, sources: MiningSources, *, has_report: bool
 ) -> None:
     """Raise UsageError for a missing input or a setting without effect."""
     has_texts = inputs.queries is not None and inputs.corpus is not None
@@ -434,7 +434,7 @@ def _check_inputs(
             log(f"{', '.join(names)}: applied to runs and indexes only, not to training examples")
 
 
-def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
+def _read_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusIds:
     """Return the ids of the corpus. Raises MismatchError if a source or the embeddings come from another corpus."""
     ids = CorpusIds.load(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)

@@ -66,7 +66,7 @@ class Distribution:
         self.count += 1
         self.total += value
         self.minimum, self.maximum = min(self.minimum, value), max(self.maximum, value)
-        item = (-_hash(key), value)  # the first item of the heap has the largest hash
+        item = (-_hash_text(key), value)  # the first item of the heap has the largest hash
         if len(self._sample) < SAMPLE_SIZE:
             heappush(self._sample, item)
         elif item > self._sample[0]:
@@ -95,7 +95,7 @@ class Distribution:
         return (counts / max(1, counts.sum())).tolist(), edges.tolist()
 
 
-def _hash(text: str) -> int:
+def _hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -167,7 +167,7 @@ def summarize_audit(rows: Iterable[AuditRow], *, num_queries: int = NUM_QUERIES)
         summary.add(row)
         if row.get("kept"):
             suspicion = sum(1 / negative.get("rank", 1000) for negative in row["kept"] if "suspicious" in negative)
-            for heap, priority in ((most_suspicious, suspicion), (sampled, -_hash(row["query_id"]))):
+            for heap, priority in ((most_suspicious, suspicion), (sampled, -_hash_text(row["query_id"]))):
                 (heappush if len(heap) < num_queries else heappushpop)(heap, (priority, -number, row))
     suspicious = [row for suspicion, _, row in _sort_heap(most_suspicious) if suspicion][: num_queries // 2]
     others = [row for _, _, row in _sort_heap(sampled) if row not in suspicious]

@@ -48,7 +48,7 @@ _HINTS = {  # how to pass each kind of file
 
 
 @dataclass(frozen=True)
-class Sources:
+class MiningSources:
     """Paths of runs, files of training examples, and index folders, by source name.
 
     names: names of all sources, in the order of the command line
@@ -66,7 +66,7 @@ class Sources:
         return [path for name in self.names for path in paths[name]]
 
 
-def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> Sources:
+def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> MiningSources:
     """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, training examples or an index.
 
     Index folders of the same name are searched together as one index.
@@ -74,7 +74,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
     Raises UsageError if two sources have the same name, MismatchError for a file or folder of another kind.
     """
     grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
-    sources = Sources(list(grouped))
+    sources = MiningSources(list(grouped))
     for source_name, runs in grouped.items():
         paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
@@ -257,7 +257,7 @@ class QueryStream:
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
 
-    sources: Sources
+    sources: MiningSources
     tracker: InputTracker
     counts: dict[str, Any] = field(default_factory=dict)
     corpus: CorpusIds | None = None

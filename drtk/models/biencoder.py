@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.encoder import Encoder, run_by_length
+from drtk.models.encoder import Encoder, run_in_length_groups
 from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder, write_untied_layout
 from drtk.models.packing import is_packed
 from drtk.text.batching import group_by_length
@@ -70,7 +70,7 @@ class BiEncoder(nn.Module):
 
         if self.group_overhead is None or is_packed(encoder.backbone):
             return run(inputs)
-        return run_by_length(run, inputs, partial(group_by_length, overhead=self.group_overhead))
+        return run_in_length_groups(run, inputs, partial(group_by_length, overhead=self.group_overhead))
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:

@@ -17,6 +17,7 @@ from torch import nn
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import SPARSE_POOLING, check_pooling
 from drtk.models.encoder import Dense, Encoder
+from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
@@ -66,13 +67,19 @@ class TextEncoder:
 
 
 def load_encoder(
-    folder: Path, *, overrides: Mapping[str, Any] | None = None, strict: bool = True, weights: bool = True
+    folder: Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    strict: bool = True,
+    weights: bool = True,
+    model_file: str | None = None,
 ) -> TextEncoder:
     """Load the text encoder of a model folder in float32 on the CPU, in evaluation mode.
 
     overrides: fields of the model's EncodingConfig to replace; None values are ignored
     strict: reject overrides that contradict the training of a drtk model
     weights: False: build the backbone without weights, on the meta device
+    model_file: ONNX or OpenVINO file of the backbone in the folder, to run instead of the weights
     Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
@@ -81,7 +88,10 @@ def load_encoder(
     with report_load_errors(folder, "cannot be loaded as an encoder"):
         config = load_config(layout.backbone)
         loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-        if weights:
+        backbone: Any
+        if model_file is not None:
+            backbone = ExportedBackbone(find_exported_file(folder, layout.backbone, model_file), config)
+        elif weights:
             backbone, _ = load_weights(loader, layout.backbone)
         else:
             with torch.device("meta"):
@@ -268,16 +278,21 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         path.chmod(0o666 & ~umask)
 
 
-def digest_weights(folder: Path) -> str:
+def digest_weights(folder: Path, *, model_file: str | None = None) -> str:
     """Return a digest, as hex string, of the weights and the pooling of a text encoder in a model folder.
 
+    model_file: ONNX or OpenVINO file of the backbone, which is used instead of the weights
     The digest excludes lengths, prompts and title formats, which may differ between the queries and passages of one model.
     """
     layout = read_layout(folder)
     encoding = layout.encoding
     digest = hashlib.blake2b(repr((encoding.pooling, encoding.normalize, encoding.truncate)).encode(), digest_size=16)
-    for path in (layout.backbone, *layout.dense):
-        for file in list_weight_files(path):
+    backbone = list_weight_files(layout.backbone)
+    if model_file is not None:
+        exported = find_exported_file(folder, layout.backbone, model_file)
+        backbone = sorted(exported.parent.glob(f"{exported.stem}.*"))  # and its external weights
+    for files in (backbone, *map(list_weight_files, layout.dense)):
+        for file in files:
             digest.update(compute_content_digest(file).encode())
     return digest.hexdigest()
 

@@ -54,6 +54,9 @@ class EncodeSettings:
     max_active_dims: int | None = setting(
         None, "Keep the N largest term weights of each text (sparse models). [default: all]", at_least=1
     )
+    model_file: str | None = setting(
+        None, "ONNX or OpenVINO file in the model folder to run instead of the weights, such as onnx/model.onnx."
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )

@@ -26,7 +26,7 @@ from drtk.models.checkpoint import (
 )
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
-from drtk.models.encoder import run_by_length
+from drtk.models.encoder import run_in_length_groups
 from drtk.models.generative_reranker import LOGIT_SCORE, load_generative_reranker, make_pair_tokenizer
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
@@ -114,7 +114,7 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
 
 
 def _load_classifier(folder: Path, path: Path, config: Any) -> tuple[Any, Any]:
-    """Return (sequence classifier, tokenizer)."""
+    """Return (sequence classifier, tokenizer). folder: model folder, for errors    path: folder of the weights"""
     from transformers import AutoModelForSequenceClassification
 
     names = config.architectures or ()
@@ -223,7 +223,7 @@ class CrossEncoderScorer:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The lowest and the highest possible score; infinite for logits."""
+        """The lowest and the highest possible score; -inf and inf for an unbounded activation."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
@@ -246,7 +246,7 @@ class CrossEncoderScorer:
 
     def compute_scores(self, pairs: TokenizedPairs) -> np.ndarray:
         """Return the scores of tokenized pairs, (pairs,) float32. Raises DrtkError for a NaN or infinite score, or out of memory."""
-        return self._run(pairs, None)
+        return self._score_batches(pairs, None)
 
     def compute_scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores, (pairs,), and the last hidden states of the first token, (pairs, dimension), both float32.
@@ -256,10 +256,10 @@ class CrossEncoderScorer:
         if self._model.base_model is self._model:
             raise MismatchError(f"{self.model}: has no encoder to take vectors from; use another cross-encoder")
         vectors = torch.empty((len(pairs.tokens), self.dimension), dtype=torch.float32, device=self.device)
-        return self._run(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
+        return self._score_batches(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
 
     @torch.inference_mode()
-    def _run(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
+    def _score_batches(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
         """Return the scores, (pairs,). vectors: (len(pairs.tokens), dimension), is filled with vectors; None: no vectors"""
         tokens, rows = pairs
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
@@ -328,7 +328,9 @@ class PairClassifier(nn.Module):
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None or is_packed(self.classifier.base_model):
             return self._compute_logits(inputs)
-        return run_by_length(self._compute_logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
+        return run_in_length_groups(
+            self._compute_logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens)
+        )
 
     def _compute_logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits

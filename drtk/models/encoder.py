@@ -15,7 +15,7 @@ from drtk.models.config import SPARSE_POOLING
 Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
 
-def run_by_length(
+def run_in_length_groups(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
     """Call `run` on groups of texts of similar length, to save padding; return its results in the original order, (texts, …).

@@ -18,21 +18,20 @@ import orjson
 from drtk.data.embeddings import digest_records
 from drtk.errors import DrtkError, UsageError
 from drtk.models.config import EncodeSettings
-from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import EncodingConfig
 from drtk.records import Passage
 
 API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
 _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
-_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens")  # settings that the server decides
+_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file")  # settings that the server decides
 
 
 class EndpointEmbedder:
-    """Encoder of texts by the model of an endpoint; has the attributes and methods of `Embedder`.
+    """Encoder of texts that calls an endpoint, with the attributes and methods of `drtk.retrieval.encode.Embedder`.
 
-    model: URL#NAME, such as http://localhost:8000/v1#intfloat/e5-base-v2
-    similarity: "cosine" by default; indexes then normalize the vectors
+    model: URL#NAME, such as http://localhost:8000/v1#intfloat/e5-base-v2    role: "query" or "passage"
+    similarity: "cosine" (default; indexes then normalize the vectors) or "dot"
     Raises UsageError for a URL without a model name and for settings without effect, DrtkError if the endpoint fails.
     """
 
@@ -62,15 +61,15 @@ class EndpointEmbedder:
             **{f"{role}_prompt": settings.prompt or ""},  # type: ignore[arg-type]
         )
         self.dimension = 0  # not known before the first answer
-        self.dimension = self._request(["dimension"]).shape[1]
+        self.dimension = self._request_vectors(["dimension"]).shape[1]
 
     def load(self) -> EndpointEmbedder:
-        """Return self; the endpoint has loaded the model."""
+        """Return self, because the endpoint has loaded the model already."""
         return self
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Manifest entry of the model. The digest is of its name, since the weights are unknown."""
+        """Record that identifies the model, for manifests. The digest is of the model name, because weights are unknown."""
         return {
             "model": self.model,
             "digest": digest_records([[self._name, self.dimension, self.normalized]]),
@@ -82,6 +81,8 @@ class EndpointEmbedder:
 
     def tokenize(self, items: Sequence[Any]) -> list[str]:
         """Return the texts of passages, queries or strings with prompt and title; the endpoint tokenizes them."""
+        from drtk.models.generator_input import format_passage  # imports torch
+
         prompt, title = self.settings.prompt or "", self.encoding.title
         texts = (
             format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item))
@@ -92,12 +93,12 @@ class EndpointEmbedder:
     def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n texts, (n, dimension), float32. Raises DrtkError if the endpoint fails.
 
-        report: called with the size of each batch
+        report: function that is called with the number of texts of each finished request
         """
         batches = [texts[start : start + TEXTS_PER_REQUEST] for start in range(0, len(texts), TEXTS_PER_REQUEST)]
         vectors = []
         with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
-            requests = [pool.submit(self._request, batch) for batch in batches]
+            requests = [pool.submit(self._request_vectors, batch) for batch in batches]
             try:
                 for request in requests:
                     vectors.append(request.result())
@@ -111,8 +112,11 @@ class EndpointEmbedder:
         """Return the vectors of passages, queries or strings, (len(items), dimension), float32."""
         return self.encode_tokens(self.tokenize(items))
 
-    def _request(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of texts, (texts, dimension), by one request; repeat it while the endpoint is overloaded."""
+    def _request_vectors(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, (texts, dimension) float32, from one request, which is retried on temporary errors.
+
+        Raises DrtkError if the endpoint fails.
+        """
         body = orjson.dumps({"model": self._name, "input": texts, "encoding_format": "base64"})
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(API_KEY):
@@ -136,20 +140,27 @@ class EndpointEmbedder:
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
             time.sleep(delay)
-        return self._parse(content, len(texts))
+        return self._parse_response(content, len(texts))
 
-    def _parse(self, content: bytes, count: int) -> np.ndarray:
-        """Return the vectors in an answer in the order of the texts. Raises DrtkError for a malformed answer."""
+    def _parse_response(self, content: bytes, count: int) -> np.ndarray:
+        """Return the vectors in a response, (count, dimension) float32, in the order of the texts.
+
+        content: body of the response    Raises DrtkError for a malformed response.
+        """
         try:
             entries = sorted(orjson.loads(content)["data"], key=lambda entry: int(entry["index"]))
-            vectors = np.array([_decode(entry["embedding"]) for entry in entries], dtype=np.float32)
+            vectors = np.array([_decode_embedding(entry["embedding"]) for entry in entries], dtype=np.float32)
         except (LookupError, TypeError, ValueError) as error:
-            raise DrtkError(f"{self._url}: the answer is no list of embeddings: {error!r}; check the URL") from error
+            raise DrtkError(
+                f"{self._url}: the response is not a list of embeddings ({error!r}); check the URL"
+            ) from error
         if vectors.ndim != 2 or [entry["index"] for entry in entries] != list(range(count)):
             raise DrtkError(f"{self._url}: returned {len(entries):,} vectors for {count:,} texts; check the server")
         vectors = vectors[:, : self.settings.dimensions]
         if self.dimension and vectors.shape[1] != self.dimension:
-            raise DrtkError(f"{self._url}: returned vectors of dimension {vectors.shape[1]} after {self.dimension}")
+            raise DrtkError(
+                f"{self._url}: returned vectors of dimension {vectors.shape[1]} after {self.dimension}; check the server"
+            )
         if self.normalized:
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
         return vectors
@@ -158,15 +169,15 @@ class EndpointEmbedder:
         return partial(EndpointEmbedder, role=self.role, settings=self.settings), (self.model,)
 
 
-def _decode(embedding: Any) -> np.ndarray:
-    """Return a vector, given as a list of numbers or as base64 of little-endian float32."""
+def _decode_embedding(embedding: Any) -> np.ndarray:
+    """Decode an embedding, a list of numbers or little-endian float32 in base64, to a vector, (dimension,) float32."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
     return np.asarray(embedding, dtype=np.float32)
 
 
 def _read_message(body: bytes) -> str:
-    """Return ": MESSAGE" of the body of an error, "" if it has none."""
+    """Return ": MESSAGE" with the error message in the body of a response; "" if there is none."""
     try:
         error = orjson.loads(body)["error"]
         return f": {' '.join(str(error['message'] if isinstance(error, dict) else error).split())}"

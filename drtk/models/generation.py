@@ -186,7 +186,7 @@ def iter_texts(
         length, is_open = rows["length"][:, None], rows["is_open"]
         if "uniform" in rows:
             numbers = rows["uniform"].gather(1, length.clamp(max=settings.max_new_tokens - 1)).squeeze(1)
-            tokens = _sample(decoding.logits, numbers, settings)
+            tokens = _sample_next_tokens(decoding.logits, numbers, settings)
         else:
             tokens = decoding.logits.argmax(dim=-1)
         rows["tokens"].scatter_(1, length, tokens[:, None])  # finished texts have room for one more, which is not read
@@ -209,7 +209,7 @@ def iter_texts(
         decoding.append(tokens)
 
 
-def _sample(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Tensor:
+def _sample_next_tokens(logits: Tensor, uniform: Tensor, settings: GenerationSettings) -> Tensor:
     """Sample a token id per row with the settings' top-k, top-p and temperature; return (rows,).
 
     logits: (rows, vocabulary)    uniform: (rows,), random numbers in [0, 1); 0 selects the most likely token

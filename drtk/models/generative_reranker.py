@@ -1,4 +1,4 @@
-"""Rerankers whose score is the difference of two logits of a generation model: Qwen3-Reranker and monoT5."""
+"""Rerankers that score a pair by two logits of a generation model, such as Qwen3-Reranker and monoT5."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import log
 from drtk.text.batching import PairTokenizer, TokenizedTexts
 
-LOGIT_SCORE = "LogitScore"  # sentence-transformers' module with the ids of the two tokens
+LOGIT_SCORE = "LogitScore"  # module of sentence-transformers with the ids of the true and the false token
 _FILLERS = ("0", "1 2 3 4")  # texts without a common last token
 
 
 @dataclass
-class Logits:
-    """Output of a reranker. logits: (pairs, 1)"""
+class RerankerOutput:
+    """Output of a generative reranker. logits: (pairs, 1)"""
 
     logits: Tensor
 
 
 class GenerativeReranker(nn.Module):
-    """A generation model that scores prompts by logit(true token) - logit(false token) of the next token.
+    """A generation model that scores a prompt by logit(true token) - logit(false token) of the next token.
 
-    false: None scores by logit(true token) alone
+    true, false: ids of the two tokens; `false` None: score by logit(true token) alone
     """
 
     def __init__(self, loaded: GenerationModel, true: int, false: int | None) -> None:
@@ -42,11 +42,11 @@ class GenerativeReranker(nn.Module):
 
     @property
     def base_model(self) -> nn.Module:
-        """The model itself: it has no vectors of pairs below a head."""
+        """The model itself, because there is no encoder below a head, from which pair vectors could be taken."""
         return self
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Logits:
-        """Return the scores. input_ids, attention_mask: (pairs, tokens), padded on the left for a decoder-only model"""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> RerankerOutput:
+        """Return the scores as logits. Both inputs: (pairs, tokens), padded on the left for a decoder-only model"""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self._start is None:
             logits = self.network(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1]  # (pairs, vocabulary)
@@ -54,11 +54,14 @@ class GenerativeReranker(nn.Module):
             first = input_ids.new_full((len(input_ids), 1), self._start)
             logits = self.network(**inputs, decoder_input_ids=first, use_cache=False).logits[:, -1]
         score = logits[:, self._true] if self._false is None else logits[:, self._true] - logits[:, self._false]
-        return Logits(score.unsqueeze(1))
+        return RerankerOutput(score.unsqueeze(1))
 
 
 class PromptTokenizer:
-    """Tokenizer of pairs for a reranker: the prompt of a pair is truncated before `suffix`, which ends every prompt."""
+    """Base class of tokenizers of query-text pairs that are formatted as a prompt.
+
+    suffix: token ids at the end of every prompt, which truncation keeps    left: pad on the left
+    """
 
     def __init__(self, tokenizer: Any, *, max_length: int, left: bool) -> None:
         self.tokenizer, self.max_length, self.left = tokenizer, max_length, left
@@ -66,24 +69,25 @@ class PromptTokenizer:
         self.suffix: list[int] = []
 
     def format(self, query: str, text: str) -> str:
-        """Return the prompt of a pair, without special tokens that the tokenizer adds."""
+        """Return the prompt of a pair, without the special tokens that the tokenizer would add."""
         raise NotImplementedError
 
     def __call__(self, pairs: Iterable[tuple[str, str]]) -> TokenizedTexts:
         """Tokenize the prompts of the pairs."""
         prompts = [self.format(query, text) for query, text in pairs]
         ids = self.tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"] if prompts else []
-        return TokenizedTexts.from_lists([self.finish(row) for row in ids], None)
+        return TokenizedTexts.from_lists([self.truncate_prompt(row) for row in ids], None)
 
-    def finish(self, ids: list[int]) -> list[int]:
-        """Return the token ids of a prompt with the suffix, at most `max_length`."""
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
+        """Return the token ids of a prompt that ends with the suffix, at most `max_length`. ids: result of the tokenizer"""
         raise NotImplementedError
 
 
 class ChatTokenizer(PromptTokenizer):
-    """Tokenizer of pairs by the model's chat template, with the roles query, document, and system for an instruction.
+    """Tokenizer of pairs with the model's chat template, whose roles are query, document, and system for the instruction.
 
-    As in sentence-transformers, the last tokens of a truncated prompt are replaced by those that end every prompt.
+    As in sentence-transformers, the last tokens of a truncated prompt are replaced by the suffix.
+    prompt: instruction; "": none    options: further arguments of the chat template
     Raises MismatchError for a chat template that omits the query or the document.
     """
 
@@ -108,8 +112,8 @@ class ChatTokenizer(PromptTokenizer):
         messages += [{"role": "query", "content": query}, {"role": "document", "content": text}]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
 
-    def finish(self, ids: list[int]) -> list[int]:
-        """Return the ids, truncated to `max_length` with the suffix at their end."""
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
+        """Return the token ids; ids beyond `max_length` are truncated such that they end with the suffix."""
         if len(ids) <= self.max_length:
             return ids
         suffix = self.suffix[-self.max_length :]
@@ -124,16 +128,16 @@ class MonoT5Tokenizer(PromptTokenizer):
         self.suffix = tokenizer("Relevant:")["input_ids"]  # ends with </s>
 
     def format(self, query: str, text: str) -> str:
-        """Return the prompt of a pair, without its end."""
+        """Return the prompt of a pair, without the suffix "Relevant:"."""
         return f"Query: {query} Document: {text}"
 
-    def finish(self, ids: list[int]) -> list[int]:
-        """Return the ids, truncated so that the suffix fits, and the suffix."""
+    def truncate_prompt(self, ids: list[int]) -> list[int]:
+        """Return the token ids with the suffix; ids are truncated so that both have at most `max_length` tokens."""
         return ids[: max(0, self.max_length - len(self.suffix))] + self.suffix
 
 
 def find_logit_score(folder: Path) -> dict[str, Any] | None:
-    """Return the configuration of the LogitScore module of a folder of sentence-transformers; None without one."""
+    """Return the configuration of the LogitScore module in a sentence-transformers folder; None if it has no such module."""
     for module in read_modules(folder) if (folder / MODULES).exists() else []:
         if module["type"].rpartition(".")[2] == LOGIT_SCORE:
             return read_object(folder / module["path"] / "config.json", true_token_id=int, false_token_id=int | None)
@@ -141,10 +145,10 @@ def find_logit_score(folder: Path) -> dict[str, Any] | None:
 
 
 def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeReranker, GenerationModel]:
-    """Load a decoder-only reranker, or an encoder-decoder as monoT5.
+    """Return (reranker, its generation model): a decoder-only reranker, or an encoder-decoder like monoT5.
 
     folder: model folder    path: folder of the weights
-    Raises MismatchError for a generator of drtk, and for a tokenizer without the two tokens.
+    Raises MismatchError for a generator of drtk, and for a tokenizer without the true or the false token.
     """
     if read_training_entry(folder, "writing") is not None:
         raise MismatchError(f"{folder}: expected a cross-encoder, got a generator; use another model")
@@ -157,7 +161,9 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
     for word in words:
         if word not in vocabulary:
             kind = type(loaded.model).__name__
-            raise MismatchError(f"{folder}: expected a cross-encoder, got {kind} without a token '{word}'")
+            raise MismatchError(
+                f"{folder}: expected a cross-encoder, got {kind} without a token '{word}'; use another model"
+            )
     true, false = (vocabulary[word] for word in words)
     kind = "monoT5" if loaded.is_encoder_decoder else "Qwen3-Reranker"
     log(f"{folder}: scores are the logits of {words[0]} and {words[1]}, as in {kind}")
@@ -167,8 +173,9 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
 def make_pair_tokenizer(
     loaded: GenerationModel, *, max_length: int, prompt: str, options: Mapping[str, Any]
 ) -> PromptTokenizer | PairTokenizer:
-    """Return the tokenizer of pairs for a generative reranker; without a chat template, of the two texts as a pair.
+    """Return the tokenizer of pairs for a generative reranker.
 
+    A decoder-only model without chat template gets a PairTokenizer, which concatenates the two texts.
     prompt: instruction, the system message of the chat template    options: further arguments of the chat template
     """
     if loaded.is_encoder_decoder:

@@ -31,10 +31,11 @@ def is_endpoint(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
-def resolve_model_folder(model: str) -> Path:
+def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
     """Return the local folder of a model; a model of the Hugging Face hub is downloaded unless it is in the cache.
 
     model: a folder, or a hub name such as intfloat/simlm-base-msmarco, optionally with @revision
+    file: an exported model to download too, such as onnx/model.onnx
     Raises MismatchError for an unfinished or damaged folder, DrtkError if the model is not found or the hub is unreachable.
     """
     path = Path(model).expanduser()
@@ -55,6 +56,8 @@ def resolve_model_folder(model: str) -> Path:
 
     wanted = [*_WANTED, "*.py"] if is_remote_code_trusted() else _WANTED
     try:
+        if file is not None:
+            snapshot_download(name, revision=revision or None, allow_patterns=f"{file.rpartition('.')[0]}.*")
         return Path(
             snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=_UNWANTED)
         )
@@ -148,6 +151,7 @@ class EncodingConfig:
         return replace(self, **overrides)
 
 
+OWN_MODULES = "sentence_transformers."  # types of modules that need no remote code
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
 _OLD_SETTINGS.append("sentence_xlm-roberta_config.json")
@@ -175,6 +179,10 @@ class ModelLayout:
     encoding: EncodingConfig
     dense: tuple[Path, ...] = ()
     strict: bool = False
+
+
+class UnsupportedModules(MismatchError):
+    """Error for an encoder with modules that only sentence-transformers can run."""
 
 
 def read_layout(folder: Path) -> ModelLayout:
@@ -208,6 +216,8 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
     backbone, encoding, dense = folder, EncodingConfig(pooling=()), []
     for module in read_modules(folder):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
+        if not module["type"].startswith(OWN_MODULES):  # code of the model, whatever its name
+            kind = ""
         if kind in ("Transformer", "MLMTransformer"):
             backbone = path
             settings = read_module_settings(path)
@@ -234,9 +244,9 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
         elif kind == "Normalize":
             encoding = replace(encoding, normalize=True)
         elif kind != "Dropout":  # which matters in training only
-            raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
+            raise UnsupportedModules(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     if not encoding.pooling:
-        raise MismatchError(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
+        raise UnsupportedModules(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
     shared = _read_shared_entries(folder)
     shared["similarity"] = shared["similarity"] or ("dot" if encoding.pooling == SPARSE_POOLING else "cosine")
     return ModelLayout(backbone, replace(encoding, **shared), tuple(dense))

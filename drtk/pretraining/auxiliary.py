@@ -32,7 +32,7 @@ PREFIX = "aux_"
 
 
 def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
-    """Return the composition for replaced token detection on queries and passages, conditioned on the vectors of the retriever."""
+    """Return the composition: replaced token detection on queries and passages, conditioned on the retriever's vectors."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
     term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
     term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}

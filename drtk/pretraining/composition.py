@@ -165,7 +165,7 @@ class TokenObjective(Objective):
 class ContrastiveObjective(Objective):
     """A contrastive loss between the vectors of slots `a` and `b`, with in-batch negatives.
 
-    candidates: positives and negatives of a query are the vectors of the "other" slot, or "all" vectors of both slots except its own
+    candidates: compare a query with the vectors of the "other" slot, or with "all" vectors of both slots except its own
     symmetric: average the losses with `a` as queries and with `b` as queries
     extra_negatives, extra_positives: names of slots whose vectors are additional negatives or positives
     """

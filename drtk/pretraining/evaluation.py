@@ -92,7 +92,7 @@ def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, S
 
 
 def _compute_alignment_and_uniformity(network: PretrainingNetwork, vectors: Sums, present: Sums) -> dict[str, float]:
-    """Return {"uniformity": of the vectors of the first slot, "alignment": of the positive pairs of the first contrastive loss}.
+    """Return {"uniformity": of the first slot's vectors, "alignment": of the first contrastive objective's positive pairs}.
 
     vectors: {slot: (rows, hidden)}, normalized    present: {slot: (rows,) bool, False without text}
     """

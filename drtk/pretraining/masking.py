@@ -1,4 +1,4 @@
-"""Masking strategies, which select the tokens of an encoder input to mask, and corruptions, which replace, insert or delete tokens.
+"""Masking strategies, which select tokens to mask, and corruptions, which replace, insert or delete tokens.
 
 A masking strategy is a function (MaskInput, **options) -> (tokens,) bool, True at masked tokens. Special tokens are never masked.
 """
@@ -105,7 +105,7 @@ def mask_whole_words(inputs: MaskInput) -> np.ndarray:
     """Mask whole words in random order up to `inputs.budget` tokens, and skip words that do not fit; return (tokens,) bool."""
     words = group_words(inputs.text.words)
     order = inputs.rng.permutation(len(words.sizes))
-    return words.expand(fill_budget(order, words.sizes, inputs.budget))
+    return words.expand_to_tokens(fill_budget(order, words.sizes, inputs.budget))
 
 
 def mask_complement(inputs: MaskInput) -> np.ndarray:
@@ -146,7 +146,7 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
     if inputs.budget:
         covered = words.sizes[order].cumsum()
         chosen[order[: int(covered.searchsorted(inputs.budget)) + 1]] = True
-    return words.expand(chosen)
+    return words.expand_to_tokens(chosen)
 
 
 @needs_weights
@@ -166,7 +166,9 @@ def mask_rom(
 
     if whole_word:
         words = group_words(inputs.text.words)
-        return words.expand(fill_budget(order(words.compute_max_weights(inputs.weights)), words.sizes, inputs.budget))
+        return words.expand_to_tokens(
+            fill_budget(order(words.compute_max_weights(inputs.weights)), words.sizes, inputs.budget)
+        )
     return inputs.build_mask(order(inputs.weights[inputs.content]))
 
 
@@ -227,7 +229,7 @@ class WordGroups(NamedTuple):
     begins: np.ndarray
     sizes: np.ndarray
 
-    def expand(self, chosen: np.ndarray) -> np.ndarray:
+    def expand_to_tokens(self, chosen: np.ndarray) -> np.ndarray:
         """Convert a mask of words, (words,) bool, to a mask of their tokens, (tokens,) bool."""
         masked = np.zeros(len(self.content), dtype=bool)
         masked[self.content] = chosen.repeat(self.sizes)

@@ -43,7 +43,7 @@ class Projector(nn.Module):
             bias (2,362,368 parameters for H = 768)
         "tanh": Linear(H, H), tanh
         "none": identity
-    Batch norm uses all rows of a call, so the slots of a projector are projected together. Weights are initialized from normal(0, 0.02).
+    Batch norm uses all rows of a call, so the slots of a projector are projected together. Initial weights: normal(0, 0.02).
     """
 
     def __init__(self, width: int, *, kind: Literal["bn", "tanh", "none"] = "bn") -> None:
@@ -77,7 +77,7 @@ class PretrainingNetwork(nn.Module):
 
     adapter: adapter of the encoder    head: masked-LM head of the encoder
     token_losses: {objective name: TokenLoss, which contains the decoder}
-    stop_words: (vocabulary,) bool, True at stop words and punctuation, whose share among masked tokens is logged; None: do not log it
+    stop_words: (vocabulary,) bool, True at stop words and punctuation, to log their share of masked tokens; None: no log
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PretrainingNetwork(nn.Module):
 
 
 class EncodedBatch:
-    """The encoder inputs of a batch (its slots) with their token ids, hidden states and text vectors, computed when first used.
+    """A batch with the token ids, hidden states and text vectors of its slots (encoder inputs), computed when first used.
 
     vectors: precomputed text vectors, {slot name: (batch, hidden)}
     """
@@ -190,7 +190,7 @@ class EncodedBatch:
         self._projected: dict[str, dict[str, Tensor]] = {}
 
     def build_decoder_input(self, name: str) -> DecoderInput:
-        """Return the decoder input for the slot `name`: its token ids and attention masks, and the encoder states on demand."""
+        """Return the decoder input for slot `name`: its token ids, attention masks and lazily computed encoder states."""
         slot = self.batch[name]
         return DecoderInput(
             adapter=self.network.adapter,
@@ -209,7 +209,7 @@ class EncodedBatch:
         return self._ids[name]
 
     def get_states(self, name: str) -> list[Tensor]:
-        """Return the embeddings and the hidden states after each encoder layer for the slot `name`, (batch, tokens, hidden) each."""
+        """Return the embeddings and the hidden states after each encoder layer for slot `name`, (batch, tokens, hidden) each."""
         if name not in self._states:
             slot = self.batch[name]
             self._states[name] = self.network.adapter.encode(self.get_ids(name), slot.attention, slot.types)

@@ -168,7 +168,8 @@ class EditDetection(nn.Module):
 class CorrectiveLM(nn.Module):
     """Loss for target "corrected", corrective language modeling: predict the original token at every position.
 
-    A gate c copies the input token: p(original) = c * [input token is the original] + (1 - c) * softmax (COCO-LM; docs/methods/diffcse.md)
+    A gate c copies the input token: p(original) = c * [input token is the original] + (1 - c) * softmax.
+    Source: COCO-LM; docs/methods/diffcse.md.
     """
 
     chunk = 1024  # positions whose logits are in memory at once

@@ -54,7 +54,7 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
             f"{OBJECTIVES[objective.use]}: {_quote_names((*objective.token_slots, *objective.vector_slots))}{projected}"
         )
     reader = plan.readers[objective.reader]
-    who = "the encoder" if reader.use == "encoder" else _add_options(reader.use, reader.options)
+    who = "the encoder" if reader.use == "encoder" else _format_with_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
         who = f"'{objective.reader}', {who},"
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
@@ -68,7 +68,7 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
 
 def describe_slot(slot: Slot) -> str:
     """Describe the view, masking and corruption of a slot in a line."""
-    view = _add_options(" or ".join(slot.view), slot.view_options)
+    view = _format_with_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
         view += f", sampled once per {slot.draw}"
     corruption = _CORRUPTIONS[slot.corruption].format(rate=f"{slot.rate:.0%}")
@@ -76,10 +76,10 @@ def describe_slot(slot: Slot) -> str:
         return f"{view}: {corruption}"
     rate = "" if slot.masking == "complement" else f"{slot.rate:.0%} "
     other = f" of '{slot.of}'" if slot.of else ""
-    return f"{view}: {rate}{_add_options(slot.masking, slot.masking_options)}{other}, {corruption}"
+    return f"{view}: {rate}{_format_with_options(slot.masking, slot.masking_options)}{other}, {corruption}"
 
 
-def _add_options(name: str, options: Mapping[str, Any]) -> str:
+def _format_with_options(name: str, options: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {value}" for key, value in options.items())
     return f"{name} ({values})" if values else name
 
@@ -187,7 +187,7 @@ def _format_slot(
 def describe_uses(
     plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line for each objective that uses the slot `name`: the labels of a token loss, else the objective's description."""
+    """Yield a line for each objective that uses slot `name`: the labels of a token loss, else a description."""
     for objective in plan.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
             yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"

@@ -325,7 +325,7 @@ def pretrain(
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
-    """Raise DrtkError for a `batch_size` or `micro_batch_size` that the number of processes or an objective does not allow."""
+    """Raise DrtkError for a batch or micro-batch size that the number of processes or an objective does not allow."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
         raise DrtkError(

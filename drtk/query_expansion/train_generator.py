@@ -30,7 +30,7 @@ from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
 from drtk.training.folds import get_fold_folder
 from drtk.training.generator import Score, StartModel, load_start_model, train_generator
-from drtk.training.text_pairs import Subset, TextPair, TextPairs, sample_pairs, split_held_out
+from drtk.training.text_pairs import TextPair, TextPairs, TextPairSubset, sample_pairs, split_held_out
 
 
 def capitalize_words(answer: str) -> str:
@@ -211,9 +211,9 @@ def _count_texts(
 Finish = Callable[[Path, StartModel, Mapping[str, Any]], None]
 
 
-def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
+def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> TextPairSubset:
     """Return the pairs of all folds except `fold`, the training data of the generator of this fold."""
-    return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
+    return TextPairSubset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:

@@ -26,6 +26,7 @@ from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_mo
 from drtk.models.encoder import Encoder
 from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
+from drtk.models.library_embedder import LibraryEmbedder, needs_library
 from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
@@ -66,7 +67,7 @@ class Embedder:
         self._device_name = device
         if load_weights:
             self.device = choose_device(device)
-        self.folder = resolve_model_folder(model)
+        self.folder = resolve_model_folder(model, file=self.settings.model_file)
         loaded = self._load_model(weights=load_weights)
         self.encoding = loaded.encoding
         self._tokenize = loaded.get_tokenizer(role)
@@ -97,7 +98,8 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(resolve_tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
+        folder = resolve_tower_folder(self.folder, self.role)
+        return load_encoder(folder, overrides=overrides, weights=weights, model_file=self.settings.model_file)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -106,7 +108,7 @@ class Embedder:
         encoder.to(self.device)
         if encoder.head is not None:
             encoder.head.to(self.dtype)
-        if self.settings.packed:
+        if self.settings.packed and self.settings.model_file is None:
             enable_packing(encoder.backbone, self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
@@ -123,7 +125,8 @@ class Embedder:
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
-        digests = [digest_weights(path) for path in towers]
+        model_file = self.settings.model_file
+        digests = [digest_weights(path, model_file=model_file) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
         pooling = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
         encodings = {role: read_layout(path).encoding for role, path in roles.items()}
@@ -131,6 +134,7 @@ class Embedder:
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
             "digest": digest_records([digests, pooling]),
+            **({} if model_file is None else {"model_file": model_file}),
             "dimension": self.dimension,
             "similarity": self.similarity,
             **pooling,
@@ -232,10 +236,12 @@ def make_embedder(
     settings: EncodeSettings,
     device: str = "auto",
     load_weights: bool = True,
-) -> Embedder | EndpointEmbedder:
+) -> Embedder | EndpointEmbedder | LibraryEmbedder:
     """Return the embedder of a model folder or hub name, or of the URL of an endpoint."""
     if is_endpoint(model):
         return EndpointEmbedder(model, role=role, settings=settings)
+    if needs_library(model):
+        return LibraryEmbedder(model, role=role, settings=settings, device=device)
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
 
 
@@ -263,7 +269,7 @@ def encode_corpus(
     embedder = make_embedder(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
-    others = ("dimensions", "normalize", "vector_dtype") if embedder.is_sparse else ("max_active_dims",)
+    others = ("dimensions", "model_file", "normalize", "vector_dtype") if embedder.is_sparse else ("max_active_dims",)
     for name in others:
         if getattr(settings, name) != getattr(EncodeSettings, name):
             raise UsageError(
@@ -322,7 +328,7 @@ def encode_corpus(
 class RecordEncoder(BatchFunction):
     """Batch function that encodes passages or queries to vectors, (records, dimension) float32, or to impacts."""
 
-    def __init__(self, embedder: Embedder | EndpointEmbedder) -> None:
+    def __init__(self, embedder: Embedder | EndpointEmbedder | LibraryEmbedder) -> None:
         self._embedder: Any = embedder.load()
 
     def prepare(self, records: list[Any]) -> TokenizedTexts | list[str]:
@@ -338,7 +344,7 @@ class RecordEncoder(BatchFunction):
 
 def encode_records(
     records: Iterable[Passage] | Iterable[Query],
-    embedder: Embedder | EndpointEmbedder,
+    embedder: Embedder | EndpointEmbedder | LibraryEmbedder,
     writer: ShardWriter | ImpactShardWriter,
     *,
     runner_settings: RunnerSettings,

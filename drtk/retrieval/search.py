@@ -345,6 +345,7 @@ class QueryEncoder:
             prompt=prompt,
             max_length=max_length,
             dimensions=encoder.get("dimension"),  # the vectors may be truncated
+            model_file=encoder.get("model_file"),
         )
         embedder = make_embedder(name, role="query", settings=settings, device=self.settings.device)
         differences = _find_query_differences({"encoder": embedder.identity}, self.indexes, prompt, max_length)

@@ -348,7 +348,7 @@ def count_cores() -> int:
 def choose_workers(documents: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
     """Return the number of worker processes for the documents, and an iterator over the documents.
 
-    num_workers: number of processes; 0: one per core, but a single one for less than a million characters
+    num_workers: number of processes; 0 means one per core, or a single one for an input below a million characters
     """
     stream = iter(documents)
     head: list[Passage] = []

@@ -70,7 +70,7 @@ class SampledExamples(EpochDataset):
     def load(self, index: int, epoch: int) -> SampledExample:
         """Return the example at `index` of the PackedExamples, with the positive and the negatives of an epoch."""
         examples, query_id = self._examples, self._examples.query_ids[index]
-        positives, negatives = examples.positives(index), examples.negatives(index)
+        positives, negatives = examples.get_positives(index), examples.get_negatives(index)
         positive = (epoch + self.seed) % len(positives) if self._rotate else 0
         sampled = sample_negatives(
             range(len(negatives)),
@@ -156,13 +156,13 @@ class JudgedPairs:
     def __getitem__(self, index: int) -> JudgedPair:
         example = int(self._ends.searchsorted(index, side="right"))
         offset = index - int(self._ends[example - 1] if example else 0)
-        positives = self._examples.positives(example)
+        positives = self._examples.get_positives(example)
         relevant = offset < len(positives)
-        passage = positives[offset] if relevant else self._examples.negatives(example)[offset - len(positives)]
+        passage = positives[offset] if relevant else self._examples.get_negatives(example)[offset - len(positives)]
         [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
         return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:
     """Return the number of query-passage pairs of each example, which is its number of positives and negatives."""
-    return [len(examples.positives(index)) + len(examples.negatives(index)) for index in range(len(examples))]
+    return [len(examples.get_positives(index)) + len(examples.get_negatives(index)) for index in range(len(examples))]

@@ -71,10 +71,10 @@ class PackedExamples:
     def __len__(self) -> int:
         return len(self.query_ids)
 
-    def positives(self, example: int) -> array[int]:
+    def get_positives(self, example: int) -> array[int]:
         return self._references[self._starts[example] : self._splits[example]]
 
-    def negatives(self, example: int) -> array[int]:
+    def get_negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def positive_scores(self, example: int) -> array[float]:
@@ -101,7 +101,7 @@ class PackedExamples:
         indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in selected:
-            for side in (self.positives(example), self.negatives(example)):
+            for side in (self.get_positives(example), self.get_negatives(example)):
                 references.extend(indices.setdefault(index, len(indices)) for index in side)
                 splits.append(len(references))
             starts.append(splits.pop())
@@ -117,16 +117,16 @@ class PackedExamples:
         """Return {query id: passage indices of the query's positives in all examples}."""
         positives: dict[str, array[int]] = {}
         for index, id in enumerate(self.query_ids):
-            positives.setdefault(id, array("i")).extend(self.positives(index))
+            positives.setdefault(id, array("i")).extend(self.get_positives(index))
         return positives
 
     def warn_of_few_negatives(self, count: int) -> None:
         """Warn if examples have fewer than `count` negatives, which are then repeated in a training step."""
-        few = sum(0 < len(self.negatives(index)) < count for index in range(len(self)))
+        few = sum(0 < len(self.get_negatives(index)) < count for index in range(len(self)))
         if few:
             warn(f"{few:,} examples have fewer than {count} negatives; negatives are repeated")
 
-    def check(
+    def check_examples(
         self,
         source: str,
         *,
@@ -152,17 +152,17 @@ class PackedExamples:
             error: DrtkError | None = None
             if query_id not in queries:
                 error = MismatchError(
-                    f"{location}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}"
+                    f"{location}: the queries have no '{query_id}'{_describe_missing(unknown, query_ids)}"
                 )
-            elif negatives and not len(self.negatives(index)):
+            elif negatives and not len(self.get_negatives(index)):
                 error = DrtkError(
                     f"{location}: query '{query_id}' has no negatives; mine them with `drtk mine-negatives`"
                 )
             elif absent and (id := self._find_absent_id(index, absent)) is not None:
-                missing = _count_missing(len(absent), self.passage_ids)
+                missing = _describe_missing(len(absent), self.passage_ids)
                 error = MismatchError(f"{location}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                error = self._find_bad_score(index, f"{location}: query '{query_id}'")
+                error = self._find_score_error(index, f"{location}: query '{query_id}'")
             if error is None:
                 valid.append(index)
             elif on_error is None:
@@ -177,7 +177,7 @@ class PackedExamples:
         references = self._references[self._starts[example] : self._starts[example + 1]]
         return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
 
-    def _find_bad_score(self, example: int, location: str) -> DrtkError | None:
+    def _find_score_error(self, example: int, location: str) -> DrtkError | None:
         assert self._scores is not None
         start, stop = self._starts[example], self._starts[example + 1]
         scores = self._scores[start:stop]
@@ -192,7 +192,7 @@ class PackedExamples:
         )
 
 
-def _count_missing(absent: int, ids: Sized) -> str:
+def _describe_missing(absent: int, ids: Sized) -> str:
     missing = f"; {absent:,} of the {len(ids):,} ids in the examples are missing" if absent > 1 else ""
     return f"{missing}; use the file that the examples were made from"
 
@@ -222,7 +222,7 @@ def load_examples(
     fraction: float = 1.0,
     seed: int = 42,
 ) -> TrainingData:
-    """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
+    """Read training examples with their queries and corpus, and check them (`PackedExamples.check_examples`).
 
     source, queries, corpus: files    negatives: if above 0, require at least one negative in each example
     scored, first_positive: arguments of PackedExamples
@@ -240,7 +240,7 @@ def load_examples(
     query_ids = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
-    examples.check(
+    examples.check_examples(
         get_source_name(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise
     )
     return TrainingData(get_source_name(source), examples, texts, store)

@@ -54,7 +54,7 @@ class ExamplePairs:
         self._pairs = array("i")  # example, passage, example, passage, …
         for example, query in enumerate(examples.query_ids):
             if queries[query].strip():
-                for passage in examples.positives(example):
+                for passage in examples.get_positives(example):
                     self._pairs.extend((example, passage))
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class PassageQueryPairs:
         return self._ids[self._pairs[2 * index]]
 
 
-class Subset:
+class TextPairSubset:
     """The text pairs at some indices of a sequence of text pairs."""
 
     def __init__(self, pairs: TextPairs, indices: Iterable[int]) -> None:
@@ -117,12 +117,12 @@ class Subset:
         return self._pairs.key(self._indices[index])
 
 
-def split_held_out(pairs: TextPairs, fraction: float) -> tuple[Subset, Subset]:
+def split_held_out(pairs: TextPairs, fraction: float) -> tuple[TextPairSubset, TextPairSubset]:
     """Return (training pairs, held-out pairs). About `fraction` of the keys are held out, selected by a hash."""
     is_held_out = [sample_uniform("dev", pairs.key(index)) < fraction for index in range(len(pairs))]
     return (
-        Subset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
-        Subset(pairs, (index for index, out in enumerate(is_held_out) if out)),
+        TextPairSubset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
+        TextPairSubset(pairs, (index for index, out in enumerate(is_held_out) if out)),
     )
 
 
@@ -158,7 +158,7 @@ def read_pairs(
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
-        examples.check(file, queries=texts, corpus=store, negatives=0)
+        examples.check_examples(file, queries=texts, corpus=store, negatives=0)
     return [ExamplePairs(examples, queries=texts, corpus=store, source=source) for examples in packed]
 
 

@@ -13,7 +13,7 @@ from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
 from drtk.mining.report import summarize_audit
-from drtk.mining.sources import QueryStream, Sources
+from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 
@@ -82,7 +82,7 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_siz
             }
             for id, some in grades.items()
         }
-    stream = QueryStream(Sources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
+    stream = QueryStream(MiningSources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
         miner.answers = ChunkNumberFilter(limit)

@@ -48,7 +48,7 @@ class PassageQuestionsDataset:
         self._texts, self._corpus = queries, corpus
         self._queries: dict[str, list[str]] = {}
         for example, query_id in enumerate(examples.query_ids):
-            for index in examples.positives(example):
+            for index in examples.get_positives(example):
                 self._queries.setdefault(examples.passage_ids[index], []).append(query_id)
         self._ids = list(self._queries)
 
@@ -170,7 +170,7 @@ def plan_training(
     """
     if method == "deepimpact":
         return plan_schedule(len(examples), training, source=source)
-    passages = {number for example in range(len(examples)) for number in examples.positives(example)}
+    passages = {number for example in range(len(examples)) for number in examples.get_positives(example)}
     return plan_schedule(len(passages), training, unit="passages", source=source)
 
 

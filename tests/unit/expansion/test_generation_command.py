@@ -93,7 +93,9 @@ def test_empty_continuations_are_replaced_by_the_passage(cwd, models, capfd, mon
     rows = run_rows(capfd, call)
     assert all(len(row["continuations"]) == 1 for row in rows)
     assert not any(row["continuations"][0].startswith(row["text"]) for row in rows)  # without the prompt
-    monkeypatch.setattr(generation, "_sample", lambda logits, *_: torch.full((len(logits),), 1))  # the end token
+    monkeypatch.setattr(
+        generation, "_sample_next_tokens", lambda logits, *_: torch.full((len(logits),), 1)
+    )  # the end token
     assert all(row["continuations"] == [row["text"]] for row in run_rows(capfd, call))
 
 

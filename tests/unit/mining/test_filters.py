@@ -31,7 +31,7 @@ from drtk.mining.filters import (
 )
 from drtk.mining.mine import Miner
 from drtk.mining.policies import Policy
-from drtk.mining.sources import QueryStream, Sources
+from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Query
 from drtk.runtime.inputs import InputTracker
 from tests.embedding_folders import write_embeddings
@@ -41,7 +41,7 @@ Scored = Sequence[tuple[str, float]]
 
 
 def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
-    queries = QueryStream(Sources([]), InputTracker(), judgments={"q": dict.fromkeys(positives, 1)})
+    queries = QueryStream(MiningSources([]), InputTracker(), judgments={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 

@@ -19,7 +19,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, TEVATRON, Policy
-from drtk.mining.sources import QueryStream, Sources
+from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Example, Passage
 from drtk.runtime.inputs import InputTracker
 from tests.embedding_folders import write_embeddings
@@ -52,7 +52,7 @@ def mine(
 ) -> tuple[Example | None, Miner]:
     """Return the example of a query with these hits and judgments, and the miner."""
     ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
-    queries = QueryStream(Sources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
+    queries = QueryStream(MiningSources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
     miner = Miner(queries, replace(policy, depth=depth), seed)
     by_name = hits if isinstance(hits, dict) else {"run": hits}
     (pool,) = miner.mine([MiningQuery(query, {name: Hits(found) for name, found in by_name.items()})])

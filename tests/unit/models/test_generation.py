@@ -24,7 +24,7 @@ from drtk.models.config import GenerationSettings, InitModelSettings
 from drtk.models.generation import (
     InputBatch,
     TextGenerator,
-    _sample,
+    _sample_next_tokens,
     filter_logits,
     find_ignored_settings,
     generate_tokens,
@@ -312,7 +312,7 @@ def test_sampling_from_all_tokens_has_their_probabilities() -> None:
     probabilities = torch.tensor([0.4, 0.25, 0.0, 0.2, 0.1, 0.05, 0.0])
     uniform = torch.from_numpy(sample_uniforms(["a"], seed=1, count=1, steps=20_000)[0, 0])
     settings = GenerationSettings(top_k=0, top_p=1.0)
-    tokens = _sample(probabilities.log().expand(len(uniform), 7), uniform, settings)
+    tokens = _sample_next_tokens(probabilities.log().expand(len(uniform), 7), uniform, settings)
     shares = torch.bincount(tokens, minlength=7) / len(tokens)
     assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.03)
     assert shares[[2, 6]].tolist() == [0, 0]

@@ -25,7 +25,10 @@ class FakeLLM:
     engines: ClassVar[list[dict[str, Any]]]
     requests: ClassVar[list[tuple[list[int], dict[str, Any]]]]
 
-    def __init__(self, *, model: str, dtype: str, max_model_len: int, generation_config: str) -> None:
+    def __init__(
+        self, *, model: str, dtype: str, max_model_len: int, generation_config: str, trust_remote_code: bool
+    ) -> None:
+        assert not trust_remote_code
         self.engines.append({"model": model, "dtype": dtype, "length": max_model_len, "config": generation_config})
 
     def generate(

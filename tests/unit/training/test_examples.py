@@ -30,8 +30,8 @@ def test_packing_loses_nothing():
     assert len(packed) == 3
     assert packed.query_ids == ["q1", "q2", "q3"]
     assert packed.passage_ids == list("abcde")
-    assert [read_ids(packed, packed.positives(number)) for number in range(3)] == ["ab", "c", "e"]
-    assert [read_ids(packed, packed.negatives(number)) for number in range(3)] == ["c", "adb", ""]
+    assert [read_ids(packed, packed.get_positives(number)) for number in range(3)] == ["ab", "c", "e"]
+    assert [read_ids(packed, packed.get_negatives(number)) for number in range(3)] == ["c", "adb", ""]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_packing_loses_nothing():
 def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
     texts = dict.fromkeys(queries.split(), "text")
     with pytest.raises(DrtkError, match=told) as fault:
-        PackedExamples(EXAMPLES).check("ex.jsonl", queries=texts, corpus=Corpus(ids), negatives=negatives)
+        PackedExamples(EXAMPLES).check_examples("ex.jsonl", queries=texts, corpus=Corpus(ids), negatives=negatives)
     assert isinstance(fault.value, MismatchError) == (negatives == 0)
 
 
@@ -79,7 +79,7 @@ def test_missing_scores_are_named_where_a_teacher_is_wanted(scores: dict | None,
     packed = PackedExamples([*SCORED, Example("q3", ("e",), ("a",), scores)], scored=True)
     texts = dict.fromkeys(("q1", "q2", "q3"), "text")
     with pytest.raises(DrtkError, match=told):
-        packed.check("ex.jsonl", queries=texts, corpus=Corpus("abcde"), negatives=1)
+        packed.check_examples("ex.jsonl", queries=texts, corpus=Corpus("abcde"), negatives=1)
 
 
 def test_a_share_of_the_queries_is_part_of_a_larger_share():
@@ -94,10 +94,10 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
         kept.append(set(packed.query_ids))
         assert len(packed) == 2 * round(share * 20)  # two lines a query
         for number in range(len(packed)):
-            first, shared = packed.positives(number)
+            first, shared = packed.get_positives(number)
             own = packed.passage_ids[first]
             assert packed.passage_ids[shared] == "shared"
-            assert read_ids(packed, packed.negatives(number)) == "n" + own[1:]
+            assert read_ids(packed, packed.get_negatives(number)) == "n" + own[1:]
             assert list(packed.positive_scores(number)) == [float(own[1:]), 1.0]
             assert list(packed.negative_scores(number)) == [-float(own[1:])]
         assert len(packed.passage_ids) == 2 * len(packed) + 1  # nothing is looked up for those left out
@@ -126,15 +126,15 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     lines = [Example("q1", ("a", "b"), ("b", "c", "a", "d"), scores), Example("q2", ("c",), ("a",), other)]
     packed = PackedExamples(lines, scored=True)
     assert packed.contradictions == 2
-    assert [read_ids(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
+    assert [read_ids(packed, packed.get_negatives(number)) for number in range(2)] == ["cd", "a"]
     assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
-    packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
+    packed.check_examples("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
     assert "ex.jsonl: removed 2 negatives that are also positives of their example" in caplog.text
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
-    assert (read_ids(first, first.positives(0)), read_ids(first, first.negatives(0))) == ("a", "cd")
+    assert (read_ids(first, first.get_positives(0)), read_ids(first, first.get_negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
     with pytest.raises(DrtkError, match=r"ex\.jsonl:1: query 'q1' has no negatives"):
-        PackedExamples([Example("q1", ("a",), ("a",))]).check(
+        PackedExamples([Example("q1", ("a",), ("a",))]).check_examples(
             "ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1
         )
 
@@ -143,7 +143,7 @@ def test_faults_that_are_forgiven_leave_their_examples_out():
     # lines 2 (its passage d), 3 (no negatives) and 4 (its query) are of no use; line 5 is
     lines = [*EXAMPLES, Example("q4", ("a",), ("b",)), Example("q1", ("b",), ("f",))]
     packed, told = PackedExamples(lines), []
-    packed.check(
+    packed.check_examples(
         "ex.jsonl",
         queries=dict.fromkeys(("q1", "q2", "q3"), ""),
         corpus=Corpus("abcef"),
@@ -156,6 +156,6 @@ def test_faults_that_are_forgiven_leave_their_examples_out():
         "ex.jsonl:4: the queries have no 'q4'",
     ]
     assert packed.query_ids == ["q1", "q1"]
-    assert [read_ids(packed, packed.positives(number)) for number in range(2)] == ["ab", "b"]
-    assert [read_ids(packed, packed.negatives(number)) for number in range(2)] == ["c", "f"]
+    assert [read_ids(packed, packed.get_positives(number)) for number in range(2)] == ["ab", "b"]
+    assert [read_ids(packed, packed.get_negatives(number)) for number in range(2)] == ["c", "f"]
     assert packed.passage_ids == list("abcf")  # nothing is looked up for those left out

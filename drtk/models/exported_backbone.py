@@ -1,0 +1,109 @@
+"""Backbones exported to ONNX or OpenVINO, also quantized to int8, run by onnxruntime or openvino."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError, MissingDependency, format_pip_command
+
+_HIDDEN_STATES = (
+    "last_hidden_state",
+    "token_embeddings",
+)  # names of the output in exports of transformers, and of others
+Run = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # inputs by name, each (texts, tokens) -> (texts, tokens, width)
+
+
+@dataclass
+class HiddenStates:
+    """Output of a backbone. last_hidden_state: (texts, tokens, width)"""
+
+    last_hidden_state: Tensor
+
+
+class ExportedBackbone(nn.Module):
+    """A backbone in an ONNX file (.onnx) or OpenVINO file (.xml), which is loaded at the first call.
+
+    config: configuration of the transformers model
+    """
+
+    def __init__(self, path: Path, config: Any) -> None:
+        super().__init__()
+        self.path, self.config = path, config
+
+    @cached_property
+    def _run(self) -> Run:
+        try:
+            return _load_onnx(self.path) if self.path.suffix == ".onnx" else _load_openvino(self.path)
+        except ImportError as error:
+            package = "onnxruntime" if self.path.suffix == ".onnx" else "openvino"
+            raise MissingDependency(package, f"{self.path}", format_pip_command(package)) from error
+
+    def forward(self, **inputs: Tensor) -> HiddenStates:
+        """Return the hidden states. inputs: token ids, mask and segments, each (texts, tokens)"""
+        device = inputs["input_ids"].device
+        hidden = self._run({name: values.numpy(force=True) for name, values in inputs.items()})
+        return HiddenStates(torch.from_numpy(hidden).to(device))
+
+
+def _load_onnx(path: Path) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
+    names = [item.name for item in session.get_inputs()]
+    output = _choose_output([item.name for item in session.get_outputs()], path)
+
+    def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        hidden: np.ndarray = session.run([output], _select_inputs(inputs, names))[0]
+        return hidden
+
+    return run
+
+
+def _load_openvino(path: Path) -> Run:
+    import openvino
+
+    # By default, CPUs and GPUs compute in 16 bits if they can.
+    model = openvino.Core().compile_model(path, "AUTO", {"INFERENCE_PRECISION_HINT": "f32"})
+    names = [item.get_any_name() for item in model.inputs]
+    output = _choose_output([name for item in model.outputs for name in item.get_names()], path)
+
+    def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        hidden: np.ndarray = model(_select_inputs(inputs, names))[output]
+        return hidden
+
+    return run
+
+
+def _choose_output(names: list[str], path: Path) -> str:
+    for name in _HIDDEN_STATES:
+        if name in names:
+            return name
+    raise MismatchError(
+        f"{path}: has no output {_HIDDEN_STATES[0]} (but {', '.join(names)}); export the model for feature extraction"
+    )
+
+
+def _select_inputs(inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
+    """Return the inputs of an exported model; segments that the tokenizer does not return are 0."""
+    return {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
+
+
+def find_exported_file(folder: Path, backbone: Path, name: str) -> Path:
+    """Return the path of an exported file, relative to the model folder or the folder of its backbone.
+
+    Raises MismatchError if it does not exist or is neither ONNX nor OpenVINO.
+    """
+    for path in (folder / name, backbone / name):
+        if path.is_file() and path.suffix in (".onnx", ".xml"):
+            return path
+    exported = sorted(path for suffix in ("onnx", "xml") for path in folder.rglob(f"*.{suffix}"))
+    choice = f"choose from {', '.join(str(path.relative_to(folder)) for path in exported)}" if exported else "export it"
+    raise MismatchError(f"{folder}: `model_file` {name}: no such ONNX or OpenVINO file; {choice}")

@@ -1,0 +1,153 @@
+"""Encoders that sentence-transformers loads and runs, because drtk does not implement their modules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from drtk.data.embeddings import digest_records
+from drtk.errors import MismatchError, MissingDependency, UsageError, format_pip_command
+from drtk.models.config import EncodeSettings
+from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.generator_input import format_passage
+from drtk.models.loading import report_load_errors
+from drtk.models.model_folder import (
+    OWN_MODULES,
+    EncodingConfig,
+    UnsupportedModules,
+    read_layout,
+    read_modules,
+    resolve_model_folder,
+    resolve_tower_folder,
+)
+from drtk.records import Passage
+from drtk.runtime.integrity import compute_content_digest
+from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
+
+_BATCH_SIZE, _TEXTS_AT_A_TIME = 32, 1024
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
+
+
+def needs_library(model: str) -> bool:
+    """Return whether only sentence-transformers can run the encoder of a model folder or hub name."""
+    try:
+        read_layout(resolve_tower_folder(resolve_model_folder(model), "passage"))
+    except UnsupportedModules:
+        return True
+    return False
+
+
+class LibraryEmbedder:
+    """Encoder of texts by sentence-transformers; has the attributes and methods of `Embedder`.
+
+    Raises UsageError for settings without effect, MismatchError for untrusted code and a similarity that indexes do not have,
+    DrtkError for a damaged folder, MissingDependency if sentence-transformers is not installed.
+    """
+
+    is_sparse = False
+
+    def __init__(
+        self, model: str, *, role: Literal["query", "passage"], settings: EncodeSettings, device: str = "auto"
+    ) -> None:
+        self.model, self.role, self.settings, self._device_name = model, role, settings, device
+        for name in ("pooling", "batch_tokens", "model_file"):
+            if getattr(settings, name) is not None:
+                raise UsageError(f"`{name}` has no effect on {model}, which sentence-transformers runs; omit it")
+        self.folder, self.device = resolve_model_folder(model), choose_device(device)
+        self._network = self._load()
+        similarity = settings.similarity or str(self._network.similarity_fn_name or "cosine")
+        if similarity not in ("cosine", "dot"):
+            raise MismatchError(f"{model}: its similarity is {similarity}; give `similarity` cosine or dot")
+        self.similarity = similarity
+        self.normalized = bool(settings.normalize) or type(self._network[-1]).__name__ == "Normalize"
+        prompts = {name: text for name, text in self._network.prompts.items() if text}
+        name = "query" if role == "query" else next((n for n in ("document", "passage", "corpus") if n in prompts), "")
+        self._prompt = prompts.get(name, "") if settings.prompt is None else settings.prompt
+        self.encoding = EncodingConfig(
+            pooling=(),
+            normalize=self.normalized,
+            similarity=similarity,
+            title=settings.title or "join",
+            query_length=0,
+            passage_length=0,
+            truncate=settings.dimensions,
+            **{f"{role}_prompt": self._prompt},  # type: ignore[arg-type]
+        )
+        self.dimension = int(self.encode_tokens(self.tokenize(["dimension"])).shape[1])
+
+    def _load(self) -> Any:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            package = "sentence-transformers"
+            raise MissingDependency(package, f"the encoder {self.model}", format_pip_command(package)) from error
+        for module in read_modules(self.folder):
+            if not module["type"].startswith(OWN_MODULES) and not is_remote_code_trusted():
+                raise MismatchError(f"{self.folder}: requires remote code ({module['type']}); {TRUST_ADVICE}")
+        with report_load_errors(self.folder, "cannot be loaded by sentence-transformers"):
+            network = SentenceTransformer(
+                str(self.folder), device=str(self.device), trust_remote_code=is_remote_code_trusted(),
+                local_files_only=True, model_kwargs={"dtype": torch.float32}, truncate_dim=self.settings.dimensions,
+            )  # fmt: skip
+            if self.settings.max_length is not None:
+                network.max_seq_length = self.settings.max_length
+        return network.to(choose_dtype(self.settings.precision, self.device))
+
+    def load(self) -> LibraryEmbedder:
+        """Return self; the weights are loaded."""
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Manifest entry of the model: digest of its files, and encoding settings."""
+        files = sorted(path for path in Path(self.folder).rglob("*") if path.suffix in _WEIGHTS and path.is_file())
+        digests = [[str(path.relative_to(self.folder)), compute_content_digest(path)] for path in files]
+        return {
+            "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
+            "digest": digest_records([digests, self.normalized]),
+            "dimension": self.dimension,
+            "similarity": self.similarity,
+            "pooling": [],
+            "normalized": self.normalized,
+        }
+
+    def tokenize(self, items: Sequence[Any]) -> list[str]:
+        """Return the texts of passages, queries or strings with their titles; sentence-transformers tokenizes them."""
+        title = self.encoding.title
+        return [
+            format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item))
+            for item in items
+        ]
+
+    def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
+        """Return the vectors of n texts, (n, dimension), float32. Raises DrtkError if the device is out of memory.
+
+        report: called with the size of each batch
+        """
+        encode = self._network.encode_query if self.role == "query" else self._network.encode_document
+        vectors = []
+        for start in range(0, len(texts), _TEXTS_AT_A_TIME):
+            batch = list(texts[start : start + _TEXTS_AT_A_TIME])
+            with report_out_of_memory(self.device, "lower `max_length`"):
+                part = encode(
+                    batch, prompt=self._prompt, batch_size=_BATCH_SIZE, show_progress_bar=False,
+                    normalize_embeddings=bool(self.settings.normalize),
+                )  # fmt: skip
+            vectors.append(np.asarray(part, dtype=np.float32))
+            if report is not None:
+                report(len(batch))
+        return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
+
+    def __call__(self, items: Sequence[Any]) -> np.ndarray:
+        """Return the vectors of passages, queries or strings, (len(items), dimension), float32."""
+        return self.encode_tokens(self.tokenize(items))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = partial(LibraryEmbedder, role=self.role, settings=self.settings, device=self._device_name)
+        return make, (self.model,)

@@ -1,0 +1,90 @@
+"""Encoders exported to ONNX and OpenVINO: the vectors of the PyTorch weights, in an index and its queries."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models.checkpoint import load_encoder
+from drtk.models.config import EncodeSettings
+from drtk.retrieval.encode import Embedder
+from tests.run_commands import Capture, run_command
+from tests.tiny_models import save_tiny_encoder, write_collection
+
+TEXTS = ["rivers rivering rivered", "engines", "", "violins " * 80]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with onnx/model.onnx."""
+    folder = save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
+    (folder / "onnx").mkdir()
+    export(folder, folder / "onnx" / "model.onnx", output="last_hidden_state")
+    return folder
+
+
+def export(folder: Path, path: Path, *, output: str) -> None:
+    class Backbone(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = load_encoder(folder).encoder.backbone
+
+        def forward(
+            self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+        ) -> object:
+            return self.backbone(input_ids, attention_mask, token_type_ids).last_hidden_state
+
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {name: {0: "texts", 1: "tokens"} for name in (*names, output)}
+    inputs = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Backbone(), inputs, str(path), input_names=names, output_names=[output], dynamic_axes=axes, dynamo=False
+        )
+
+
+def embed(folder: Path, model_file: str | None) -> np.ndarray:
+    return Embedder(str(folder), role="query", settings=EncodeSettings(model_file=model_file), device="cpu")(TEXTS)
+
+
+def test_onnx_computes_the_vectors_of_the_weights(folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    np.testing.assert_allclose(embed(folder, "onnx/model.onnx"), embed(folder, None), atol=1e-5)
+
+
+def test_openvino_computes_the_vectors_of_the_weights(folder: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    openvino.save_model(
+        openvino.convert_model(folder / "onnx" / "model.onnx"), folder / "openvino_model.xml", compress_to_fp16=False
+    )
+    np.testing.assert_allclose(embed(folder, "openvino_model.xml"), embed(folder, None), atol=1e-5)
+
+
+def test_queries_are_encoded_by_the_file_of_the_index(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    write_collection(tmp_path, 20)
+    for name, settings in (("plain", []), ("onnx", ["--set", "model_file=onnx/model.onnx"])):
+        run_command(capfd, "encode", "corpus.jsonl", "--model", folder, *settings, "-o", f"{name}-vectors")
+        run_command(capfd, "index", f"{name}-vectors", "-o", name)
+    runs = [run_command(capfd, "search", name, "queries.jsonl", "-k", "3").split("\n") for name in ("plain", "onnx")]
+    assert [line.split()[:3] for line in runs[0] if line] == [line.split()[:3] for line in runs[1] if line]
+    with pytest.raises(MismatchError, match="encoder differs"):
+        run_command(capfd, "search", "plain", "onnx", "queries.jsonl")
+
+
+def test_files_that_cannot_be_run_are_rejected(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(DrtkError, match=r"`model_file` a\.onnx: no such .* file; choose from onnx/model\.onnx"):
+        embed(folder, "a.onnx")
+    export(folder, folder / "onnx" / "pooled.onnx", output="sentence_embedding")
+    with pytest.raises(MismatchError, match="has no output last_hidden_state"):
+        embed(folder, "onnx/pooled.onnx")

@@ -1,0 +1,92 @@
+"""Encoders with modules that drtk does not implement: run by sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from drtk.errors import MismatchError, UsageError
+from drtk.models.config import EncodeSettings
+from drtk.models.library_embedder import LibraryEmbedder, needs_library
+from drtk.retrieval.encode import make_embedder
+from drtk.runtime.progress import silence_transformers
+from drtk.runtime.remote_code import TRUST_VARIABLE
+from tests.run_commands import Capture, run_command
+from tests.tiny_models import make_collection, save_tiny_encoder, write_collection
+
+library = pytest.importorskip("sentence_transformers")
+TEXTS = [row["text"] for row in make_collection(20)[1]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model of static embeddings with prompts."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("static")
+    tokenizer = AutoTokenizer.from_pretrained(save_tiny_encoder(folder / "bert"))
+    weights = np.random.default_rng(1).normal(size=(len(tokenizer), 16)).astype(np.float32)
+    with silence_transformers():
+        modules = [StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=weights)]
+        model = library.SentenceTransformer(modules=modules, prompts={"query": "find rivers: ", "document": ""})
+        model.save(str(folder / "m"))
+    return folder / "m"
+
+
+def make(folder: Path, role: str, **settings: object) -> LibraryEmbedder:
+    embedder = make_embedder(str(folder), role=role, settings=EncodeSettings(**settings), device="cpu")  # type: ignore[arg-type]
+    assert isinstance(embedder, LibraryEmbedder)
+    return embedder
+
+
+def test_vectors_are_those_of_sentence_transformers(folder: Path, tmp_path: Path) -> None:
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(make(folder, "query")(TEXTS), model.encode_query(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(make(folder, "passage")(TEXTS), model.encode_document(TEXTS), atol=1e-6)
+    short = make(folder, "query", prompt="", normalize=True, dimensions=5)
+    expected = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(short))(TEXTS), expected, atol=1e-6)
+    assert not needs_library(str(save_tiny_encoder(tmp_path / "m")))
+    with pytest.raises(UsageError, match="`pooling` has no effect"):
+        make(folder, "query", pooling="mean")
+
+
+def test_modules_with_code_of_their_own_need_trust(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "m")
+    modules = (tmp_path / "m" / "modules.json").read_text()
+    kind = json.loads(modules)[0]["type"]
+    (tmp_path / "m" / "modules.json").write_text(modules.replace(kind, "own_module.Own"))
+    package, _, name = kind.rpartition(".")
+    (tmp_path / "m" / "own_module.py").write_text(f"from {package} import {name}\n\nclass Own({name}):\n    pass\n")
+    with pytest.raises(MismatchError, match=r"requires remote code \(own_module\.Own\); read the code"):
+        make(tmp_path / "m", "query")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setenv(TRUST_VARIABLE, "1")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    np.testing.assert_array_equal(make(tmp_path / "m", "query")(TEXTS), make(folder, "query")(TEXTS))
+
+
+def test_an_index_encodes_its_queries_with_the_library(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_collection(tmp_path, 20)
+    run_command(capfd, "encode", "corpus.jsonl", "--model", folder, "--set", "dimensions=8", "-o", "v")
+    run_command(capfd, "index", "v", "-o", "i")
+    lines = [line.split() for line in run_command(capfd, "search", "i", "queries.jsonl", "-k", "1").splitlines()]
+    passages, queries, _ = make_collection(20)
+    model = library.SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
+    documents = model.encode_document([f"{row['title']} {row['text']}" for row in passages])
+    scores = model.similarity(model.encode_query([row["text"] for row in queries]), documents)
+    best = torch.max(scores, dim=1)
+    assert [line[2] for line in lines] == [passages[int(index)]["_id"] for index in best.indices]
+    assert [float(line[4]) for line in lines] == pytest.approx(best.values.tolist(), abs=1e-5)
