@@ -298,7 +298,7 @@ def digest_weights(folder: Path, *, model_file: str | None = None) -> str:
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the weight files in a folder, sorted by name: safetensors, or without these PyTorch files."""
+    """Return the weight files in a folder, sorted by name: safetensors files, or PyTorch files if there are none."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 

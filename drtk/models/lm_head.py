@@ -91,7 +91,7 @@ class LMHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the output layer, (V, E): the encoder's word embeddings, or an own weight if they are not tied."""
+        """The weight of the output layer, (V, E): the encoder's word embeddings, or a separate weight if they are not tied."""
         if self.own_weight is not None:
             return self.own_weight
         encoder: Any = self._encoder[0]

@@ -15,7 +15,7 @@ NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of the training loop, `drtk.training.fit.fit`. Each training command has a subclass with own defaults.
+    """Settings of the training loop, `drtk.training.fit.fit`. Each training command has a subclass with its own defaults.
 
     A subclass removes a setting by declaring its name as a ClassVar.
     """
