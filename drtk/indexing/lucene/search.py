@@ -37,6 +37,7 @@ _BAG_OF_WORDS = "io.anserini.search.query.BagOfWordsQueryGenerator"
 _CONTEXT = "io.anserini.rerank.RerankerContext"
 _SCORED_DOCS = "io.anserini.search.ScoredDocs"
 _SEARCH_ARGS = "io.anserini.search.SearchCollection$Args"
+_OBJECT_MAPPER = "com.fasterxml.jackson.databind.ObjectMapper"
 _RM3 = "io.anserini.rerank.lib.Rm3Reranker"
 
 _FIRST_BATCH, _MAX_BATCH = 64, 4096
@@ -113,9 +114,7 @@ class JavaMap:
         mapped = handles.collectArguments(
             find_method(_STREAM, "map", _STREAM, _FUNCTION), 1, supply.asType(make_method_type(_FUNCTION))
         )
-        write = find_method(
-            "com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", "java.lang.Object"
-        )
+        write = find_method(_OBJECT_MAPPER, "writeValueAsString", "java.lang.String", "java.lang.Object")
         to_list = find_method(_STREAM, "toList", "java.util.List").asType(make_method_type("java.lang.Object", _STREAM))
         self._run = compose_handles(
             compose_handles(compose_handles(stream, mapped), to_list), bind_argument(write, 0, _make_json_writer())
@@ -149,7 +148,7 @@ def _store_java_function(handle: Any, holder: Any) -> None:
 
 def _make_json_writer() -> Any:
     """Return a JSON writer that omits unused fields of search results."""
-    writer = load_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    writer = load_class(_OBJECT_MAPPER)()
     true = load_class("java.lang.Boolean")(True)
     for name in ("org.apache.lucene.search.TotalHits", "[Lorg.apache.lucene.search.SortField;", "[Ljava.lang.Object;"):
         writer.configOverride(get_class_object(name)).setIsIgnoredType(true)
@@ -239,7 +238,7 @@ class LuceneSearcher:
             self._lucene.setSimilarity(make_similarity())
             load_class(SEARCHER).setMaxClauseCount(2**31 - 1)  # for queries of any length (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
-            self._to_query = self._make_bag_of_words() if rm3 is None else self._make_rm3_expansion(rm3)
+            self._to_query = self._make_query_builder() if rm3 is None else self._make_rm3_expansion(rm3)
             self._raw = StoredField(reader, RAW) if find_field(reader, RAW) is not None else None
         except jnius.JavaException as error:
             raise convert_java_error(error, str(folder)) from error
@@ -320,6 +319,10 @@ class LuceneSearcher:
         )
         return bind_argument(search, 1, k).asType(make_method_type(TOP_DOCS, QUERY))
 
+    def _make_query_builder(self) -> Any:
+        """Return a method handle text -> query."""
+        return self._make_bag_of_words()
+
     def _make_bag_of_words(self, field: str = CONTENTS, analyzer: Any = None) -> Any:
         """Return a method handle text -> query with a clause per distinct term, weighted by its count."""
         build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, ANALYZER, STRING).bindTo(
@@ -362,8 +365,7 @@ class LuceneSearcher:
         rerank = find_method(_RM3, "rerank", _SCORED_DOCS, _SCORED_DOCS, _CONTEXT).bindTo(feedback)
         rerank = handles.filterArguments(rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT)), 0, best)
 
-        weighted = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
-        weighted = weighted.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
+        weighted = make_weighted_terms()
         terms = _get_public_lookup().findGetter(
             get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map")
         )
@@ -374,6 +376,22 @@ class LuceneSearcher:
         )  # (text, context): `rerank` fills the context, `finish` reads its terms
         both = handles.filterArguments(both, 1, context)
         return handles.permuteArguments(both, make_method_type(QUERY, STRING), 0, 0)
+
+
+def make_weighted_terms() -> Any:
+    """Return a method handle map -> query with a clause per term. The map has the weight of each term, a Float."""
+    build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
+    return build.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
+
+
+def make_json_reader() -> Any:
+    """Return a method handle that parses a JSON text as a map of String to Float."""
+    mapper = load_class(_OBJECT_MAPPER)()
+    kinds = [get_class_object(name) for name in ("java.util.HashMap", STRING, "java.lang.Float")]
+    kind = mapper.getTypeFactory().constructMapType(*kinds)
+    java_type = "com.fasterxml.jackson.databind.JavaType"
+    read = find_method(_OBJECT_MAPPER, "readValue", "java.lang.Object", STRING, java_type).bindTo(mapper)
+    return bind(read, 1, kind).asType(make_method_type("java.util.Map", STRING))
 
 
 def replace_surrogates(text: str) -> str:
