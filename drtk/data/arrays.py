@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
 
 from drtk.errors import DrtkError
+
+_CHUNK = 1 << 16  # rows
 
 
 def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | None = None) -> np.ndarray:
@@ -37,12 +39,20 @@ class RaggedWriter:
 
     def extend(self, rows: Sequence[np.ndarray]) -> None:
         """Append rows of shape (values,)."""
-        if not rows:
-            return
-        self._values.write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes())
-        starts = self.end + np.cumsum([len(row) for row in rows], dtype=np.int64)
+        if rows:
+            self._write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes(), [len(row) for row in rows])
+
+    def extend_bytes(self, rows: Sequence[bytes]) -> None:
+        """Append rows of bytes. The dtype is uint8."""
+        if rows:
+            self._write(b"".join(rows), [len(row) for row in rows])
+
+    def _write(self, values: bytes, lengths: Sequence[int]) -> None:
+        """Append the bytes of rows, and their lengths in values."""
+        self._values.write(values)
+        starts = self.end + np.cumsum(lengths, dtype=np.int64)
         self._starts.write(starts.tobytes())
-        self.rows += len(rows)
+        self.rows += len(lengths)
         self.end = int(starts[-1])
 
     def close(self) -> None:
@@ -63,6 +73,14 @@ class RaggedArray:
 
     def __getitem__(self, row: int) -> np.ndarray:
         return self._values[self._starts[row] : self._starts[row + 1]]
+
+    def iter_rows(self, rows: np.ndarray) -> Iterator[memoryview]:
+        """Yield the values of rows; faster than one by one. rows: (rows,)"""
+        values = self._values.data
+        for at in range(0, len(rows), _CHUNK):
+            chunk = rows[at : at + _CHUNK]
+            for start, end in zip(self._starts[chunk].tolist(), self._starts[chunk + 1].tolist(), strict=True):
+                yield values[start:end]
 
     @property
     def lengths(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drtk.data.checks import JudgedHitCounter
-from drtk.data.ids import CorpusIds, parse_document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
@@ -24,6 +24,7 @@ from drtk.runtime.progress import log, log_detail, warn
 from drtk.runtime.streams import STANDARD, get_source_name, is_stream
 
 if TYPE_CHECKING:
+    from drtk.data.corpus_ids import CorpusIds
     from drtk.data.run_blocks import JudgedDocuments
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
@@ -56,7 +57,11 @@ def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgments, RankingBuilder, int | None]:
     """Return the judgments, a ranking builder, and the number of passages in the corpus (None without a corpus)."""
-    corpus_ids = None if corpus is None else CorpusIds.load(corpus, tracker)
+    corpus_ids = None
+    if corpus is not None:
+        from drtk.data.corpus_ids import CorpusIds
+
+        corpus_ids = CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     builder = RankingBuilder.from_settings(settings, document_of=corpus_ids or parse_document_id)
     return judgments, builder, None if corpus_ids is None else len(corpus_ids)
@@ -67,8 +72,8 @@ class JudgedRankings:
     """Rankings of the judged queries of a run.
 
     ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
-    deepest: length of the longest ranking, including documents that are not scored
-    is_complete: whether the search is known to have found no more documents
+    deepest: length of the longest ranking, before `depth` and `drop_same_id` remove documents
+    is_complete: whether the run's manifest shows that no query reached the search depth
     """
 
     ids: dict[str, list[str]]
@@ -126,7 +131,7 @@ def read_rankings(
 
 
 def _is_complete(source: str, num_hits: int) -> bool:
-    """Return whether the search that wrote a run was deeper than `num_hits`, its largest number of hits of a query."""
+    """Return whether the run's manifest has a search depth above `num_hits`, the largest number of hits of a query."""
     manifest = None if is_stream(source) else load_output_manifest(source)
     if manifest is None or manifest.get("program") != "search":
         return False

@@ -84,8 +84,11 @@ class RankingProbe:
         """Encode the collection and return the mean nDCG@10 of its queries."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))[self.name]
 
-    def compute(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
-        """Return nDCG@10 with its interval, and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
+    def compute_metrics(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
+        """Return nDCG@10 with its confidence interval, and in-batch accuracy.
+
+        Accuracy is the share of queries whose positive has the highest score in the batch.
+        """
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         pairs = []
@@ -162,7 +165,7 @@ class RerankingProbe:
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> Metrics:
-        """Rerank the candidates of each query by `scores`; return the mean of each measure, with its interval.
+        """Rerank the candidates of each query by `scores`; return the mean and confidence interval of each measure.
 
         scores: (pairs,), the score of each query-document pair, in the order of `candidates`
         """

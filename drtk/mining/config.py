@@ -49,7 +49,7 @@ class IndexSourceSettings(DenseSearchSettings, BM25SearchSettings):
     )
 
     def search_settings(self) -> SearchSettings:
-        """Return the settings of a search, in the class that `IndexGroup` expects."""
+        """Return the search options as SearchSettings, the class that `IndexGroup` takes."""
         shared = {item.name for item in fields(IndexSourceSettings)} & {item.name for item in fields(SearchSettings)}
         return SearchSettings(**{name: getattr(self, name) for name in shared})
 

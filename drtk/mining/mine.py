@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from drtk.config import to_dict
 from drtk.data.checks import CorpusOrigin, JudgedHitCounter, check_origin, describe_missing_texts, warn_if_texts_missing
-from drtk.data.ids import CorpusIds, parse_document_id
+from drtk.data.corpus_ids import CorpusIds
+from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
 from drtk.errors import UsageError
@@ -199,7 +200,7 @@ class Miner:
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{attempt}" if attempt else ""))
         document_of = self.document_of
         is_allowed = None if document_of is None else lambda passage: document_of(passage) not in positives
-        ids = sample_random_ids(corpus.ids, missing, rng, excluded=excluded, is_allowed=is_allowed)
+        ids = sample_random_ids(corpus, missing, rng, excluded=excluded, is_allowed=is_allowed)
         return [Candidate(id, RANDOM, 0, None) for id in ids]
 
     def build_example(self, pool: CandidatePool) -> Example | None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from drtk.data import sniff
 from drtk.data.checks import WithErrors, skip_unknown_ids
+from drtk.data.corpus_ids import CorpusIds
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
-from drtk.data.ids import CorpusIds, parse_document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
@@ -199,8 +200,9 @@ class IndexSearch:
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
-            self.encodes_texts |= is_dense
-            encoder = QueryEncoder(indexes, settings.search_settings(), inputs.model) if is_dense else None
+            self.encodes_texts |= indexes.needs_encoder
+            search_settings = settings.search_settings()
+            encoder = QueryEncoder(indexes, search_settings, inputs.model) if indexes.needs_encoder else None
             self._searchers[name] = TextQuerySearcher(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
@@ -230,11 +232,12 @@ class IndexSearch:
         if not isfinite(sum(scores)):
             raise DrtkError(f"{folder}: query '{query_id}' has a score that is NaN or infinite; rebuild the index")
         if self._corpus is not None:
-            unknown = [id for id in ids if id not in self._corpus]
+            unknown = self._corpus.find_missing(ids)
             if unknown:
                 more = f", and {len(unknown) - 1:,} more of its {len(ids):,} hits" if len(unknown) > 1 else ""
                 raise MismatchError(
-                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}"
+                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}; "
+                    "give the corpus of the index"
                 )
         return Hits(ids, scores)
 
@@ -365,12 +368,13 @@ class QueryStream:
         if is_missing:
             errors.append(RecordError(f"{get_source_name(source)}:{line}", f"query '{query_id}' is not in the queries"))
         if self.corpus is not None:
-            for id, place in zip(ids, lines, strict=False):
-                if id not in self.corpus:
-                    unknown.add(id)
-                    errors.append(
-                        RecordError(f"{get_source_name(source)}:{place}", f"passage '{id}' is not in the corpus")
-                    )
+            ids = list(ids)
+            unknown.update(self.corpus.find_missing(ids))
+            errors += [
+                RecordError(f"{get_source_name(source)}:{place}", f"passage '{id}' is not in the corpus")
+                for id, place in zip(ids if unknown else (), lines, strict=False)
+                if id in unknown
+            ]
         return is_missing, unknown, errors
 
     def _iter_run(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:

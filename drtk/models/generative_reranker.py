@@ -42,7 +42,7 @@ class GenerativeReranker(nn.Module):
 
     @property
     def base_model(self) -> nn.Module:
-        """The model itself, because there is no encoder below a head, from which pair vectors could be taken."""
+        """The model itself. There is no separate encoder, so pair vectors are not supported."""
         return self
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> RerankerOutput:

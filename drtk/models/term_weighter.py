@@ -139,7 +139,9 @@ def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
     if metadata is None:
         raise MismatchError(f"{folder}: not a term weighting model; train one with `drtk termweight`")
     if metadata.get("method") != method:
-        raise MismatchError(f"{folder}: was trained with `method` {metadata.get('method')}, not {method}")
+        raise MismatchError(
+            f"{folder}: was trained with `method` {metadata.get('method')}, not {method}; use another model or `method`"
+        )
     return metadata
 
 

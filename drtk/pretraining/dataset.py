@@ -19,7 +19,7 @@ from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot
 from drtk.runtime.progress import log, warn
-from drtk.text.rng import create_generator, sample_uniform
+from drtk.text.rng import create_generator, sample_uniform_of_ids
 from drtk.text.token_dataset import TokenCorpus
 from drtk.training.sampling import shuffle_epoch
 
@@ -123,7 +123,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class PretrainingCollator:
     """Collator that splits the batch of a device into micro-batches of at most `micro` examples of similar length.
 
-    pad: id of the padding token    max_length: maximum length of slots without an own `max_length`, in tokens
+    pad: id of the padding token    max_length: maximum length, in tokens, of slots that set no `max_length`
     Slots with reduction `mean_all` are padded to their maximum length, because the mean includes padding
     (docs/methods/diffcse.md). Slots of a two-stream decoder get random attention masks (docs/methods/retromae.md).
     """
@@ -286,19 +286,16 @@ class PretrainingData:
         """
         if not num_held_out:
             return rows[:0], rows
-        is_row_alone = self.composition.example == "document" or "documents" not in self.corpus.fields
-        units: Sequence[int] = rows.tolist() if is_row_alone else range(self.corpus.num_documents)
-
-        def list_rows(unit: int) -> list[int]:
-            return [unit] if is_row_alone else self.corpus.get_document_passages(unit).tolist()
-
-        def sample_key(unit: int) -> float:
-            return sample_uniform(self.seed, "held-out", self._builder.get_id(list_rows(unit)[0]))
-
+        corpus, has_documents = self.corpus, "documents" in self.corpus.fields
+        is_row_alone = self.composition.example == "document" or not has_documents
+        units = rows if is_row_alone else np.arange(corpus.num_documents)
+        ids = corpus.iter_ids(corpus.get_first_passages(units) if has_documents else units)
+        order = np.argsort(sample_uniform_of_ids(ids, self.seed, "held-out"), kind="stable")
         held_out: list[int] = []
-        for unit in sorted(units, key=sample_key):
-            if len(held_out) + len(list_rows(unit)) <= len(rows) // 2:
-                held_out += list_rows(unit)
+        for unit in units[order]:
+            unit_rows = [int(unit)] if is_row_alone else corpus.get_document_passages(unit).tolist()
+            if len(held_out) + len(unit_rows) <= len(rows) // 2:
+                held_out += unit_rows
             if len(held_out) >= num_held_out:
                 break
         if not held_out:

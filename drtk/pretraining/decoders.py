@@ -6,7 +6,7 @@ and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Cla
 needs_source: whether the decoder requires text vectors
 predicts_next: whether the output at a token predicts the next token
 uses_own_vector: whether the decoder uses the [CLS] vector of its own input as text vector
-own_head: whether the decoder has an own `encoder`; its masked-LM head is then a copy with the embeddings of this encoder
+own_head: whether the decoder has its own `encoder`; the masked-LM head is then a copy with the embeddings of this encoder
 """
 
 from __future__ import annotations

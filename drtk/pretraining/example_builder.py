@@ -71,16 +71,18 @@ class SpecialTokens(NamedTuple):
 
     def add_to(self, text: TokenizedText) -> TokenizedText:
         """Add special tokens before and after a text, with the token types of the first and last token of the text."""
-        weights = None if text.weights is None else np.pad(text.weights, 1)
+        weights = None if text.weights is None else _pad(text.weights, 0, 0)
         types = None
         if self.has_types and text.types is not None and len(text.types):
-            types = np.pad(text.types, 1, mode="edge")
-        return TokenizedText(
-            np.concatenate([[self.first], text.ids, [self.last]]).astype(np.int32),
-            np.pad(text.words, 1, constant_values=-1),
-            weights,
-            types,
-        )
+            types = _pad(text.types, text.types[0], text.types[-1])
+        return TokenizedText(_pad(text.ids, self.first, self.last), _pad(text.words, -1, -1), weights, types)
+
+
+def _pad(values: np.ndarray, first: Any, last: Any) -> np.ndarray:
+    """Return `values`, (tokens,), with a value before and a value after them; a tenth of the time of `np.pad`."""
+    padded = np.empty(len(values) + 2, values.dtype)
+    padded[0], padded[1:-1], padded[-1] = first, values, last
+    return padded
 
 
 class SlotView(NamedTuple):
@@ -100,7 +102,7 @@ class ExampleBuilder:
 
     Sampling depends on (seed, epoch, id) only; for slots that sample one of several views per step, also on the step.
 
-    max_length: maximum length of a slot without an own `max_length`, in tokens
+    max_length: maximum length, in tokens, of slots that set no `max_length`
     Raises UsageError for an unknown masking, view or option.
     """
 
@@ -121,6 +123,13 @@ class ExampleBuilder:
             ready = ("", *self._order)
             self._order += [name for name, slot in slots.items() if name not in self._order and slot.of in ready]
         self._views = {name: load_views(composition, name) for name in slots}
+        self._samples = {  # two slots with equal ones share a sample
+            name: [
+                (view.name, slots[name].compute_text_length(max_length), *sorted(view.options.items()))
+                for view in views
+            ]
+            for name, views in self._views.items()
+        }
         self._maskings = {
             name: load_masking(composition, name) for name, slot in slots.items() if slot.masking != "none"
         }
@@ -142,24 +151,27 @@ class ExampleBuilder:
 
         row: index of the passage or document    Raises MismatchError if a masking needs token weights and the text has none.
         """
-        texts: dict[
-            Any, Mapping[str, TokenizedText] | None
-        ] = {}  # two slots that use one view of two texts share a sample
+        key = (self._seed, epoch, self.get_id(row))
+        texts: dict[Any, Mapping[str, TokenizedText] | None] = {}  # by sample
         slots: dict[str, TokenizedSlot] = {}
         for name in self._order:
-            slots[name] = self._build_slot(name, row, epoch, step, texts, slots)
+            slots[name] = self._build_slot(name, row, key, step, texts, slots)
         return slots
 
     def _build_slot(
-        self, name: str, row: int, epoch: int, step: int, texts: dict[Any, Any], slots: Mapping[str, TokenizedSlot]
+        self,
+        name: str,
+        row: int,
+        key: tuple[Any, ...],
+        step: int,
+        texts: dict[Any, Any],
+        slots: Mapping[str, TokenizedSlot],
     ) -> TokenizedSlot:
         slot, vocabulary = self._composition.slots[name], self._special.vocabulary
-        key = (self._seed, epoch, self.get_id(row))
         text = self._get_text(name, row, key, step, texts)
         if text is None:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
             return TokenizedSlot(ids, ids, nothing, nothing, None, None, present=False)
-        text = self._special.add_to(text)
         rng = create_generator(*key, "slot", name)
         corruption: Any = slot.corruption
         if corruption == "any":
@@ -175,7 +187,7 @@ class ExampleBuilder:
         content = text.words >= 0
         masked = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
-            counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
+            counted = len(text.ids) if slot.count == "with-specials" else int(np.count_nonzero(content))
             inputs = MaskInput(text, slot.rate, rng, counted)
             if slot.of:
                 inputs = inputs._replace(other=slots[slot.of].masked, other_rate=self._composition.slots[slot.of].rate)
@@ -193,16 +205,18 @@ class ExampleBuilder:
     def _get_text(
         self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]
     ) -> TokenizedText | None:
+        """Return the text of a slot with special tokens; None for a row without such a text."""
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key
             choice = int(sample_uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
-        view, max_length = self._views[name][choice], slot.compute_text_length(self._max_length)
-        sample = (view.name, max_length, *sorted(view.options.items()))
+        view, sample = self._views[name][choice], self._samples[name][choice]
         if sample not in texts:
             rng = create_generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
-            texts[sample] = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
+            max_length = slot.compute_text_length(self._max_length)
+            views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
+            texts[sample] = None if views is None else {key: self._special.add_to(text) for key, text in views.items()}
         result = texts[sample]
         if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)

@@ -173,14 +173,14 @@ def mask_rom(
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Return all word indices in random order, (words,): sampled without replacement in proportion to `weights`, (words,).
+    """Sample all words without replacement in proportion to `weights`, (words,); return their indices in this order, (words,).
 
     Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """
-    weightless = ~(weights > 0)
+    has_weight = weights > 0
     keys = rng.standard_exponential(len(weights))
-    keys[~weightless] /= weights[~weightless]
-    return np.lexsort((keys, weightless))
+    np.divide(keys, weights, out=keys, where=has_weight)
+    return np.lexsort((keys, ~has_weight))
 
 
 def scale_weights(weights: np.ndarray, scale: Scale) -> np.ndarray:

@@ -122,7 +122,7 @@ def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
     lowest = words[is_word].min() if is_word.any() else 0
     return TokenizedText(
         text.ids[begin:end],
-        np.where(is_word, words - lowest, words).astype(np.int32),
+        np.where(is_word, words - lowest, words) if lowest else words,
         None if text.weights is None else text.weights[begin:end],
         None if text.types is None or begin >= end else text.types[begin:end] - text.types[begin],
     )
@@ -133,24 +133,21 @@ def join_texts(texts: Sequence[TokenizedText], separator: Separator | None = Non
 
     The result has no token types. It has weights only if all texts have weights.
     """
-    between = np.atleast_1d(() if separator is None else separator)
-    weighted = all(text.weights is not None for text in texts)
-    ids, words, weights = [np.empty(0)], [np.empty(0)], [np.empty(0)]
-    first = 0
-    for at, text in enumerate(texts):
-        if at:
-            ids.append(between)
-            words.append(np.full(len(between), -1))
-            weights.append(np.zeros(len(between)))
-        ids.append(text.ids)
-        words.append(np.where(text.words >= 0, text.words + first, -1))
-        weights.append(np.zeros(0) if text.weights is None else text.weights)
-        first = max(first, int(words[-1].max(initial=-1)) + 1)
-    return TokenizedText(
-        np.concatenate(ids).astype(np.int32),
-        np.concatenate(words).astype(np.int32),
-        np.concatenate(weights).astype(np.float32) if weighted else None,
-    )
+    between = np.array([] if separator is None else separator, np.int32, ndmin=1)
+    gap = TokenizedText(between, np.full(len(between), -1, np.int32), np.zeros(len(between), np.float32))
+    parts: list[TokenizedText] = []
+    firsts: list[int] = []  # index of the first word of each part in the result
+    num_words = 0
+    for text in texts:
+        parts += [gap, text] if parts else [text]
+        firsts += [0, num_words] if firsts else [num_words]
+        num_words += int(text.words.max(initial=-1)) + 1
+    words = np.concatenate([part.words for part in parts])
+    words += np.where(words >= 0, np.repeat(np.array(firsts, np.int32), [len(part.ids) for part in parts]), 0)
+    weights = [part.weights for part in parts if part.weights is not None]
+    is_weighted = len(weights) == len(parts)
+    ids = np.concatenate([part.ids for part in parts])
+    return TokenizedText(ids, words, np.concatenate(weights) if is_weighted else None)
 
 
 def add_title(
@@ -202,7 +199,7 @@ def truncate_longest_first(
 
 
 def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
-    """Return the passage, under the key ""."""
+    """Return the passage as the only text, {"": passage}."""
     return {"": view.build_passage(view.row, title, crop)}
 
 
@@ -216,7 +213,7 @@ def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "h
 def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return the first half of the passage as "a" and the second half as "b"; None for a passage of one token.
 
-    The passage is first cropped to 2 * max_tokens tokens. "b" takes the place of the next passage in MASTER's released code.
+    The passage is first cropped to 2 * max_tokens tokens. MASTER's released code uses "b" instead of the next passage.
     """
     text = view.build_passage(view.row, title, crop, max_tokens=2 * view.max_tokens)
     middle = len(text.ids) // 2

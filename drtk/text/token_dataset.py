@@ -150,6 +150,10 @@ class TokenCorpus:
         """Return the id of a passage."""
         return self._ids[row].tobytes().decode()
 
+    def iter_ids(self, rows: np.ndarray) -> Iterator[memoryview]:
+        """Yield the ids of passages in UTF-8. rows: (passages,)"""
+        return self._ids.iter_rows(rows)
+
     def get_text(self, row: int) -> TokenizedText:
         """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
         text = self._unpack_tokens(self._texts[row])
@@ -190,6 +194,10 @@ class TokenCorpus:
         """The indices of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
 
+    def get_first_passages(self, documents: np.ndarray) -> np.ndarray:
+        """Return the row of the first passage of each document, (documents,). documents: (documents,)"""
+        return self._members[self._spans[documents]]
+
     def get_document_passages(self, document: int) -> np.ndarray:
         """Return the rows of the passages of a document in reading order."""
         return self._members[self._spans[document] : self._spans[document + 1]]
@@ -223,8 +231,8 @@ class TokenCorpus:
         begins = packed >> self._bit
         special = None if self._specials is None else np.isin(ids, self._specials)
         if special is None or not special.any():
-            return TokenizedText(ids, np.cumsum(begins, dtype=np.int32) - np.int32(1))
-        words = np.cumsum(np.where(special, 0, begins), dtype=np.int32) - np.int32(1)
+            return TokenizedText(ids, begins.cumsum(dtype=np.int32) - np.int32(1))
+        words = np.where(special, 0, begins).cumsum(dtype=np.int32) - np.int32(1)
         words[special] = -1
         return TokenizedText(ids, words)
 

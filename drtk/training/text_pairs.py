@@ -118,7 +118,7 @@ class TextPairSubset:
 
 
 def split_held_out(pairs: TextPairs, fraction: float) -> tuple[TextPairSubset, TextPairSubset]:
-    """Return (training pairs, held-out pairs). About `fraction` of the keys are held out, selected by a hash."""
+    """Return (training pairs, held-out pairs). A hash selects about `fraction` of the keys; their pairs are held out."""
     is_held_out = [sample_uniform("dev", pairs.key(index)) < fraction for index in range(len(pairs))]
     return (
         TextPairSubset(pairs, (index for index, out in enumerate(is_held_out) if not out)),

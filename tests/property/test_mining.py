@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.ids import CorpusIds, parse_document_id
+from drtk.data.corpus_ids import CorpusIds
+from drtk.data.ids import parse_document_id
 from drtk.mining.audit import build_audit_row
 from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.ids import CorpusIds
+from drtk.data.corpus_ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.mine import RANDOM, Miner

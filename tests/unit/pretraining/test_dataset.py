@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from drtk.errors import MismatchError
 from drtk.pretraining.dataset import PretrainingExample
 from drtk.pretraining.example_builder import TokenizedSlot
+from drtk.text.rng import sample_uniform
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
 
@@ -143,6 +144,15 @@ def test_whole_documents_are_held_out(files: PretrainingFiles) -> None:
     data = files.prepare("cocondenser", batch_size=2, held_out=3).data  # its rows are documents
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
+
+
+def test_passages_and_documents_are_held_out_by_a_hash_of_their_ids(files: PretrainingFiles) -> None:
+    for preset, batch_size in (("mlm", 4), ("cocondenser", 2)):
+        data = files.prepare(preset, batch_size=batch_size, held_out=3).data
+        rows = np.sort(np.concatenate([data.held_out, data.rows])).tolist()
+        builder = data.build_dataset()._builder
+        rows.sort(key=lambda row: sample_uniform(data.seed, "held-out", builder.get_id(row)))
+        assert data.held_out.tolist() == rows[:3]
 
 
 def test_views_sampled_per_step_are_sampled_per_held_out_passage(files: PretrainingFiles) -> None:

@@ -13,7 +13,7 @@ from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.text.chunking import Chunker, check_settings, group_sentences, needs_sentences, split_blocks
 from drtk.text.config import ChunkSettings
-from drtk.text.rng import sample_integer, sample_uniform
+from drtk.text.rng import sample_integer, sample_uniform, sample_uniform_of_ids
 from drtk.text.sentences import train_model
 from drtk.text.tokenizers import load_tokenizer, serialize_tokenizer
 from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_pieces
@@ -218,6 +218,8 @@ def test_random_numbers_depend_only_on_their_key():
     keys = [(7, "doc", 3), (8, "doc", 3), (7, "dob", 3), (7, "doc", 4), ("ab", "c"), ("a", "bc")]
     assert sample_uniform(*keys[0]) == sample_uniform(*keys[0])
     assert len({sample_uniform(*key) for key in keys}) == len(keys)
+    ids = ["a", "é#1"]
+    assert sample_uniform_of_ids(map(str.encode, ids), 7, "x").tolist() == [sample_uniform(7, "x", id) for id in ids]
 
 
 def test_random_numbers_are_uniform():
