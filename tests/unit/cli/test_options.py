@@ -53,7 +53,7 @@ def test_options_of_every_type_reach_the_settings():
     assert call(walk, *arguments) == ("in.jsonl", expected)
 
 
-def test_a_preset_stands_between_default_and_option(tmp_path):
+def test_presets_override_defaults_and_options_override_presets(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('command = "walk"\n[settings]\ndepth = 7\nrate = 0.9\nsizes = [8]\n')
     _, settings = call(walk, "--preset", str(file), "--rate", "0.1")
@@ -85,7 +85,7 @@ def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob
     return job
 
 
-def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path):
+def test_a_filter_gets_a_job_with_the_common_options(tmp_path):
     output = tmp_path / "out"
     job = call(copy, "-o", str(output), "--skip-bad", "3", "--with", "a", "--with", "b", "--bare", "-q")
     assert (job.command, job.kind, job.output) == ("copy", "corpus", str(output))
@@ -106,7 +106,7 @@ def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path):
     assert call(copy, "-o", str(output), "-q", "--skip-done", "--force", "--depth", "4") is not None
 
 
-def test_what_needs_a_named_output_says_so():
+def test_options_that_require_a_named_output_are_rejected_without_it():
     for flag in ("--skip-done", "--resume"):
         with pytest.raises(UsageError, match=r"requires .*(--|`)output"):
             call(copy, flag)
@@ -114,7 +114,7 @@ def test_what_needs_a_named_output_says_so():
         call(gather, "-o", "-")
 
 
-def test_a_folder_is_free_again_once_its_command_has_ended(tmp_path):
+def test_a_folder_is_unlocked_at_the_end_of_its_command(tmp_path):
     for arguments in ([], ["--force"]):
         call(gather, "-o", str(tmp_path / "out"), "-q", *arguments)
     assert (tmp_path / "out" / "meta.json").exists()

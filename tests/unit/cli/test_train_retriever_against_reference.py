@@ -163,7 +163,7 @@ def test_simlms_first_retriever(files, tmp_path, options, loss):
     assert len({round(value, 2) for value in expected}) == EPOCHS  # every epoch sees something else
 
 
-def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(files, tmp_path):
+def test_simlm_on_nq_warms_up_the_temperature_and_uses_the_gold_passage(files, tmp_path):
     # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
     plain = Plain(files / "one", length=192, title="segment")
     lines = train(files, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")

@@ -103,7 +103,7 @@ def test_policies_keep_and_fill_as_published(policy, retrieved, from_run, random
 
 
 @pytest.mark.parametrize("size", [24, 2000])
-def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size):
+def test_an_unsampled_candidate_is_not_sampled_as_random_negative(size):
     # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
     ranking, corpus = [f"d{at}" for at in range(20)], ["p", *(f"d{at}" for at in range(size))]
     example = mine_example(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)

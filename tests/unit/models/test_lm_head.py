@@ -62,7 +62,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
 
 
-def test_an_encoder_without_a_head_gets_one_and_that_is_said(
+def test_an_encoder_without_a_head_gets_one_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(find_minilm())

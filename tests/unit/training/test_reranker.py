@@ -82,7 +82,7 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     assert model.training
 
 
-def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
+def test_only_the_positive_and_the_best_negatives_get_gradients() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
     compute_listwise_terms(model, make_batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
@@ -155,7 +155,7 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
         RerankerConfig(negatives=7, backward=16).check()
 
 
-def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
+def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
     from drtk.runtime.inputs import InputTracker
@@ -179,7 +179,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     assert json.dumps(made["ranks"].tolist()) == "[[0, 1], [0, 1]]"
 
 
-def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
+def test_runs_without_training_signal_are_rejected_with_the_reason(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.runtime.inputs import InputTracker
     from drtk.training import list_reranker
