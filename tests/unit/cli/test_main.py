@@ -42,7 +42,7 @@ def run_doctor(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def trip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Run `drtk doctor` in this process, where it calls a function instead."""
+    """Return a function that runs `drtk doctor` in this process with another function in place of the command."""
 
     def run(act: Callable[[], Any]) -> Any:
         @plain_command

@@ -331,7 +331,7 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(c
 
 
 def test_logits_of_the_list_reranker_preset_depend_on_the_ranks(cwd):
-    """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
+    """The check of docs/methods/hlatr.md with the commands, the sizes of the preset and 12 candidates per query."""
     run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")

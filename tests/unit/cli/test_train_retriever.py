@@ -132,7 +132,7 @@ def test_a_student_learns_from_its_teacher(data, tmp_path):
         train(data, tmp_path / "n", "--loss", "margin-mse")
 
 
-def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
+def test_adapters_are_merged_into_a_plain_model_folder(data, tmp_path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
     actual, start = weights(tmp_path / "m"), weights(data / "encoder")
@@ -142,7 +142,7 @@ def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
 
 
 def test_diffcse_is_an_auxiliary_loss_and_is_not_saved(data, tmp_path):
-    from drtk.models.lm_head import load_masked_lm, save_lm_head
+    from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)

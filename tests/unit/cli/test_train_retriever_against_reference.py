@@ -224,7 +224,7 @@ def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files, t
 
 @pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
 def test_texts_that_are_too_long_are_cut(files, tmp_path, preset):
-    """Of a pair the longer side is cut, a token at a time, of one text its end; a query to its own length."""
+    """Pairs are truncated longest first, single texts at the end, queries to their own maximum length."""
     title = "sep" if preset == "qac-r1" else "segment"
     query, passage = (Plain(files / "one", length=length, title=title) for length in (6, 12))
     more = ("--preset", preset, "--query-length", "6", "--passage-length", "12")

@@ -175,7 +175,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd, models
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
 
-def test_passages_are_read_as_the_re_ranker_was_trained(cwd, models, capfd):
+def test_passages_are_formatted_as_in_training_of_the_reranker(cwd, models, capfd):
     write_rows(cwd / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
     calls = ("keep-queries queried -q", f"doc2query c.jsonl --model {models}/t5 --n 2 --max-new-tokens 4 -q")
     for title, text_of in TEXTS.items():

@@ -382,7 +382,7 @@ def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NQ_CALL = ["mine-negatives", "bm25.run", "--policy", "nq", *TEXTS]
 
 
-def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(nq, capfd):
+def test_passages_with_answers_are_positives_and_others_negatives(nq, capfd):
     run_command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
     (row,) = map(json.loads, (nq / "nq.jsonl").read_text().splitlines())
     assert row["query_id"] == "q1"

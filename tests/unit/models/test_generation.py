@@ -46,7 +46,7 @@ LENGTHS = (5, 9, 12, 3, 7)
 
 
 def cut_at_end(writer: GenerationModel, rows: torch.Tensor, begin: int) -> list[list[int]]:
-    """Return the tokens of each row of transformers from `begin` to the end token."""
+    """Return the generated tokens of each row, from index `begin` up to the end token."""
     lists = [row[begin:].tolist() for row in rows]
     return [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in lists]
 

@@ -11,15 +11,16 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder, save_pretrained_model
-from drtk.models.lm_head import (
-    LMHead,
-    get_head_path,
-    load_lm_head,
+from drtk.models.checkpoint import (
+    digest_weights,
+    load_encoder,
     load_masked_lm,
     load_trained_masked_lm,
+    save_encoder,
     save_lm_head,
+    save_pretrained_model,
 )
+from drtk.models.lm_head import LMHead, get_head_path, load_lm_head
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import find_minilm, save_tiny_encoder
 
@@ -41,7 +42,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     assert not head.is_untrained
 
 
-def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
+def test_a_tied_head_uses_the_embeddings_of_the_encoder() -> None:
     model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     assert head.weight is model.bert.embeddings.word_embeddings.weight
@@ -49,7 +50,7 @@ def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
     assert sum(parameter.numel() for parameter in head.parameters()) == 32 * 32 + 32 + 64 + 97
 
 
-def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) -> None:
+def test_untied_output_embeddings_are_loaded(tmp_path: Path) -> None:
     model = save_random_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
     with torch.no_grad():
         model.cls.predictions.decoder.weight.normal_()

@@ -134,7 +134,7 @@ def fuse(depth: int = 20) -> list[tuple[str, float]]:
     return [hit for pair in zip(*rankings, strict=True) for hit in pair]
 
 
-def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd, model, capfd):
+def test_the_passages_of_a_fused_run_are_the_first_ten_by_rank(cwd, model, capfd):
     hits = fuse()
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(hits, start=1)]
     write_text(cwd / "fused", "".join(lines))

@@ -89,7 +89,7 @@ def test_only_the_positive_and_the_best_negatives_get_gradients() -> None:
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
-def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
+def test_the_passage_reranker_preset_trains_on_single_pairs() -> None:
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
     objective = build_reranker_objective(load_preset_settings("bert-passage-reranker"))
     assert objective is compute_bce_terms
@@ -124,7 +124,7 @@ class Echo:
         return [Passage(id, f"text {id}") for id in ids]
 
 
-def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
+def test_each_epoch_has_every_pair_once_with_its_label() -> None:
     # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
     packed = make_examples()
     pairs = JudgedPairs(packed, queries={f"q{at}": f"query {at}" for at in range(5)}, corpus=Echo())

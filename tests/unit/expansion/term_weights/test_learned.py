@@ -216,7 +216,7 @@ def test_invalid_examples_are_reported(data, tmp_path, capfd):
             run_command(capfd, *train(data, method, tmp_path / "m", *more, examples="bad.jsonl"))
 
 
-def test_titles_are_read_as_the_model_was_trained_to(data, models, tmp_path, capfd):
+def test_titles_are_formatted_as_in_training_of_the_model(data, models, tmp_path, capfd):
     titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
     bare = tmp_path / "bare"
     more = ("--set", "title=none", "--max-steps", "1")
