@@ -391,7 +391,7 @@ def make_json_reader() -> Any:
     kind = mapper.getTypeFactory().constructMapType(*kinds)
     java_type = "com.fasterxml.jackson.databind.JavaType"
     read = find_method(_OBJECT_MAPPER, "readValue", "java.lang.Object", STRING, java_type).bindTo(mapper)
-    return bind(read, 1, kind).asType(make_method_type("java.util.Map", STRING))
+    return bind_argument(read, 1, kind).asType(make_method_type("java.util.Map", STRING))
 
 
 def replace_surrogates(text: str) -> str:
