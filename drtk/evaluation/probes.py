@@ -136,7 +136,7 @@ def compare_encoders(
     figures = {}
     for name, encoder in encoders.items():
         start = time.perf_counter()
-        metrics = probe.compute(partial(embed_for_scoring, {"passage": encoder}), batch_size=1)
+        metrics = probe.compute_metrics(partial(embed_for_scoring, {"passage": encoder}), batch_size=1)
         seconds = round(time.perf_counter() - start, 1)
         interval = metrics.intervals.get(probe.name)
         ends = "" if interval is None else " ({:.4f} … {:.4f})".format(*interval)

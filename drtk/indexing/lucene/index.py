@@ -17,7 +17,7 @@ from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import find_jar, find_java, load_class, parse_anserini_version
 from drtk.indexing.lucene.search import (
     LuceneSearcher,
-    compose,
+    compose_handles,
     make_json_reader,
     make_weighted_terms,
     replace_surrogates,
@@ -244,7 +244,7 @@ class ImpactIndex(LuceneSearcher):
 
     def _make_query_builder(self) -> Any:
         """Return a method handle JSON object {term: impact} -> query."""
-        return compose(make_json_reader(), make_weighted_terms())
+        return compose_handles(make_json_reader(), make_weighted_terms())
 
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
