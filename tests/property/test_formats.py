@@ -29,6 +29,7 @@ LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
 EXTRA = st.dictionaries(
     st.sampled_from(["colour", "weights"]), st.integers(-(2**63), 2**64 - 1) | st.lists(st.floats(0, 1)), max_size=2
 )
+URLS = LINES.map("https://".__add__)  # a number would make the line a candidate of MS MARCO
 METADATA = st.none() | st.dictionaries(st.sampled_from(["year", "url"]), TEXTS, min_size=1)
 SETTINGS = settings(max_examples=60, deadline=None)
 
@@ -64,7 +65,7 @@ RANKS = st.integers(1, 1000)
         ("passages", "tevatron", PASSAGES),
         ("passages", "pyserini", st.builds(Passage, IDS, TEXTS, LINES, METADATA, EXTRA)),  # titles of one line
         ("passages", "dpr", st.builds(Passage, IDS, TEXTS, TEXTS)),
-        ("passages", "msmarco-docs", st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": LINES}))),
+        ("passages", "msmarco-docs", st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": URLS}))),
         ("passages", "msmarco", st.builds(Passage, IDS, LINES)),
         ("queries", "beir", QUERIES),
         ("queries", "tevatron", QUERIES),

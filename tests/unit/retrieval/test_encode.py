@@ -72,8 +72,8 @@ def test_shards_and_parts_hold_every_record_once(model, tmp_path):
     whole = rows(tmp_path / "whole")
     assert list(whole) == [record.id for record in records]
     np.testing.assert_allclose(np.stack(list(whole.values())), embedder(model)(records), atol=1e-5)
-    rows_of_parts = [encode(model, tmp_path / f"{n}", records, part=(n, 3)).rows for n in (1, 2, 3)]
-    assert rows_of_parts == [32, 22, 16]  # shards 0 and 3, 1 and 4, and 2
+    num_rows_of_parts = [encode(model, tmp_path / f"{n}", records, part=(n, 3)).num_rows for n in (1, 2, 3)]
+    assert num_rows_of_parts == [32, 22, 16]  # shards 0 and 3, 1 and 4, and 2
     parts = [rows(tmp_path / f"{n}") for n in (1, 2, 3)]
     merged = parts[0] | parts[1] | parts[2]
     assert sum(map(len, parts)) == len(merged) == 70
