@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
-from drtk.renamed import get_current_name
+from drtk.renamed import get_current_name, rename_composition
 
 Settings = TypeVar("Settings")
 
@@ -246,7 +246,7 @@ class Preset:
     """A preset: a TOML file with settings for one command.
 
     text: content of the file; content: the parsed TOML
-    renamed: former name of a setting in the file -> current name
+    renamed: former name of a setting or key in the file -> current name
     """
 
     name: str
@@ -303,4 +303,7 @@ def load_preset(name: str) -> Preset:
     current = {names[old]: value for old, value in settings.items()}
     if renamed:
         content["settings"] = current
+    if command == "pretrain":
+        content, keys = rename_composition(content)
+        renamed |= keys
     return Preset(name, command, summary, current, text, content, renamed)

@@ -28,12 +28,13 @@ from drtk.pretraining.composition import (
     format_choices,
 )
 from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
+from drtk.renamed import rename_path
 
 Part = TypeVar("Part")
 MIN_SLOT_LENGTH = 3  # tokens, including two special tokens
 SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
-_TABLES = ("slots", "readers", "projectors", "generator", "objective")
+_TABLES = ("slots", "decoders", "projectors", "generator", "objective")
 _RESERVED = {"name", "command", "summary", "settings", *_TABLES}
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
@@ -48,7 +49,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         general = {name: value for name, value in content.items() if name not in _RESERVED}
         parts: dict[str, Any] = {
             "slots": _parse_tables(content, "slots", _parse_slot),
-            "readers": _parse_tables(content, "readers", _parse_decoder),
+            "decoders": _parse_tables(content, "decoders", _parse_decoder),
             "projectors": _parse_tables(content, "projectors", partial(_build_dataclass, ProjectorSpec)),
             "generator": None,
         }
@@ -63,7 +64,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         objectives = []
         for number, table in enumerate(listed, start=1):
             with prefix_errors(f"objective {number}"):
-                objectives.append(_parse_objective(table, number, parts["readers"]))
+                objectives.append(_parse_objective(table, number, parts["decoders"]))
         plan = _build_dataclass(Composition, general, parts | {"objectives": _name_objectives(objectives)})
         for name in plan.slots:
             _check_slot(plan, name)
@@ -88,6 +89,8 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         path, separator, text = change.partition("=")
         if not separator:
             raise UsageError(f"`set` {change}: expected PATH=VALUE")
+        if (current := rename_path(path)) != path:
+            raise UsageError(f"`set` {path} was renamed to `set` {current}")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -167,15 +170,15 @@ def _parse_decoder(table: Any) -> DecoderSpec:
     return DecoderSpec(use, options)
 
 
-def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
-    """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `readers`."""
+def _parse_objective(table: Any, number: int, decoders: dict[str, DecoderSpec]) -> Objective:
+    """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `decoders`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
-    if "reader" in given and not (isinstance(given["reader"], str) and given["reader"] in readers):
-        name = f"reader {number}"  # a name that no preset can use
-        readers[name] = _parse_decoder(given["reader"])
-        given["reader"] = name
+    if "decoder" in given and not (isinstance(given["decoder"], str) and given["decoder"] in decoders):
+        name = f"decoder {number}"  # a name that no preset can use
+        decoders[name] = _parse_decoder(given["decoder"])
+        given["decoder"] = name
     objective: Objective = _build_dataclass(kind, given, {"use": use})
     return objective
 
