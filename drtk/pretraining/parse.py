@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from drtk.config import strip_optional
+from drtk.config import reject_former_paths, strip_optional
 from drtk.errors import UsageError
 from drtk.pretraining import OBJECTIVES
 from drtk.pretraining.composition import (
@@ -28,7 +28,6 @@ from drtk.pretraining.composition import (
     format_choices,
 )
 from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
-from drtk.renamed import rename_path
 
 Part = TypeVar("Part")
 MIN_SLOT_LENGTH = 3  # tokens, including two special tokens
@@ -84,13 +83,12 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
 
     A value that is not valid TOML is a string. Raises UsageError for a path that does not exist.
     """
+    reject_former_paths(changes)
     changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         path, separator, text = change.partition("=")
         if not separator:
             raise UsageError(f"`set` {change}: expected PATH=VALUE")
-        if (current := rename_path(path)) != path:
-            raise UsageError(f"`set` {path} was renamed to `set` {current}")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:

@@ -290,14 +290,13 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(f
 
 
 @pytest.mark.parametrize("file", ["decoders", "readers"])  # the current name, and the name in former versions
-def test_cocondenser_starts_from_a_condenser_with_its_head(file, files, tmp_path):
+def test_cocondenser_starts_from_a_condenser_with_its_head(file, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("drtk.pretraining.trainer.MODULES_FILE", file)
     pretrain(files, tmp_path / "one", "condenser", "--max-steps", "1")
-    before = weights_of(tmp_path / "one")
-    (tmp_path / "one" / "heads" / "decoders.safetensors").rename(tmp_path / "one" / "heads" / f"{file}.safetensors")
     start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(files, tmp_path / "two", "cocondenser", *start)
-    after = weights_of(tmp_path / "two")
-    head = [name for name in before if "decoders.safetensors" in name]
+    before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    head = [name for name in before if f"{file}.safetensors" in name]
     assert len(head) == 2 * 16  # two layers of 16 tensors
     assert all(torch.equal(before[name], after[name]) for name in head)
     assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors taken up"] == len(head)
