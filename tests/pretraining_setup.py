@@ -113,7 +113,7 @@ def create_files_without_dropout(folder: Path) -> PretrainingFiles:
 
 
 def _add_lm_head(folder: Path) -> None:
-    from drtk.models.lm_head import load_masked_lm, save_lm_head
+    from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(9)

@@ -17,7 +17,7 @@ _PROVIDED = {  # by --data
     "train-retriever": ("corpus", "queries"),
     "train-reranker": ("corpus", "queries"),
 }
-_READS_DEV_FOLDER = ("pretrain", "train-retriever", "train-reranker")
+_READS_DEV_FOLDER = ("export", "pretrain", "train-retriever", "train-reranker")
 _POSITIONAL = ("source", "sources", "passages", "paths")
 _READS_QUERIES = ("search", "expand-queries")
 _READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # examples, runs or folders of files

@@ -77,8 +77,7 @@ def _convert_vectors(sources: list[str], settings: ConversionSettings, job: Filt
 
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
-    from drtk.models.checkpoint import save_pretrained_model
-    from drtk.models.lm_head import load_trained_masked_lm
+    from drtk.models.checkpoint import load_trained_masked_lm, save_pretrained_model
     from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
 

@@ -109,7 +109,7 @@ STAGES = {
     "Index and search": ("encode", "index", "search", "rerank", "fuse"),
     "Expand passages": ("doc2query", "keep-queries", "continue-text", "termweight"),
     "Pre-train": ("init-model", "pretrain"),
-    "Train": ("mine-negatives", "score", "train-retriever", "train-reranker", "train-generator"),
+    "Train": ("mine-negatives", "score", "train-retriever", "train-reranker", "train-generator", "export"),
     "Expand queries": ("expand-queries", "rerank-queries", "read"),
     "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report", "serve"),
     "Inspect": ("presets", "doctor"),

@@ -31,7 +31,10 @@ def pretrain(
         str, make_option("--output -o DIR", "Output folder (not needed with --dry-run).", show_default=False)
     ] = "",
     generator: Annotated[
-        str | None, make_option("--generator MODEL", "Masked language model that proposes replacement tokens.")
+        str | None,
+        make_option(
+            "--generator MODEL", "Masked language model that proposes replacement tokens. [default: the preset's]"
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,

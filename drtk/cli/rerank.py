@@ -216,7 +216,7 @@ class _VectorWriter:
     def _finish(self) -> None:
         from drtk.data.embeddings import PAIR_ROLE
 
-        self.job.counts["pairs"] = self._writer.rows
+        self.job.counts["pairs"] = self._writer.num_rows
         self.job.tracker.inputs += self._filter.tracker.inputs
         self.job.finish(
             role=PAIR_ROLE,

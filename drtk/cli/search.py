@@ -118,7 +118,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
     """
 
-    from drtk.data.embeddings import KIND
+    from drtk.data.embeddings import KIND, SPARSE_KIND
     from drtk.indexing.base import read_index_manifest
     from drtk.runtime.manifest import has_unfinished_part, read_manifest, read_manifest_if_any
     from drtk.runtime.progress import is_quiet
@@ -131,7 +131,8 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
             is_text = is_quiet() or any(map(str.isspace, path))
             hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_text else ""
             raise DrtkError(f"{path}: No such file or directory{hint}")
-        if path == "-" or not Path(path).is_dir() or read_manifest_if_any(Path(path)).get("kind") == KIND:
+        folder_kind = None if path == "-" else read_manifest_if_any(Path(path)).get("kind")
+        if path == "-" or not Path(path).is_dir() or folder_kind in (KIND, SPARSE_KIND):
             sources.append(path)
         else:
             read_index_manifest(path)
@@ -209,7 +210,7 @@ def _iter_stdin_lines() -> Iterator[str]:
         try:
             text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:
-            raise RecordError(f"<stdin>:{number}", "not UTF-8") from error
+            raise RecordError(f"<stdin>:{number}", "not UTF-8; encode queries as UTF-8") from error
         if text:
             yield text
 

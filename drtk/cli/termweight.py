@@ -70,7 +70,9 @@ def termweight(
     stopword_share: Annotated[
         bool,
         make_option(
-            "--stopword-share", "Log the fraction of stop words among the tokens masked by weight.", panel=METHOD
+            "--stopword-share",
+            "Log the share of stop words and punctuation among tokens sampled by weight, as in ROM.",
+            panel=METHOD,
         ),
     ] = False,
     train: Annotated[

@@ -111,7 +111,7 @@ def train_retriever(
         )
 
         def evaluate() -> dict[str, float]:
-            values = probe.compute(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
+            values = probe.compute_metrics(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
             return Metrics(
                 {f"dev_{name}": round_significant(value) for name, value in values.items()},
                 {f"dev_{name}": interval for name, interval in values.intervals.items()},

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drtk.data.beir import choose_dev_split, find_file, find_qrels, list_splits, require_file
-from drtk.data.embeddings import KIND as EMBEDDINGS
+from drtk.data.embeddings import KIND, SPARSE_KIND
 from drtk.data.readers import iter_judgments, iter_valid, read_passages, read_queries
 from drtk.data.rows import dump
 from drtk.data.tables import HUB_PREFIX, get_version, list_configurations, list_hub_splits
@@ -29,7 +29,7 @@ from drtk.runtime.streams import Output
 Part = Literal["corpus", "queries", "qrels"]
 IRDS_PREFIX = "irds:"
 _FILES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl"}
-_DRTK_FOLDERS = ("index", EMBEDDINGS, "model")
+_DRTK_FOLDERS = ("index", KIND, SPARSE_KIND, "model")
 
 
 def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> str:

@@ -86,7 +86,7 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
 def _create_text_jobs(
     settings: ConversionSettings, job: FilterJob
 ) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """Return the jobs that write the texts of examples, each with the function that reads the texts from the source."""
+    """Return a job for each of `corpus_out` and `queries_out` that is not complete, with the function that reads its texts."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
         (settings.corpus_out, "corpus", read_example_passages),

@@ -1,11 +1,11 @@
-"""Read and write embeddings folders: shards of vectors of texts, or of (query, document) pairs."""
+"""Read and write embeddings folders: shards of vectors or term weights of texts, or vectors of (query, document) pairs."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -23,7 +23,7 @@ from drtk.runtime.manifest import FOLDER_MANIFEST, read_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import get_source_name
 
-KIND = "embeddings"
+KIND, SPARSE_KIND = "embeddings", "sparse embeddings"  # of manifests
 SHARD_JOURNAL = "shards.json.part"
 PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
 
@@ -93,16 +93,14 @@ def read_shards(folder: str | Path) -> list[Shard]:
     return [Shard(Path(folder), number, entry["rows"], dimension, pairs) for number, entry in enumerate(entries)]
 
 
-class ShardWriter:
-    """Writer of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
+class ShardFiles:
+    """Files of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
 
-    model: name of the model, for errors
     entries: one {"rows", "digest"} per finished shard, as in meta.json
     """
 
-    def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
-        self.model = model
-        self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._journal = folder / SHARD_JOURNAL
         self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
         if not isinstance(self.entries, list) or not all(map(_is_shard_entry, self.entries)):
@@ -111,7 +109,8 @@ class ShardWriter:
             )
 
     @property
-    def rows(self) -> int:
+    def num_rows(self) -> int:
+        """Number of rows in the finished shards."""
         return sum(entry["rows"] for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
@@ -127,27 +126,15 @@ class ShardWriter:
             )
         return True
 
-    def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
-        """Write the next shard; the vectors are stored in the writer's dtype.
+    def add_shard(self, files: Mapping[str, Callable[[IO[bytes]], object]], *, rows: int, digest: str) -> None:
+        """Write the files of the next shard and add it to the journal.
 
-        vectors: (len(ids), dimension)
+        files: suffix of each file -> function that writes its content
         digest: digest of the records of the shard (see `digest_records`)
-        Raises DrtkError for a full disk, NaN, and values too large for the dtype.
         """
-        if vectors.shape != (len(ids), self.dimension):
-            raise ValueError(f"vectors: expected shape ({len(ids)}, {self.dimension}), got {vectors.shape}")
-        with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(vectors, dtype=self.dtype)
-        if not np.isfinite(stored).all():
-            row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
-            raise DrtkError(
-                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}; "
-                "check the model, or store float32"
-            )
-        name = f"{len(self.entries):05d}"
-        self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
-        self._write_file(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
-        self.entries.append({"rows": len(ids), "digest": digest})
+        for suffix, write in files.items():
+            self._write_file(f"{len(self.entries):05d}{suffix}", write)
+        self.entries.append({"rows": rows, "digest": digest})
         write_json(self._journal, self.entries)
 
     def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
@@ -171,6 +158,53 @@ class ShardWriter:
 
 def _is_shard_entry(item: Any) -> bool:
     return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
+
+
+class ShardWriter(ShardFiles):
+    """Writer of shards of vectors.
+
+    model: name of the model, for errors
+    """
+
+    def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
+        super().__init__(folder)
+        self.model, self.dimension, self.dtype = model, dimension, np.dtype(dtype)
+
+    def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
+        """Write the next shard; the vectors are stored in the writer's dtype.
+
+        vectors: (len(ids), dimension)
+        digest: digest of the records of the shard (see `digest_records`)
+        Raises DrtkError for a full disk, NaN, and values too large for the dtype.
+        """
+        if vectors.shape != (len(ids), self.dimension):
+            raise ValueError(f"vectors: expected shape ({len(ids)}, {self.dimension}), got {vectors.shape}")
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self.dtype)
+        if not np.isfinite(stored).all():
+            row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
+            raise DrtkError(
+                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}; "
+                "check the model, or store float32"
+            )
+        self.add_shard(
+            {
+                ".ids": lambda file: file.writelines(f"{id}\n".encode() for id in ids),
+                ".npy": lambda file: np.lib.format.write_array(file, stored, allow_pickle=False),
+            },
+            rows=len(ids),
+            digest=digest,
+        )
+
+
+class ImpactShardWriter(ShardFiles):
+    """Writer of shards of term weights: JSON lines {"_id", "impacts"}."""
+
+    def write(self, ids: Sequence[str], impacts: Sequence[dict[str, int]], *, digest: str) -> None:
+        """Write the next shard. impacts: the impact of each term of a text, for each text"""
+        rows = zip(ids, impacts, strict=True)
+        lines = (orjson.dumps({"_id": id, "impacts": terms}, option=orjson.OPT_APPEND_NEWLINE) for id, terms in rows)
+        self.add_shard({".jsonl": lambda file: file.writelines(lines)}, rows=len(ids), digest=digest)
 
 
 def digest_records(records: Iterable[Any]) -> str:
@@ -290,7 +324,7 @@ def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *,
     if not len(ids):
         return
     digest, rows = digest_records(ids), 0
-    if writer.rows == before:
+    if writer.num_rows == before:
         writer.write(ids, vectors, digest=digest)
         return
     for entry in writer.entries:
@@ -298,6 +332,6 @@ def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *,
             return
         rows += entry["rows"]
     raise MismatchError(
-        f"{writer.folder}: has {writer.rows:,} vectors, but the output has {before:,} pairs; "
+        f"{writer.folder}: has {writer.num_rows:,} vectors, but the output has {before:,} pairs; "
         "use `force` without `resume` to start over"
     )

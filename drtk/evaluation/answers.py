@@ -190,7 +190,8 @@ class AnswerJudge:
 
     `judgments` has the relevant passages of all runs judged so far. Passages below the first relevant one are not judged,
     because the measures of `parse_answer_measures` do not depend on them.
-    Raises UsageError for other measures, MismatchError (file:line) for a passage that is not in the corpus.
+    Raises UsageError for measures that `parse_answer_measures` rejects, MismatchError (file:line) for a passage that is
+    not in the corpus.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class SystemAverage:
 class PairedTest:
     """Paired t-test and randomization test of `system` against `baseline` on one measure.
 
-    difference: mean of system minus baseline; interval: its confidence interval; effect: Cohen's d
+    difference: mean of system minus baseline; interval: confidence interval of `difference`; effect: Cohen's d
     interval, effect and t are None if undefined
     better, equal, worse: numbers of queries
     significant: whether the corrected p values of both tests are below alpha
@@ -130,7 +130,8 @@ class ChangedQuery:
     """A query with the values of a measure for both systems and the passages that explain the difference.
 
     before, after: value of the baseline and of the other system
-    relevant: relevant passages whose ranks differ; firsts: top-ranked passage of each system, None if it is relevant
+    relevant: relevant passages whose ranks differ
+    firsts: top-ranked passage of each system if it is not relevant, else None
     """
 
     baseline: str

@@ -71,7 +71,7 @@ def describe_loss(loss: Curve) -> str:
 
 
 def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:
-    """Read the numeric fields of a training log (JSON lines with `step`), by name in order of first appearance.
+    """Return {field name: curve} of the numeric fields of a training log (JSON lines with `step`), in order of appearance.
 
     field: name of a required field
     Raises RecordError (file:line) for a line without an integer `step`, or with a loss or `field` that is not a number.
@@ -98,6 +98,6 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
             f"{get_source_name(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'"
         )
     if field is not None and field not in curves:
-        others = f"; choose from {', '.join(curves)}" if curves else ""
-        raise DrtkError(f"{get_source_name(source)}: no field {field}{others}")
+        hint = f"choose from {', '.join(curves)}" if curves else f"expected JSON lines with 'step' and '{field}'"
+        raise DrtkError(f"{get_source_name(source)}: no field {field}; {hint}")
     return curves

@@ -86,7 +86,7 @@ def log_shallow_runs(
 ) -> None:
     """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
 
-    size: number of documents in the collection, if known; runs of this depth are complete
+    size: number of documents in the collection, if known; runs that rank all of them are not logged
     """
     by_depth: dict[int, list[str]] = defaultdict(list)
     for result in results:
@@ -111,7 +111,7 @@ class Evaluation:
     """Measures of one run: `per_query[query][measure]` and `overall[measure]`.
 
     deepest: length of the longest ranking of a judged query; 0 if unknown
-    is_complete: whether the search is known to have found no more documents
+    is_complete: whether the run's manifest shows that no query reached the search depth
     """
 
     name: str
@@ -239,7 +239,7 @@ class Evaluator:
             ) from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
-        """Add the values over all queries, and put the values of each query in the order of the measures."""
+        """Set `result.overall`, and sort the values of each query in the order of the measures."""
         for measure in self.measures:
             if (overall := self._compute_overall(measure, result, tag)) is not None:
                 result.overall[measure.name] = overall

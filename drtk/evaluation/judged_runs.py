@@ -72,8 +72,8 @@ class JudgedRankings:
     """Rankings of the judged queries of a run.
 
     ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
-    deepest: length of the longest ranking, including documents that are not scored
-    is_complete: whether the search is known to have found no more documents
+    deepest: length of the longest ranking, before `depth` and `drop_same_id` remove documents
+    is_complete: whether the run's manifest shows that no query reached the search depth
     """
 
     ids: dict[str, list[str]]
@@ -131,7 +131,7 @@ def read_rankings(
 
 
 def _is_complete(source: str, num_hits: int) -> bool:
-    """Return whether the search that wrote a run was deeper than `num_hits`, its largest number of hits of a query."""
+    """Return whether the run's manifest has a search depth above `num_hits`, the largest number of hits of a query."""
     manifest = None if is_stream(source) else load_output_manifest(source)
     if manifest is None or manifest.get("program") != "search":
         return False

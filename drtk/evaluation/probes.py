@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,8 +23,13 @@ from drtk.evaluation.sentences import compute_pair_cosines, compute_spearman
 from drtk.evaluation.significance import compute_interval
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import log
 from drtk.runtime.sharding import sample_evenly
+from drtk.text.rng import sample_uniform
 from drtk.training.best_checkpoint import Metrics
+
+if TYPE_CHECKING:
+    from drtk.models.checkpoint import TextEncoder
 
 DEPTH = 10
 EncodeRecords = Callable[
@@ -69,12 +76,19 @@ class RankingProbe:
         self._judgments = {query.id: judgments[query.id] for query in judged}
         self._evaluator = Evaluator(self._judgments, parse_measures(self.name))
 
+    def __len__(self) -> int:
+        """Return the number of passages and queries."""
+        return len(self._passages) + len(self.queries)
+
     def __call__(self, encode: EncodeRecords) -> float:
         """Encode the collection and return the mean nDCG@10 of its queries."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))[self.name]
 
-    def compute(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
-        """Return nDCG@10 with its interval, and in-batch accuracy, the share of queries whose positive has the highest score in its batch."""
+    def compute_metrics(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
+        """Return nDCG@10 with its confidence interval, and in-batch accuracy.
+
+        Accuracy is the share of queries whose positive has the highest score in the batch.
+        """
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         pairs = []
@@ -107,6 +121,30 @@ class RankingProbe:
         return _evaluate(self._evaluator, rankings)
 
 
+def compare_encoders(
+    encoders: Mapping[str, TextEncoder], folder: Path, *, split: str, queries: int, pool: int, tracker: InputTracker
+) -> dict[str, Any]:
+    """Return nDCG@10 with its 95% interval over queries, and the seconds, of each encoder on a collection in BEIR format.
+
+    queries, pool: maximum numbers of queries and passages, sampled at random
+    """
+    from drtk.models.checkpoint import embed_for_scoring
+
+    probe = RankingProbe(
+        folder, split=split, tracker=tracker, queries=queries, pool=pool, sample_key=partial(sample_uniform, 0, "dev")
+    )
+    figures = {}
+    for name, encoder in encoders.items():
+        start = time.perf_counter()
+        metrics = probe.compute_metrics(partial(embed_for_scoring, {"passage": encoder}), batch_size=1)
+        seconds = round(time.perf_counter() - start, 1)
+        interval = metrics.intervals.get(probe.name)
+        ends = "" if interval is None else " ({:.4f} … {:.4f})".format(*interval)
+        log(f"{name}: {probe.name} {metrics[probe.name]:.4f}{ends}, {seconds:g} s for {len(probe)} texts")
+        figures[name] = {probe.name: metrics[probe.name], "interval": interval, "seconds": seconds}
+    return figures
+
+
 class RerankingProbe:
     """Probe of a reranker: RR@10 and nDCG@10 after reranking the top documents of a run.
 
@@ -127,7 +165,7 @@ class RerankingProbe:
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> Metrics:
-        """Rerank the candidates of each query by `scores`; return the mean of each measure, with its interval.
+        """Rerank the candidates of each query by `scores`; return the mean and confidence interval of each measure.
 
         scores: (pairs,), the score of each query-document pair, in the order of `candidates`
         """

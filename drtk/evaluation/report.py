@@ -39,8 +39,8 @@ SNIPPET_WORDS = 40
 class Overlap:
     """Overlap of the relevant documents in the top `depth` of two runs and of their fusion.
 
-    relevant: numbers of relevant documents in both runs, in the first only, in the second only, and in neither
-    kept: numbers of these documents that the fusion retrieves, with the same keys
+    relevant: numbers of relevant documents in "both" runs, in the "first" or "second" only, and in "neither"
+    kept: as `relevant`, but only of the documents that the fusion also retrieves
     shared: documents in both runs, relevant or not, divided by the length of the shorter ranking; mean over queries
     """
 
@@ -64,7 +64,7 @@ class Overlap:
         )
 
 
-def measure_overlap(
+def compute_overlap(
     names: tuple[str, str],
     fused: str,
     rankings: Mapping[str, Rankings],
@@ -73,7 +73,10 @@ def measure_overlap(
     depth: int = 100,
     rel: int = 1,
 ) -> Overlap:
-    """Compute the overlap of two runs and their fusion. rankings: ranked ids by system, then by query"""
+    """Compute the overlap of two runs and their fusion.
+
+    names: the two runs; fused: the fusion; rankings: {run: {query id: ranked document ids}}
+    """
     relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
     kept = dict(relevant)
     shares = []
@@ -159,7 +162,7 @@ def choose_example_queries(
 
 @dataclass
 class Report:
-    """Content of a report. has_plot: report.png was written"""
+    """Content of a report. has_plot: whether report.png was written"""
 
     title: str
     results: list[Evaluation]
@@ -335,7 +338,7 @@ def _find_overlap(
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
         if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
-            return measure_overlap((parts[0], parts[1]), run.name, rankings, judgments, rel=rel)
+            return compute_overlap((parts[0], parts[1]), run.name, rankings, judgments, rel=rel)
     return None
 
 

@@ -107,7 +107,7 @@ def compute_partner_ranks(
 ) -> np.ndarray:
     """Return the rank (from 1) of each query's partner among all sentences by cosine: (queries,). The partner wins ties.
 
-    Duplicates of the query sentence are excluded from the ranking, except the partner.
+    The partner is the other sentence of the query's pair. Other duplicates of the query are excluded from the ranking.
     vectors: (sentences, d); texts: (sentences,), text indices, equal for duplicate sentences
     queries, partners: (queries,), row indices of `vectors`
     """

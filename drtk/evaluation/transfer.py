@@ -72,14 +72,17 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
     count = _count_classes(train, test)
 
     def compute_dev_accuracy(penalty: float) -> float:
-        fits = [fit(train.select(a), train.select(b), penalty=penalty, num_classes=count, seed=seed) for a, b in splits]
+        fits = [
+            fit_classifier(train.select(a), train.select(b), penalty=penalty, num_classes=count, seed=seed)
+            for a, b in splits
+        ]
         return float(np.mean([best for _, best in fits]))
 
     penalty, dev = _choose_penalty(compute_dev_accuracy)
     order = np.random.default_rng(seed).permutation(len(train))
     num_held_out = max(1, int(HELD_OUT * len(train)))
     parts = train.select(order[num_held_out:]), train.select(order[:num_held_out])
-    return _score_on_test_set(fit(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
+    return _score_on_test_set(fit_classifier(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
 
 
 def evaluate_with_dev(
@@ -87,8 +90,10 @@ def evaluate_with_dev(
 ) -> TransferScores:
     """Evaluate SST2: use the development set to select the L2 penalty and to stop training."""
     count = _count_classes(train, test)
-    penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, num_classes=count, seed=seed)[1])
-    return _score_on_test_set(fit(train, dev, penalty=penalty, num_classes=count, seed=seed)[0], test, score)
+    penalty, score = _choose_penalty(
+        lambda value: fit_classifier(train, dev, penalty=value, num_classes=count, seed=seed)[1]
+    )
+    return _score_on_test_set(fit_classifier(train, dev, penalty=penalty, num_classes=count, seed=seed)[0], test, score)
 
 
 def _choose_penalty(score: Callable[[float], float]) -> tuple[float, float]:
@@ -119,7 +124,7 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
         yield np.flatnonzero(folds != number), np.flatnonzero(folds == number)
 
 
-def fit(
+def fit_classifier(
     train: LabeledVectors, dev: LabeledVectors, *, penalty: float, num_classes: int, seed: int
 ) -> tuple[Any, float]:
     """Fit a linear classifier; return the checkpoint with the highest accuracy on `dev`, and this accuracy."""
@@ -141,7 +146,7 @@ def fit(
                     loss.backward()
                     optimizer.step()
             epochs += EPOCHS_PER_EVALUATION
-            accuracy = float((predict(model, dev.vectors) == dev.classes).mean())
+            accuracy = float((predict_classes(model, dev.vectors) == dev.classes).mean())
             if accuracy > best:
                 best_model, best = copy.deepcopy(model), accuracy
             else:
@@ -149,7 +154,7 @@ def fit(
     return best_model, best
 
 
-def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
+def predict_classes(model: Any, vectors: np.ndarray) -> np.ndarray:
     """Return the most likely classes. (n, d) -> (n,)"""
     import torch
 
@@ -159,7 +164,7 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def _score_on_test_set(model: Any, test: LabeledVectors, dev_accuracy: float) -> TransferScores:
-    predicted = predict(model, test.vectors)
+    predicted = predict_classes(model, test.vectors)
     accuracy = float((predicted == test.classes).mean())
     return TransferScores(
         accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev_accuracy

@@ -109,7 +109,8 @@ def find_fusion_weights(
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
 
-    names: run files; scored_depths: number of scored hits per query of each run. Raises UsageError if no query is judged.
+    names: run files; scored_depths: number of top hits per query that a reranker scored, for each run (None: all)
+    Raises UsageError if no query is judged.
     """
     by = parse_document_id if settings.by == "source" else None
     judgments = read_judgments(qrels, tracker)

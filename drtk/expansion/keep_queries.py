@@ -118,16 +118,17 @@ def drop_queries(
     *,
     bare: bool,
 ) -> BatchResult:
-    """Return the JSON lines of the passages without queries below `min_score`. `TopShareFilter` applies `keep` later.
+    """Drop the queries below `min_score`; return the passages as JSON lines. `TopShareFilter` applies `keep` later.
 
-    scores: of the queries of all passages, in order
+    scores: one per query of all passages, in order
+    bare: write only the passage id, the queries and the scores
     """
     lines, start, num_kept = [], 0, 0
     min_score = -inf if settings.min_score is None else settings.min_score
     for passage, texts in zip(passages, queries, strict=True):
         passage_scores = scores[start : start + len(texts)]
         start += len(texts)
-        row = _select(texts, passage_scores, [score >= min_score for score in passage_scores])
+        row = _select_queries(texts, passage_scores, [score >= min_score for score in passage_scores])
         num_kept += len(row[QUERIES])
         extra = passage.extra | row
         if not settings.scores and settings.keep is None:
@@ -136,7 +137,7 @@ def drop_queries(
     return BatchResult(lines, {} if settings.keep is not None else {"kept": num_kept})
 
 
-def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]) -> Row:
+def _select_queries(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]) -> Row:
     selected = [pair for pair, keep in zip(zip(queries, scores, strict=True), mask, strict=True) if keep]
     return {QUERIES: [query for query, _ in selected], SCORES: [score for _, score in selected]}
 
@@ -144,7 +145,7 @@ def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]
 class TopShareFilter:
     """Second pass over scored passages that keeps the top-scoring share of all queries in the corpus.
 
-    The number of queries is rounded up; of tied queries, the first are kept. Memory: 4 bytes per query.
+    The number of queries to keep is rounded up; of tied queries, the first are kept. Memory: 4 bytes per query.
     counts: counters, to which "min_score" is added, the lowest score of a remaining query
     """
 
@@ -171,7 +172,7 @@ class TopShareFilter:
                 is_tied = row_scores == threshold
                 mask = (row_scores > threshold) | (is_tied & (np.cumsum(is_tied) <= num_ties))
                 num_ties -= int(np.count_nonzero(is_tied & mask))
-                row |= _select(row[QUERIES], row[SCORES], mask)
+                row |= _select_queries(row[QUERIES], row[SCORES], mask)
                 num_kept += len(row[QUERIES])
                 if not self._with_scores:
                     del row[SCORES]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.checks import warn_of_other_kind
-from drtk.data.embeddings import KIND as EMBEDDINGS
+from drtk.data.embeddings import KIND, SPARSE_KIND
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.lucene.jvm import is_lucene_installed
+from drtk.indexing.sparse_embeddings import open_sparse_embeddings
 from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder, find_inputs, read_manifest_if_any
@@ -24,9 +25,13 @@ from drtk.runtime.streams import count_lines, get_source_name
 
 
 def choose_type(sources: Sequence[str]) -> str:
-    """Return the default type of an index of these sources: exact for embeddings, else BM25 by Lucene if it is installed."""
-    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
-        return "exact"
+    """Return the default type of an index: exact for embeddings, impact for sparse embeddings, else BM25.
+
+    BM25 is by Lucene if it is installed.
+    """
+    folder_kind = read_manifest_if_any(Path(sources[0])).get("kind")
+    if folder_kind in (KIND, SPARSE_KIND):
+        return "exact" if folder_kind == KIND else "impact"
     if is_lucene_installed():
         return "bm25"
     log("index: type bm25s, because Lucene is not installed")
@@ -36,7 +41,7 @@ def choose_type(sources: Sequence[str]) -> str:
 def build_index(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
     """Build an index in the folder of `job`.
 
-    sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index
+    sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index or one of type impact
     kind: an entry of `INDEXES`, or a faiss factory string; by default that of `choose_type`
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
@@ -50,6 +55,8 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
             raise UsageError(f"`{name}` requires an index of type bm25 or bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors
+    if read_manifest_if_any(Path(sources[0])).get("kind") == SPARSE_KIND:
+        build = _index_impacts
     job.finish(type=kind, **build(engine, sources, kind, settings, job))
 
 
@@ -72,7 +79,7 @@ def _index_passages(
         raise UsageError(
             f"an index of type {kind} requires one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
         )
-    if read_manifest_if_any(Path(sources[0])).get("kind") == EMBEDDINGS:
+    if read_manifest_if_any(Path(sources[0])).get("kind") == KIND:
         raise UsageError(
             f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
         )
@@ -86,9 +93,28 @@ def _index_passages(
     with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
+    entries = {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries}
+    return entries | _get_software(engine)
+
+
+def _get_software(engine: Any) -> dict[str, Any]:
+    """Return the entry "software" of an index, the versions of its library, if known."""
     get_versions = getattr(engine, "get_versions", None)
-    software = {"software": get_versions()} if get_versions else {}
-    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries, **software}
+    return {"software": get_versions()} if get_versions else {}
+
+
+def _index_impacts(
+    engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
+) -> dict[str, Any]:
+    if kind != "impact":
+        raise UsageError(f"{sources[0]}: contains term weights; use `type` impact")
+    if job.side_files:
+        raise UsageError("`with` cannot be combined with sparse embeddings; omit it")
+    passages, entries = open_sparse_embeddings(sources)
+    job.tracker.inputs += [describe_folder(source) for source in sources]
+    with Progress("index", unit="passages") as progress:
+        job.counts["passages"] = engine.build(passages, job.begin(), settings, progress=progress)
+    return entries | _get_software(engine)
 
 
 def _index_vectors(

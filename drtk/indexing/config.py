@@ -9,6 +9,7 @@ from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 INDEX_KIND = "index"  # of manifests
 _WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
+_ENCODED = (*_VECTORS, "impact")  # searched with queries that a model encodes
 
 
 def _require_types(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
@@ -83,7 +84,7 @@ class DenseSearchSettings:
         "Device: auto, cpu, cuda, cuda:1 …",
         panel=HARDWARE,
         metavar="NAME",
-        no_effect=_require_types(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_ENCODED, key="index_type"),
     )
     block: int = setting(
         4096,
@@ -204,13 +205,13 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     prompt: str | None = option(
         None,
         "Text to put before each query. [default: the model's prompt]",
-        no_effect=_require_types(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_ENCODED, key="index_type"),
     )
     max_length: int | None = setting(
         None,
         "Maximum query length in tokens. [default: the model's]",
         at_least=3,
-        no_effect=_require_types(*_VECTORS, key="index_type"),
+        no_effect=_require_types(*_ENCODED, key="index_type"),
     )
     grid: str = setting(
         "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "Grid of BM25 k1 and b to evaluate (tune)."

@@ -176,10 +176,22 @@ def rescore(
 def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     """Open folders of passage embeddings; return the vectors, and entries for the manifest of an index.
 
+    Raises the errors of `read_passage_manifests`.
+    """
+    manifests, entries = read_passage_manifests(folders, KIND)
+    shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
+    vectors = Vectors(shards, unit=needs_unit_length(manifests[0].get("encoder")))
+    return vectors, {**entries, "dimension": vectors.dimension, "metric": "inner product"}
+
+
+def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Manifest], dict[str, Any]]:
+    """Read the manifests of folders of passage embeddings; return them, and the entries "encoder" and "corpus" of an index.
+
+    kind: kind of the folders
     Raises MismatchError for unfinished folders, folders without passage embeddings, and folders of different encoders.
     """
     manifests = [
-        read_manifest(folder, kind=KIND, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)
+        read_manifest(folder, kind=kind, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)
         for folder in folders
     ]
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -192,12 +204,9 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
                 "model and settings"
             )
     _check_corpus_parts(folders, manifests)
-    encoder = manifests[0].get("encoder")
-    shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
-    vectors = Vectors(shards, unit=needs_unit_length(encoder))
     sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
     corpus = resolve_path(sources.pop()) if len(sources) == 1 else None
-    return vectors, {"encoder": encoder, "corpus": corpus, "dimension": vectors.dimension, "metric": "inner product"}
+    return manifests, {"encoder": manifests[0].get("encoder"), "corpus": corpus}
 
 
 def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:

@@ -200,8 +200,9 @@ class IndexSearch:
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
-            self.encodes_texts |= is_dense
-            encoder = QueryEncoder(indexes, settings.search_settings(), inputs.model) if is_dense else None
+            self.encodes_texts |= indexes.needs_encoder
+            search_settings = settings.search_settings()
+            encoder = QueryEncoder(indexes, search_settings, inputs.model) if indexes.needs_encoder else None
             self._searchers[name] = TextQuerySearcher(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 

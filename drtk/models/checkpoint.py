@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.config import check_pooling
+from drtk.models.config import SPARSE_POOLING, check_pooling
 from drtk.models.encoder import Dense, Encoder
 from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
+from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
-from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
+from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
@@ -31,7 +32,8 @@ _TOKENIZER_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
 )
 DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
-_BATCH_TOKENS = 1 << 14
+_BATCH_TOKENS, _SPARSE_BATCH_TOKENS = 1 << 14, 1 << 11  # a sparse encoder computes logits over the vocabulary
+_NO_LM_HEAD = "has no trained masked-LM head; train one with `drtk pretrain`"
 
 
 @dataclass
@@ -102,7 +104,7 @@ def load_encoder(
         query_length=layout.encoding.query_length or max_length,
         passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
-    check_pooling("+".join(encoding.pooling))
+    check_pooling("+".join(encoding.pooling), allow_sparse=True)
     positions = getattr(config, "max_position_embeddings", None) or 0
     has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
     if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
@@ -111,14 +113,53 @@ def load_encoder(
         raise MismatchError(f"{folder}: `title` sep requires a tokenizer with a separator token; use join or segment")
     if encoding.lowercase:
         add_lowercasing(tokenizer)
+    head = (
+        load_lm_head(folder, backbone, warn_untrained=False) if weights and encoding.pooling == SPARSE_POOLING else None
+    )
+    if head is not None and head.is_untrained:
+        raise MismatchError(f"{folder}: {_NO_LM_HEAD}")
     encoder = Encoder(
-        backbone, pooling=encoding.pooling, dense=dense, normalize=encoding.normalize, truncate=encoding.truncate
+        backbone,
+        pooling=encoding.pooling,
+        dense=dense,
+        normalize=encoding.normalize,
+        truncate=encoding.truncate,
+        head=head,
     )
     if dense and dense[0].linear.in_features != encoder.hidden_size * len(encoding.pooling):
         raise MismatchError(
             f"{folder}: `pooling` {'+'.join(encoding.pooling)} does not fit the model's Dense module; omit `pooling`"
         )
     return TextEncoder(encoder.eval(), tokenizer, encoding)
+
+
+def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
+    """Load a model folder as (encoder, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
+
+    If the checkpoint has no head, a head is randomly initialized.
+
+    warn_untrained: warn if the head is randomly initialized
+    Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
+    """
+    loaded = load_encoder(folder)
+    backbone = loaded.encoder.backbone
+    return backbone, load_lm_head(folder, backbone, warn_untrained=warn_untrained), loaded.tokenizer
+
+
+def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
+    """Load a model folder as (masked language model of transformers, tokenizer).
+
+    Raises MismatchError if the folder has no trained masked-LM head.
+    """
+    backbone, head, tokenizer = load_masked_lm(folder, warn_untrained=False)
+    if head.is_untrained:
+        raise MismatchError(f"{folder}: {_NO_LM_HEAD}")
+    return build_masked_lm(backbone, head), tokenizer
+
+
+def save_lm_head(head: LMHead, folder: Path) -> None:
+    """Write a masked-LM head into a model folder."""
+    save_module(head, get_head_path(folder, LM_HEAD))
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
@@ -177,13 +218,17 @@ def build_activation(path: Path, name: str) -> nn.Module:
 
 
 def save_encoder(model: TextEncoder, folder: Path) -> None:
-    """Write a model folder that AutoModel and SentenceTransformer load: weights (safetensors), tokenizer and configuration.
+    """Write a model folder that AutoModel and SentenceTransformer or SparseEncoder load: weights, tokenizer and configuration.
 
     The caller writes `meta.json`, which contains the EncodingConfig.
     """
     encoder = model.encoder
     model.tokenizer.model_max_length = max(model.encoding.query_length, model.encoding.passage_length)
-    save_pretrained_model(encoder.backbone, model.tokenizer, folder)
+    whole = build_masked_lm(encoder.backbone, encoder.head) if encoder.is_sparse else encoder.backbone
+    save_pretrained_model(whole, model.tokenizer, folder)
+    if encoder.is_sparse:
+        write_sparse_layout(folder, model.encoding, vocabulary=encoder.dimension)
+        return
     write_layout(folder, model.encoding, hidden=encoder.hidden_size, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
@@ -270,14 +315,15 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
     items: passages, queries or strings    role: whose prompt and maximum length to use
     """
     encoder = model.encoder
-    device = next(encoder.parameters()).device
+    device = next(encoder.parameters(), torch.empty(0)).device  # an exported model has no parameters
     training = encoder.training
     encoder.eval()
     try:
         tokenizer = model.get_tokenizer(role)
         tokens = tokenizer(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
-        for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
+        budget = _SPARSE_BATCH_TOKENS if encoder.is_sparse else _BATCH_TOKENS
+        for rows in iter_batches_by_length(tokens.lengths, budget=budget):
             batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
             vectors[rows] = encoder(**inputs, prompt_length=model.count_prompt_tokens(role)).float().cpu().numpy()

@@ -13,11 +13,14 @@ Similarity = Literal["cosine", "dot"]
 Title = Literal["join", "sep", "segment", "none"]
 PairTitle = Literal["colon", "join", "none"]
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+SPARSE_POOLING = ("splade",)  # of sparse encoders, which pool the logits of their masked-LM head
 
 
-def check_pooling(text: str | None) -> None:
+def check_pooling(text: str | None, *, allow_sparse: bool = False) -> None:
     """Raise UsageError if a pooling, such as "cls+mean", has a mode that is not in POOLINGS. None is valid."""
-    for mode in text.split("+") if text is not None else ():
+    if text is None or (allow_sparse and text == "+".join(SPARSE_POOLING)):
+        return
+    for mode in text.split("+"):
         if mode not in POOLINGS:
             raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(POOLINGS)}, or combine as cls+mean")
 
@@ -34,7 +37,8 @@ class EncodeSettings:
 
     pooling: str | None = option(
         None,
-        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the model's, or cls]",
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, splade (sparse). [default: the model's, or "
+        "cls]",
         metavar="NAME",
     )
     normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")
@@ -46,6 +50,9 @@ class EncodeSettings:
     )
     dimensions: int | None = setting(
         None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
+    )
+    max_active_dims: int | None = setting(
+        None, "Keep the N largest term weights of each text (sparse models). [default: all]", at_least=1
     )
     model_file: str | None = setting(
         None, "ONNX or OpenVINO file in the model folder to run instead of the weights, such as onnx/model.onnx."
@@ -60,7 +67,18 @@ class EncodeSettings:
 
     def check(self) -> None:
         """Raise UsageError for an unknown pooling."""
-        check_pooling(self.pooling)
+        check_pooling(self.pooling, allow_sparse=True)
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """Settings of `drtk export`."""
+
+    quantize: Literal["int8", "none"] = option("int8", "Quantize the weights of linear layers to int8, or not.")
+    dev_queries: int = setting(500, "Maximum number of queries of --dev, sampled at random.", at_least=1)
+    dev_pool: int = setting(
+        5000, "Maximum number of passages of --dev, the relevant ones and a random sample.", at_least=1
+    )
 
 
 NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drtk.models.config import SPARSE_POOLING
+
 Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
 
@@ -40,11 +42,26 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     skip: number of tokens at the start of each text to exclude, such as a prompt
     """
     hidden = hidden.float()
-    included = mask
-    if skip:
-        position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
-        included = mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
+    included = _exclude_prompt(mask, skip)
     return torch.cat([_pool(mode, hidden, included, mask) for mode in modes], dim=-1)
+
+
+def pool_terms(logits: Tensor, mask: Tensor, *, skip: int = 0) -> Tensor:
+    """Return the term weights of each text, (batch, vocabulary) float32: the maximum over tokens of log(1 + ReLU(logit)).
+
+    logits: (batch, tokens, vocabulary), overwritten at excluded tokens    mask, skip: as in `pool`
+    The maximum is taken first, because log(1 + ReLU(x)) is monotonic; this saves memory. Source: SPLADE v2, section 3.1.
+    """
+    logits.masked_fill_(_exclude_prompt(mask, skip).unsqueeze(-1) == 0, float("-inf"))
+    return logits.max(dim=1).values.float().relu().log1p()
+
+
+def _exclude_prompt(mask: Tensor, skip: int) -> Tensor:
+    """Return the mask without the first `skip` tokens of each text, (batch, tokens)."""
+    if not skip:
+        return mask
+    position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
+    return mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
 
 
 def _find_first_token(mask: Tensor) -> Tensor:
@@ -99,7 +116,9 @@ class Dense(nn.Module):
 class Encoder(nn.Module):
     """Text encoder: transformer, pooling, dense layers and normalization.
 
-    Everything after the transformer runs in float32. truncate: number of dimensions to keep of each vector; None: all
+    A sparse encoder (`SPARSE_POOLING`) returns a weight for each word piece of the vocabulary, without dense layers.
+    Pooling and everything after it run in float32. truncate: number of dimensions to keep of each vector; None: all
+    head: masked-LM head of a sparse encoder, an LMHead
     """
 
     def __init__(
@@ -110,9 +129,11 @@ class Encoder(nn.Module):
         dense: list[Dense] | None = None,
         normalize: bool = False,
         truncate: int | None = None,
+        head: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone: Any = backbone
+        self.head: Any = head
         self.dense = nn.ModuleList(dense or [])
         self.pooling, self.normalize, self.truncate = pooling, normalize, truncate
         for name, parameter in backbone.named_parameters():
@@ -126,8 +147,15 @@ class Encoder(nn.Module):
         return int(config.get_text_config().hidden_size)
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether the vectors are term weights."""
+        return self.pooling == SPARSE_POOLING
+
+    @property
     def dimension(self) -> int:
-        """The dimension of the text vectors."""
+        """The dimension of the text vectors; of a sparse encoder, the size of the vocabulary."""
+        if self.is_sparse:
+            return int(self.backbone.config.get_text_config().vocab_size)
         last: Any = self.dense[-1] if len(self.dense) else None
         full = self.hidden_size * len(self.pooling) if last is None else int(last.config["out_features"])
         return min(full, self.truncate) if self.truncate else full
@@ -142,6 +170,8 @@ class Encoder(nn.Module):
         """
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
+        if self.is_sparse:
+            return pool_terms(self.head.compute_logits(hidden), attention_mask, skip=prompt_length)
         with torch.autocast(hidden.device.type, enabled=False):
             vectors = pool(hidden, attention_mask, self.pooling, skip=prompt_length)
             for layer in self.dense:

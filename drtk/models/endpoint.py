@@ -35,6 +35,8 @@ class EndpointEmbedder:
     Raises UsageError for a URL without a model name and for settings without effect, DrtkError if the endpoint fails.
     """
 
+    is_sparse = False
+
     def __init__(self, model: str, *, role: Literal["query", "passage"], settings: EncodeSettings) -> None:
         self.model, self.role, self.settings = model, role, settings
         url, _, self._name = model.partition("#")

@@ -318,9 +318,10 @@ class _InputQueue:
         self._decoded: deque[tuple[list[tuple[int, int]], Future[list[str]]]] = deque()
 
     def _count_tokens(self, lengths: Any) -> Any:
-        """Return the number of tokens in memory for all texts of an input of this length; arrays of lengths are allowed.
+        """Return the number of tokens in the KV cache for an input and its generated sequences, at their last step.
 
-        The texts of an input share the KV cache of the input in an encoder-decoder, but not in a decoder-only model.
+        lengths: tokens of the input, a number or an array
+        In an encoder-decoder the sequences share the cached input; in a decoder-only model each has its own copy.
         """
         inputs = 1 if self._model.is_encoder_decoder else self._count
         return inputs * lengths + self._count * self._new_tokens

@@ -50,6 +50,8 @@ class LibraryEmbedder:
     DrtkError for a damaged folder, MissingDependency if sentence-transformers is not installed.
     """
 
+    is_sparse = False
+
     def __init__(
         self, model: str, *, role: Literal["query", "passage"], settings: EncodeSettings, device: str = "auto"
     ) -> None:

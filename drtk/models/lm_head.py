@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import load_encoder, save_module
 from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers, warn
@@ -116,19 +116,6 @@ def _get_submodules(model_type: str) -> tuple[str, str, str]:
     return _SUBMODULES[model_type]
 
 
-def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
-    """Load a model folder as (encoder, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
-
-    If the checkpoint has no head, a head is randomly initialized.
-
-    warn_untrained: warn if the head is randomly initialized
-    Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
-    """
-    loaded = load_encoder(folder)
-    backbone = loaded.encoder.backbone
-    return backbone, load_lm_head(folder, backbone, warn_untrained=warn_untrained), loaded.tokenizer
-
-
 def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
     """Load the masked-LM head of a model folder: from its subfolder heads/, where drtk saves it, else from the checkpoint.
 
@@ -164,24 +151,17 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
     from transformers import AutoModelForMaskedLM
 
     with silence_transformers(), torch.random.fork_rng(devices=[]):
+        config = deepcopy(backbone.config)  # from_config would set its attention implementation
         return AutoModelForMaskedLM.from_config(
-            backbone.config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted()
+            config,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            trust_remote_code=is_remote_code_trusted(),
         )
 
 
-def save_lm_head(head: LMHead, folder: Path) -> None:
-    """Write a masked-LM head into a model folder."""
-    save_module(head, get_head_path(folder, LM_HEAD))
-
-
-def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
-    """Load a model folder as (masked language model of transformers, tokenizer).
-
-    Raises MismatchError if the folder has no trained masked-LM head.
-    """
-    backbone, head, tokenizer = load_masked_lm(folder, warn_untrained=False)
-    if head.is_untrained:
-        raise MismatchError(f"{folder}: has no trained masked-LM head; train one with `drtk pretrain`")
+def build_masked_lm(backbone: Any, head: LMHead) -> Any:
+    """Return the masked language model of transformers with the weights of an encoder and a head, in float32 on the CPU."""
     model = _init_masked_lm(backbone)
     body = getattr(model, model.base_model_prefix)
     weights = backbone.state_dict()
@@ -194,4 +174,4 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
         decoder.weight.copy_(head.weight)
         if head.bias is not None:
             decoder.bias.copy_(head.bias)
-    return model.eval(), tokenizer
+    return model.eval()

@@ -33,7 +33,7 @@ def add_adapters(
     targets: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Add LoRA adapters to the backbone and freeze all other weights, including Dense layers.
+    """Add LoRA adapters to the backbone and freeze all other weights, including Dense layers and LM head.
 
     The vectors do not change until the adapters are trained.
 
@@ -64,7 +64,9 @@ def add_adapters(
         with warnings.catch_warnings():  # peft uses a deprecated name of transformers
             warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
             encoder.backbone = peft.get_peft_model(backbone, config)
-    encoder.dense.requires_grad_(False)
+    for module in (encoder.dense, encoder.head):
+        if module is not None:
+            module.requires_grad_(False)
 
 
 def merge_adapters(encoder: Encoder) -> None:

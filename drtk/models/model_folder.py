@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.config import Title
+from drtk.models.config import SPARSE_POOLING, Title
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import check_object, read_json, read_object
 from drtk.runtime.manifest import (
@@ -218,7 +218,7 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if not module["type"].startswith(OWN_MODULES):  # code of the model, whatever its name
             kind = ""
-        if kind == "Transformer":
+        if kind in ("Transformer", "MLMTransformer"):
             backbone = path
             settings = read_module_settings(path)
             max_length = settings.get("max_seq_length") or 0
@@ -228,6 +228,12 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
                 query_length=settings.get("query_length") or max_length,
                 passage_length=settings.get("document_length") or max_length,
             )
+        elif kind == "SpladePooling":
+            content = read_object(path / "config.json", pooling_strategy=str | None, activation_function=str | None)
+            for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
+                if content.get(name, value) != value:
+                    raise MismatchError(f"{path}: {name} {content[name]} is not supported; use a model with {value}")
+            encoding = replace(encoding, pooling=SPARSE_POOLING)
         elif kind == "Pooling":
             content = read_object(path / "config.json", include_prompt=bool | None)
             encoding = replace(
@@ -241,7 +247,9 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
             raise UnsupportedModules(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     if not encoding.pooling:
         raise UnsupportedModules(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
-    return ModelLayout(backbone, replace(encoding, **_read_shared_entries(folder)), tuple(dense))
+    shared = _read_shared_entries(folder)
+    shared["similarity"] = shared["similarity"] or ("dot" if encoding.pooling == SPARSE_POOLING else "cosine")
+    return ModelLayout(backbone, replace(encoding, **shared), tuple(dense))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
@@ -284,7 +292,7 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
     return {
         "query_prompt": prompts.get("query", ""),
         "passage_prompt": passage,
-        "similarity": content.get("similarity_fn_name") or "cosine",  # the default of sentence-transformers
+        "similarity": content.get("similarity_fn_name"),
         "truncate": content.get("truncate_dim"),
     } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
 
@@ -301,8 +309,7 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
         for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     write_json(folder / MODULES, modules)
-    max_length = max(encoding.query_length, encoding.passage_length)
-    write_json(folder / SETTINGS, {"max_seq_length": max_length, "do_lower_case": encoding.lowercase})
+    _write_settings(folder, encoding)
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
     chosen = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
@@ -313,6 +320,34 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
     if encoding.normalize:
         write_json(folder / paths[-1] / "config.json", {})
     _write_shared(folder, encoding)
+
+
+def write_sparse_layout(folder: Path, encoding: EncodingConfig, *, vocabulary: int) -> None:
+    """Write the configuration files that SparseEncoder needs to compute the same term weights.
+
+    vocabulary: number of word pieces
+    """
+    kinds = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
+        }
+        for number, (path, kind) in enumerate(kinds.items())
+    ]
+    write_json(folder / MODULES, modules)
+    _write_settings(folder, encoding)
+    (folder / "1_SpladePooling").mkdir(exist_ok=True)
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": vocabulary}
+    write_json(folder / "1_SpladePooling" / "config.json", pooling)
+    _write_shared(folder, encoding)
+
+
+def _write_settings(folder: Path, encoding: EncodingConfig) -> None:
+    max_length = max(encoding.query_length, encoding.passage_length)
+    write_json(folder / SETTINGS, {"max_seq_length": max_length, "do_lower_case": encoding.lowercase})
 
 
 def write_untied_layout(folder: Path, encoding: EncodingConfig) -> None:
@@ -339,7 +374,7 @@ def _write_shared(folder: Path, encoding: EncodingConfig) -> None:
         "prompts": {"query": encoding.query_prompt, "document": encoding.passage_prompt},
         "default_prompt_name": None,
         "similarity_fn_name": encoding.similarity or "dot",
-    }
+    } | ({"model_type": "SparseEncoder"} if encoding.pooling == SPARSE_POOLING else {})
     if encoding.truncate:
         shared["truncate_dim"] = encoding.truncate
     if encoding.title != EncodingConfig.title:  # an entry of drtk that sentence-transformers ignores

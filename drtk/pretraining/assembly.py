@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
+from drtk.models.checkpoint import load_masked_lm
 from drtk.models.device import AttentionBackend
-from drtk.models.lm_head import get_head_path, load_masked_lm, warn_untrained_head
+from drtk.models.lm_head import get_head_path, warn_untrained_head
 from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective

@@ -74,7 +74,8 @@ def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, S
     """Concatenate the rows (examples) of all batches, and split them into groups of GROUP_SIZE; the last may be smaller.
 
     A group of a single row is dropped, because it has no negatives.
-    batches, result: pairs of vectors, {key of `build_vector_key`: (rows, hidden)}, and {slot: (rows,) bool, False without text}
+    batches, result: pairs (vectors, present). vectors: {key of `build_vector_key`: (rows, hidden)};
+        present: {slot: (rows,) bool, False without text}
     """
     if not batches:
         return

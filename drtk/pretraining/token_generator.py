@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.backbone import build_token_type_inputs
+from drtk.models.checkpoint import load_masked_lm
 from drtk.models.generation import sample_from_softmax
-from drtk.models.lm_head import LMHead, load_masked_lm
+from drtk.models.lm_head import LMHead
 from drtk.pretraining.composition import GENERATED, Composition
 from drtk.pretraining.dataset import SlotBatch
 

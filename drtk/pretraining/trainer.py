@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
-from drtk.models.checkpoint import TextEncoder, save_encoder
+from drtk.models.checkpoint import TextEncoder, save_encoder, save_lm_head
 from drtk.models.device import report_out_of_memory
 from drtk.models.encoder import Encoder
-from drtk.models.lm_head import get_head_path, save_lm_head
+from drtk.models.lm_head import get_head_path
 from drtk.models.model_folder import EncodingConfig
 from drtk.pretraining.assembly import MODULES_FILE
 from drtk.pretraining.config import PretrainSettings

@@ -213,7 +213,7 @@ def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "h
 def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return the first half of the passage as "a" and the second half as "b"; None for a passage of one token.
 
-    The passage is first cropped to 2 * max_tokens tokens. "b" takes the place of the next passage in MASTER's released code.
+    The passage is first cropped to 2 * max_tokens tokens. MASTER's released code uses "b" instead of the next passage.
     """
     text = view.build_passage(view.row, title, crop, max_tokens=2 * view.max_tokens)
     middle = len(text.ids) // 2

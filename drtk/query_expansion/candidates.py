@@ -124,7 +124,7 @@ class CandidateWriter:
     ) -> None:
         """Add the candidates of a query and kind: distinct, nonblank texts, numbered from 01.
 
-        greedy: the first text was decoded greedily, which its record notes
+        greedy: whether the first text was decoded greedily; its line then has "decode": "greedy"
         """
         normalized = [" ".join(text.split()) for text in texts]
         nonblank = [text for text in normalized if text]

@@ -110,9 +110,9 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
 
 
 def iter_terms(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
-    """Yield the `size` best expansion terms of the top `feedback` passages, then the most frequent terms of each passage.
+    """Yield strings of `size` terms: the best terms of the top `feedback` passages, then the most frequent of each passage.
 
-    Expansion terms are ranked by the number of passages that contain them, then by frequency; ties keep the order of first
+    The best terms are ranked by the number of passages that contain them, then by frequency; ties keep the order of first
     occurrence. Words of the question and stop words are excluded.
     """
     question_words = set(extract_content_words(question))

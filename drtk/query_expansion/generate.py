@@ -59,7 +59,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     """Find the generators of a model folder or hub name.
 
     holdout: expand each question with a generator that was not trained on the question
-    Raises MismatchError for several generators without `holdout`, and for one generator with it.
+    Raises MismatchError for several generators without `holdout`, and for a single generator with `holdout`.
     """
     content = read_manifest_if_any(folder)
     manifest = content if is_manifest(content) else {}
@@ -118,7 +118,7 @@ class QueryExpander(BatchFunction):
     Sampling depends only on the seed, the question id and the index of the sample.
     models: one model per fold; questions without a fold use the first model
     length: maximum length of the expansions in the training data, in tokens, if known
-    Raises UsageError if prompt, prefix and output leave no tokens for a question, or if a language model has no prompt,
+    Raises UsageError if prompt, prefix and output leave no tokens for a question, or if a decoder-only model has no prompt,
     MismatchError for a model that does not generate text, or was trained with another input format.
     """
 
@@ -137,9 +137,9 @@ class QueryExpander(BatchFunction):
         self._generators = [load_generator(model, resolved, seed=seed, device=device) for model in models]
         for model, generator in zip(models, self._generators, strict=True):
             if not generator.is_encoder_decoder and self._prompt is None:
-                raise UsageError(f"{model}: is a language model, which requires `prompt`")
+                raise UsageError(f"{model}: is a decoder-only model, which requires `prompt`")
             room = generator.max_input_tokens
-            if self._prompt is not None and generator.count_tokens(self._format(generator, "?")) > room:
+            if self._prompt is not None and generator.count_tokens(self._format_question(generator, "?")) > room:
                 raise UsageError(f"`prompt` leaves no room for a question in an input of {room} tokens; shorten it")
 
     def prepare(self, records: list[GeneratorInput]) -> QuestionBatch:
@@ -170,18 +170,18 @@ class QueryExpander(BatchFunction):
 
     def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
         """Return the model's input. With a prompt, a long question is truncated, so that the prompt remains complete."""
-        text = self._format(generator, question)
+        text = self._format_question(generator, question)
         if self._prompt is None or generator.count_tokens(text) <= generator.max_input_tokens:
             return text
         words = question.split()
         low, high = 0, len(words)  # the first `low` words fit
         while high - low > 1:
             middle = (low + high) // 2
-            text = self._format(generator, " ".join(words[:middle]))
+            text = self._format_question(generator, " ".join(words[:middle]))
             fits = generator.count_tokens(text) <= generator.max_input_tokens
             low, high = (middle, high) if fits else (low, middle)
-        return self._format(generator, " ".join(words[:low]))
+        return self._format_question(generator, " ".join(words[:low]))
 
-    def _format(self, generator: TextGenerator, question: str) -> str:
+    def _format_question(self, generator: TextGenerator, question: str) -> str:
         body = " ".join(question.split()) if self._prompt is None else fill_prompt(question, self._prompt)
         return generator.input_format.format(Passage("", body))

@@ -76,11 +76,13 @@ class Labeler:
                 rankings = self._searcher.search(queries, self._settings.depth)
                 if pending is not None:
                     yield pending.result()
-                pending = pool.submit(self._label, batch, rankings, num_searched)
+                pending = pool.submit(self._label_batch, batch, rankings, num_searched)
             if pending is not None:
                 yield pending.result()
 
-    def _label(self, batch: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> BatchResult:
+    def _label_batch(
+        self, batch: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int
+    ) -> BatchResult:
         lines = []
         counts = Counter({"searched": num_searched, "find an answer": 0})
         matcher: _AnswerMatcher | None = None  # not shared by batches, so that a resumed run has the same counts

@@ -99,8 +99,9 @@ class LabeledCandidates:
     keep_ties: keep lists whose ranks are all equal, which have no training signal
     num_tied: number of lists dropped because all ranks are equal
     num_repeated: number of candidates dropped because of a repeated text
-    num_questions, digests: number of queries, including dropped lists, and digests of the query texts
-    beyond_depth: ranks beyond `depth` of candidates that do not record their depth; several ranks if `depth` is wrong
+    num_questions: number of queries, including those of dropped lists; digests: hashes of the query texts
+    beyond_depth: distinct ranks above `depth` of candidates that do not record their depth; several if `depth` is wrong,
+        because only the rank for "no answer found" may be above the depth
     """
 
     def __init__(
@@ -182,7 +183,7 @@ def load_labeled_candidates(
     """Load the labeled candidates of a file.
 
     kind: kind of expansions to load; None loads all kinds
-    for_training: drop candidates beyond `settings.candidates`, and lists with equal labels if `settings.skip_ties`; False keeps all
+    for_training: drop candidates beyond `settings.candidates`, and lists of equal ranks if `settings.skip_ties`
     assumed: sources without a recorded labeling depth, for which a warning was logged
     Raises the errors of `iter_expansion_lists` and `DepthCheck`, DrtkError if there are no candidates.
     """
@@ -209,7 +210,7 @@ def load_labeled_candidates(
     if not len(labeled):
         problem = "contains no candidates; run `drtk rerank-queries label` first"
         if labeled.num_tied:
-            problem = f"contains only lists with a single rank ({labeled.num_tied:,}), which cannot be learned from"
+            problem = f"in each of the {labeled.num_tied:,} lists, all candidates have the same rank; label more candidates per query"
         elif kind is not None:
             problem = f"contains no candidates of kind '{kind}'; check the kind"
         raise DrtkError(f"{get_source_name(source)}: {problem}")

@@ -68,7 +68,7 @@ def encode_passages(
         positions = [np.arange(starts[row], starts[row] + tokens.lengths[rows[row]]) for row in batch_rows]
         hidden[torch.from_numpy(np.concatenate(positions)).to(t5.device)] = states[mask.bool()]
     if hidden is None:
-        raise ValueError("a question has no passages")
+        raise ValueError("`groups`: no question has a passage; give at least one row per question")
     mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
     return hidden.view(len(groups), width, -1), mask.long().to(t5.device)
 
@@ -192,7 +192,7 @@ class AnswerReader(BatchFunction):
         lengths = np.array([tokens.lengths[group].sum() for group in groups])
         answers: dict[int, Answer] = {}
         for rows in iter_batches_by_length(lengths, budget=self._budget):
-            answers |= zip(rows.tolist(), self._answer(tokens, [groups[row] for row in rows]), strict=True)
+            answers |= zip(rows.tolist(), self._generate_answers(tokens, [groups[row] for row in rows]), strict=True)
         texts = self._reader.tokenizer.batch_decode(
             [answers[row].tokens for row in range(len(questions))], skip_special_tokens=True
         )
@@ -203,7 +203,7 @@ class AnswerReader(BatchFunction):
         counts = {PASSAGES: len(tokens), WITHOUT_TEXT: sum(question.textless for question in questions)}
         return BatchResult(lines, {name: count for name, count in counts.items() if count})
 
-    def _answer(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:
+    def _generate_answers(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:
         try:
             hidden, mask = encode_passages(self._reader, tokens, groups, budget=self._encoder_budget)
             answers = decode_answers(self._reader, hidden, mask, max_new_tokens=self._settings.max_new_tokens)
@@ -215,6 +215,6 @@ class AnswerReader(BatchFunction):
             ) from error
         if not all(isfinite(answer.score) for answer in answers):  # T5 overflows in float16
             raise DrtkError(
-                f"{self._model}: a score is NaN or infinite in {self._dtype}; use `precision=float32` or check its weights"
+                f"{self._model}: a score is NaN or infinite in {self._dtype}; use `precision=float32` or check the model's weights"
             )
         return answers

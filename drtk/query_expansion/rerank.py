@@ -67,10 +67,12 @@ SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
 }
 
 
-def concatenate(query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None) -> tuple[str, bool]:
+def concatenate_candidates(
+    query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None
+) -> tuple[str, bool]:
     """Return the query concatenated with all candidates, as in GAR, and whether the text was truncated.
 
-    max_clauses: maximum number of distinct words, before removal of stop words and stemming
+    max_clauses: maximum number of distinct words, counted before stop-word removal and stemming; None is unlimited
     """
     text = expand_query(query, *(expansion.text for expansion in expansions))
     if max_clauses is None:
@@ -172,7 +174,7 @@ class QuerySelector(BatchFunction):
         return self._estimators[kind if kind in self._estimators else ALL_KINDS]
 
     def _search_top_passages(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
-        """Search the top-1 passage of candidates without a required "top1"; return title and text by expanded query."""
+        """Search the top-1 passages that "rd" models require but candidates lack; return {expanded query: {"title", "text"}}."""
         queries = dict.fromkeys(
             expand_query(candidates.query.text, expansion.text)
             for candidates in lists
@@ -216,7 +218,7 @@ class QuerySelector(BatchFunction):
         line: dict[str, Any] = {"query_id": candidates.query.id, "kind": candidates.kind}
         if self._settings.select == "concat":
             counts["chosen"] += 1
-            text, is_truncated = concatenate(query, expansions, max_clauses=self._settings.max_clauses)
+            text, is_truncated = concatenate_candidates(query, expansions, max_clauses=self._settings.max_clauses)
             counts["cut"] += is_truncated
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[expansion.id for expansion in expansions]], "queries": [text]}

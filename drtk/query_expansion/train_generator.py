@@ -253,8 +253,9 @@ def train_folds(
 
     folds: fold of each question, by question id
     dev: pairs to evaluate every generator with; None uses a held-out share of each generator's training pairs
+    score: function that computes metrics of generated texts in evaluations
     done: folds that an earlier run finished
-    finish: called after each training
+    finish: function that is called after the training of each fold
     """
     for fold in range(settings.folds or 0):
         if fold in done:

@@ -1,4 +1,4 @@
-"""Encode queries and passages to vectors."""
+"""Encode queries and passages to vectors or term weights."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from drtk.data.checks import EmptyTextCounter
-from drtk.data.embeddings import ShardWriter, digest_records
+from drtk.data.embeddings import SPARSE_KIND, ImpactShardWriter, ShardWriter, digest_records
 from drtk.data.readers import read_passages, read_queries
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
-from drtk.models.config import EncodeSettings
+from drtk.models.config import SPARSE_POOLING, EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.endpoint import EndpointEmbedder
@@ -39,12 +40,14 @@ from drtk.text.batching import TokenizedTexts
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
+IMPACT_SCALE = 100  # impact = round(100 * weight), as in SPLADE's released code and Pyserini
 
 
 class Embedder:
     """Bi-encoder model that encodes texts as queries or as passages.
 
     dimension: dimension of the vectors
+    is_sparse: whether the vectors are term weights
     similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an inner-product index must normalize the vectors
     load_weights: load the weights now, not at the first use. Pickling an embedder stores its arguments only; the process
             that unpickles it loads the weights
@@ -70,6 +73,8 @@ class Embedder:
         self._tokenize = loaded.get_tokenizer(role)
         self._prompt_length = loaded.count_prompt_tokens(role)
         self.dimension = loaded.encoder.dimension
+        self.is_sparse = self.encoding.pooling == SPARSE_POOLING
+        self._tokenizer = loaded.tokenizer
         self.normalized = self.encoding.normalize
         self.similarity = self.encoding.similarity or "dot"
         self._encoder: Encoder | None = None
@@ -101,6 +106,8 @@ class Embedder:
         self.dtype = choose_dtype(self.settings.precision, self.device, model_type=encoder.backbone.config.model_type)
         move_model(encoder.backbone, self.device, self.dtype)
         encoder.to(self.device)
+        if encoder.head is not None:
+            encoder.head.to(self.dtype)
         if self.settings.packed and self.settings.model_file is None:
             enable_packing(encoder.backbone, self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -156,25 +163,70 @@ class Embedder:
         """Tokenize items with the prompts, titles and special tokens that the model expects."""
         return self._tokenize(items)
 
-    @torch.inference_mode()
     def encode_tokens(self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n tokenized texts, (n, dimension), float32.
 
         report: called with the size of each batch
         Raises DrtkError if the device is out of memory.
         """
+        out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.load().device)
+        self._run(tokens, out.__setitem__, report)
+        return out.cpu().numpy()
+
+    def compute_impacts(
+        self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None
+    ) -> list[dict[str, int]]:
+        """Return the impacts of n tokenized texts by word piece, round(100 * weight), largest first; for sparse encoders.
+
+        report: called with the size of each batch
+        Raises DrtkError if the device is out of memory, or if a weight is NaN or infinite.
+        """
+        impacts: list[dict[str, int]] = [{} for _ in range(len(tokens))]
+
+        def store(rows: Tensor, weights: Tensor) -> None:
+            if not torch.isfinite(weights).all():
+                raise DrtkError(
+                    f"{self.model}: a term weight is NaN or infinite; check the model, or `precision` float32"
+                )
+            for row, values in zip(rows.tolist(), weights.cpu().numpy(), strict=True):
+                impacts[row] = self._format_impacts(values)
+
+        self._run(tokens, store, report)
+        return impacts
+
+    def _format_impacts(self, weights: np.ndarray) -> dict[str, int]:
+        """Return the positive impacts of a text. weights: (vocabulary,)"""
+        ids = np.flatnonzero(weights)
+        ids = ids[np.argsort(-weights[ids], kind="stable")][: self.settings.max_active_dims]
+        values = np.rint(IMPACT_SCALE * weights[ids]).astype(int)
+        return {self._terms[id]: value for id, value in zip(ids.tolist(), values.tolist(), strict=True) if value > 0}
+
+    @cached_property
+    def _terms(self) -> list[str]:
+        """The term of each id: its word piece, or <id> if the tokenizer has none or it contains white space."""
+        pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
+        return [
+            piece if (piece := pieces.get(id, "")).split() == [piece] else f"<{id}>" for id in range(self.dimension)
+        ]
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        tokens: TokenizedTexts,
+        store: Callable[[Tensor, Tensor], None],
+        report: Callable[[int], None] | None,
+    ) -> None:
+        """Encode tokenized texts, and `store` the vectors of each batch with their row numbers."""
         encoder = self.load()._encoder
         assert encoder is not None
-        out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
         with closing(iter_inputs(tokens, self._tokenize, budget=self._budget, device=self.device)) as batches:
             for rows, inputs in batches:
                 num_tokens = inputs["input_ids"].numel()
                 with report_out_of_memory(self.device, "lower `batch_tokens`", num_tokens=num_tokens):
                     vectors = encoder(**inputs, prompt_length=self._prompt_length)
-                out[rows] = vectors
+                store(rows, vectors)
                 if report is not None:
                     report(len(rows))
-        return out.cpu().numpy()
 
 
 def make_embedder(
@@ -204,10 +256,11 @@ def encode_corpus(
     device: str = "auto",
     runner_settings: RunnerSettings | None = None,
 ) -> None:
-    """Encode a corpus, or a file of queries with role "query", and write the vectors to the folder of `job`.
+    """Encode a corpus, or a file of queries with role "query", and write vectors or term weights to the folder of `job`.
 
     part: (i, n), from 1, encodes the i-th of n parts of the input (see `select_shard`)
-    Raises MismatchError if `dimensions` exceeds the dimension of the model.
+    Raises MismatchError if `dimensions` exceeds the dimension of the model, UsageError for settings of the other kind of
+    encoder (dense or sparse).
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     runner_settings = runner_settings or RunnerSettings()
@@ -216,6 +269,12 @@ def encode_corpus(
     embedder = make_embedder(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
+    others = ("dimensions", "model_file", "normalize", "vector_dtype") if embedder.is_sparse else ("max_active_dims",)
+    for name in others:
+        if getattr(settings, name) != getattr(EncodeSettings, name):
+            raise UsageError(
+                f"`{name}` has no effect on {model}, a {'sparse' if embedder.is_sparse else 'dense'} encoder"
+            )
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
@@ -232,7 +291,14 @@ def encode_corpus(
         unit = "passages"
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
+    folder = job.begin()
+    writer: ShardWriter | ImpactShardWriter
+    if embedder.is_sparse:
+        writer = ImpactShardWriter(folder)
+        facts = {"kind": SPARSE_KIND, "scale": IMPACT_SCALE}
+    else:
+        writer = ShardWriter(folder, dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
+        facts = {"dtype": settings.vector_dtype}
     total = count_lines(source, shards=part[1])
     encode_records(
         records,
@@ -245,22 +311,22 @@ def encode_corpus(
         get_share_read=lambda: job.tracker.get_share_read(source),
         empty_texts=empty_texts,
     )
-    job.counts[unit] = writer.rows
+    job.counts[unit] = writer.num_rows
     empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,
         dimension=embedder.dimension,
-        dtype=settings.vector_dtype,
         role=role,
         encoding=embedder.encoding.to_dict(),
         part={"number": part[0], "of": part[1]},
         shards=writer.entries,
+        **facts,
     )
 
 
 class RecordEncoder(BatchFunction):
-    """Batch function that encodes passages or queries to vectors, (records, dimension) float32."""
+    """Batch function that encodes passages or queries to vectors, (records, dimension) float32, or to impacts."""
 
     def __init__(self, embedder: Embedder | EndpointEmbedder | LibraryEmbedder) -> None:
         self._embedder: Any = embedder.load()
@@ -269,15 +335,17 @@ class RecordEncoder(BatchFunction):
         tokens: TokenizedTexts | list[str] = self._embedder.tokenize(records)
         return tokens
 
-    def __call__(self, tokens: TokenizedTexts | list[str]) -> np.ndarray:
-        vectors: np.ndarray = self._embedder.encode_tokens(tokens, self.report)
+    def __call__(self, tokens: TokenizedTexts | list[str]) -> np.ndarray | list[dict[str, int]]:
+        embedder = self._embedder
+        encode = embedder.compute_impacts if embedder.is_sparse else embedder.encode_tokens
+        vectors: np.ndarray | list[dict[str, int]] = encode(tokens, self.report)
         return vectors
 
 
 def encode_records(
     records: Iterable[Passage] | Iterable[Query],
     embedder: Embedder | EndpointEmbedder | LibraryEmbedder,
-    writer: ShardWriter,
+    writer: ShardWriter | ImpactShardWriter,
     *,
     runner_settings: RunnerSettings,
     part: InputShard = WHOLE_INPUT,
@@ -328,7 +396,7 @@ def encode_records(
 
     with (
         ThreadPoolExecutor(1, thread_name_prefix="drtk-write") as thread,
-        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.rows) as progress,
+        Progress("encode", total=total, get_share=get_share, unit=unit, initial=writer.num_rows) as progress,
         closing(
             map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
         ) as encoded,

@@ -293,7 +293,7 @@ class RunListReranker(BatchFunction):
         if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
                 f"{vectors}: has vectors of dimension {self._vectors.dimension}, but {model} requires dimension "
-                f"{self._model.settings.width}; use vectors of the cross-encoder that encoded its training data"
+                f"{self._model.settings.width}; use vectors of the cross-encoder that produced the training vectors of {model}"
             )
 
     @torch.inference_mode()

@@ -13,16 +13,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
+from drtk.data.embeddings import KIND, SPARSE_KIND, Shard, check_finite, read_shards
 from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
+from drtk.indexing.indexed_text import IMPACTS
+from drtk.indexing.sparse_embeddings import iter_impacts
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.manifest import Manifest, describe_folder, read_manifest
+from drtk.runtime.manifest import Manifest, describe_folder, read_manifest, read_manifest_if_any
 from drtk.runtime.progress import log, warn
 
 DEPTH_GROWTH = 4  # factor of the depth for the next search of queries with too few documents
@@ -51,12 +53,13 @@ class RankingOptions:
         return [hit for hit in hits if hit[0] != query_id] if self.drop_same_id else hits
 
 
-def search(
-    indexes: IndexGroup, query_ids: Sequence[str], batch: Sequence[str] | np.ndarray, options: RankingOptions
-) -> list[Ranking]:
+Batch = Sequence[str] | Sequence[dict[str, int]] | np.ndarray  # query texts, impacts, or vectors (queries, dimension)
+
+
+def search(indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options: RankingOptions) -> list[Ranking]:
     """Return up to `options.k` hits for each query.
 
-    batch: query texts, or query vectors (queries, dimension) float32
+    batch: query texts, impacts by term, or query vectors (queries, dimension) float32
     The top k passages may belong to fewer than k documents. Such queries are searched again at a greater depth, until no
     further passage can change the top k documents.
     Raises DrtkError for a vector with NaN or infinite numbers.
@@ -69,7 +72,7 @@ def search(
     pending = list(range(len(query_ids)))
     depth = options.k + options.drop_same_id
     while pending:
-        queries = batch[pending] if isinstance(batch, np.ndarray) else [batch[index] for index in pending]
+        queries: Any = batch[pending] if isinstance(batch, np.ndarray) else [batch[index] for index in pending]
         unfinished = []
         for index, hits in zip(pending, indexes.search(queries, depth), strict=True):
             results[index] = ranking = options.apply(query_ids[index], hits)
@@ -97,7 +100,8 @@ class IndexGroup:
     reads: indexed data: "passages" (sparse index, searched with texts) or "vectors" (dense, searched with vectors)
     tunable: whether k1 and b affect the scores
     advised: k1 and b that an index of term weights recommends, except those that `settings` override
-    encoder: identity of the encoder of the vectors, if known
+    encoder: identity of the encoder of the vectors or term weights, if known
+    needs_encoder: whether queries must be encoded
     Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
     """
 
@@ -118,6 +122,7 @@ class IndexGroup:
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
+        self.needs_encoder = self.reads == "vectors" or self.encoder is not None
         self._unit = self.reads == "vectors" and needs_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
             warn("BM25 scores of different indexes are only roughly comparable, because collection statistics differ")
@@ -153,10 +158,10 @@ class IndexGroup:
         """The indexes that store the passages themselves."""
         return [index for index in self.indexes if getattr(index, "has_passages", False)]
 
-    def search(self, batch: Sequence[str] | np.ndarray, k: int) -> list[Ranking]:
+    def search(self, batch: Batch, k: int) -> list[Ranking]:
         """Return the top `k` passages of all indexes for each query.
 
-        batch: texts, or vectors (queries, dimension) float32
+        batch: texts, impacts by term, or vectors (queries, dimension) float32
         Raises MismatchError for vectors of another dimension, and for a passage that is in two indexes.
         """
         if isinstance(batch, np.ndarray):
@@ -195,13 +200,13 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
         ) from error
 
 
-Encode = Callable[[Sequence[str]], np.ndarray]
+Encode = Callable[[Sequence[str]], np.ndarray | list[dict[str, int]]]
 
 
 class TextQuerySearcher:
     """Searcher of indexes with query texts.
 
-    encode: function from texts to vectors; None for a sparse index
+    encode: function from texts to vectors or impacts; None for an index of words
     num_empty: number of blank queries so far, which get no hits
     """
 
@@ -216,7 +221,7 @@ class TextQuerySearcher:
         rankings: Sequence[Ranking] = []
         if nonempty:
             texts = [query.text for query in nonempty]
-            batch = texts if self._encode is None else self._encode(texts)
+            batch: Batch = texts if self._encode is None else self._encode(texts)
             rankings = search(self.indexes, [query.id for query in nonempty], batch, options)
         by_id = {query.id: ranking for query, ranking in zip(nonempty, rankings, strict=True)}
         for query in queries:
@@ -241,20 +246,11 @@ class StoredQuerySearcher:
     num_empty = 0
 
     def __init__(self, indexes: IndexGroup, folder: str) -> None:
-        manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
         if indexes.reads != "vectors":
             raise MismatchError(
                 f"{folder}: contains query vectors, but {indexes.folders[0]} is a sparse index; give query texts"
             )
-        if manifest.get("role", "query") != "query":
-            raise MismatchError(f"{folder}: contains passage embeddings; encode the queries with `role=query`")
-        settings = manifest.get("settings") or {}
-        differences = _find_query_differences(manifest, indexes, settings.get("prompt"), settings.get("max_length"))
-        if differences:
-            raise MismatchError(
-                f"{folder}: the encoder differs from {indexes.folders[0]} ({', '.join(differences)}); encode the queries with "
-                "the encoder of the index"
-            )
+        _check_stored_queries(indexes, folder, KIND)
         self.indexes = indexes
         self._shards = read_shards(folder)
 
@@ -271,6 +267,47 @@ class StoredQuerySearcher:
                 check_finite(self._shards[query.shard], vector[None], [query.row])
         ids = [query.id for query in queries]
         yield from zip(ids, search(self.indexes, ids, vectors, options), strict=True)
+
+
+class StoredImpactSearcher:
+    """Searcher of impact indexes with the queries of a folder of sparse embeddings; iterating yields its queries.
+
+    Raises MismatchError for passage embeddings, for embeddings of another encoder, and for an index of another type.
+    """
+
+    num_empty = 0
+
+    def __init__(self, indexes: IndexGroup, folder: str) -> None:
+        if indexes.manifest["type"] != "impact":
+            raise MismatchError(
+                f"{folder}: contains term weights, but {indexes.folders[0]} is of type {indexes.manifest['type']}; give query texts"
+            )
+        _check_stored_queries(indexes, folder, SPARSE_KIND)
+        self.indexes, self._folder = indexes, folder
+
+    def __iter__(self) -> Iterator[Passage]:
+        return iter_impacts(self._folder)
+
+    def __call__(self, queries: Sequence[Passage], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
+        """Yield (query id, ranking) for each query, in order."""
+        ids = [query.id for query in queries]
+        yield from zip(
+            ids, search(self.indexes, ids, [query.extra[IMPACTS] for query in queries], options), strict=True
+        )
+
+
+def _check_stored_queries(indexes: IndexGroup, folder: str, kind: str) -> None:
+    """Raise MismatchError for a folder of another kind, of passages, or of another encoder than that of the indexes."""
+    manifest = read_manifest(folder, kind=kind, encoder=dict | None, settings=dict | None)
+    if manifest.get("role", "query") != "query":
+        raise MismatchError(f"{folder}: contains passage embeddings; encode the queries with `role=query`")
+    settings = manifest.get("settings") or {}
+    differences = _find_query_differences(manifest, indexes, settings.get("prompt"), settings.get("max_length"))
+    if differences:
+        raise MismatchError(
+            f"{folder}: the encoder differs from {indexes.folders[0]} ({', '.join(differences)}); encode the queries with "
+            "the encoder of the index"
+        )
 
 
 @dataclass(frozen=True)
@@ -291,7 +328,7 @@ class QueryEncoder:
         return self.model or (self.indexes.encoder or {}).get("model")
 
     @cached_property
-    def _embedder(self) -> Encode:
+    def _embedder(self) -> Any:
         from drtk.models.config import EncodeSettings
         from drtk.retrieval.encode import make_embedder
 
@@ -321,17 +358,21 @@ class QueryEncoder:
             )
         return embedder
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of texts, (texts, dimension) float32."""
-        return self._embedder(texts)
+    def __call__(self, texts: Sequence[str]) -> np.ndarray | list[dict[str, int]]:
+        """Return the vectors of texts, (texts, dimension) float32, or the impacts of each text by term."""
+        embedder = self._embedder
+        vectors: np.ndarray | list[dict[str, int]] = (
+            embedder.compute_impacts(embedder.tokenize(texts)) if embedder.is_sparse else embedder(texts)
+        )
+        return vectors
 
 
 def make_query_encoder(indexes: IndexGroup, settings: SearchSettings, model: str | None) -> QueryEncoder | None:
-    """Return the query encoder of a dense index; None for a sparse index. Raises UsageError for a `model` without effect."""
-    if indexes.reads == "vectors":
+    """Return the query encoder of an index; None for an index of words. Raises UsageError for a `model` without effect."""
+    if indexes.needs_encoder:
         return QueryEncoder(indexes, settings, model)
     if model is not None:
-        raise UsageError(f"`model` has no effect on {indexes.folders[0]}, a sparse index; omit it")
+        raise UsageError(f"`model` has no effect on {indexes.folders[0]}, an index of words; omit it")
     return None
 
 
@@ -366,9 +407,10 @@ def write_run(
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
-    searcher: TextQuerySearcher | StoredQuerySearcher
+    searcher: TextQuerySearcher | StoredQuerySearcher | StoredImpactSearcher
     if Path(source).is_dir():
-        queries = searcher = StoredQuerySearcher(indexes, source)
+        is_sparse = read_manifest_if_any(Path(source)).get("kind") == SPARSE_KIND
+        queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
         job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = make_query_encoder(indexes, settings, model)
@@ -404,16 +446,16 @@ def write_run(
 
 
 class PassageSearcher:
-    """Searcher of a sparse index that also looks up the retrieved passages in the corpus.
+    """Searcher of an index of words that also looks up the retrieved passages in the corpus.
 
     corpus: file of the passages; None uses the corpus recorded in the index
-    Raises MismatchError for a dense index, and if the corpus is not recorded or missing.
+    Raises MismatchError for an index that requires encoded queries, and if the corpus is not recorded or missing.
     """
 
     def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
         self.indexes, self._index = IndexGroup([index], settings or SearchSettings()), index
-        if self.indexes.reads != "passages":
-            raise MismatchError(f"{index}: is a dense index; give a sparse index, such as bm25")
+        if self.indexes.needs_encoder:
+            raise MismatchError(f"{index}: requires encoded queries; give an index of words, such as bm25")
         self.corpus = str(corpus or self.indexes.manifest.get("corpus") or "")
         if not self.corpus or not Path(self.corpus).exists():
             problem = f"corpus {self.corpus} does not exist" if self.corpus else "does not record the corpus"

@@ -211,7 +211,7 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
 
     Raises MismatchError for a difference. An edited sentence-transformers file in a model folder only logs a warning.
     """
-    is_model = manifest.get("kind") not in ("index", "embeddings")
+    is_model = manifest.get("kind") not in ("index", "embeddings", "sparse embeddings")
     for name, problem in find_damage(folder, manifest):
         place = folder / name
         if is_model and name in _UNUSED_FILES:

@@ -12,6 +12,7 @@ _TASKS = {  # task of the hub and what the model does, by command
     "train-retriever": ("sentence-similarity", "maps queries and passages to vectors for dense retrieval"),
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
     "init-model": ("fill-mask", "has random weights, to be trained"),
+    "export": ("sentence-similarity", "maps queries and passages to vectors, also by the ONNX file in `onnx/`"),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
     "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
     "train-generator": ("text-generation", "generates queries, answers or expansions"),
@@ -34,11 +35,14 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     base = settings.get("model")
     is_on_hub = isinstance(base, str) and not os.path.exists(base) and base.count("/") <= 1 and not base.startswith(".")
     has_modules = (folder / "modules.json").exists()
+    is_sparse = (manifest.get("encoding") or {}).get("pooling") == ["splade"]
+    if is_sparse:
+        task, purpose = "feature-extraction", "maps queries and passages to term weights for sparse retrieval"
     data = ModelCardData(
         library_name="sentence-transformers" if has_modules or task == "text-ranking" else "transformers",
         pipeline_tag=task,
         base_model=base if is_on_hub else None,
-        tags=["drtk", "dense-retrieval", program],
+        tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
     best = manifest.get("best") or {}
     interval = " … ".join(f"{end:.4f}" for end in best.get("interval") or ())
@@ -53,7 +57,7 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     lines = [
         *("---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""),
         *(f"This model {purpose}." + (f" It was trained from `{base}`." if base else ""), ""),
-        *_describe_use(folder, program, has_modules),
+        *_describe_use(folder, program, has_modules, is_sparse),
         *(
             (
                 *("## Evaluation during training", ""),
@@ -71,9 +75,10 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_use(folder: Path, program: str, has_modules: bool) -> list[str]:
+def _describe_use(folder: Path, program: str, has_modules: bool, is_sparse: bool) -> list[str]:
     if has_modules:
-        code = ["from sentence_transformers import SentenceTransformer", "", 'model = SentenceTransformer("FOLDER")']
+        loader = "SparseEncoder" if is_sparse else "SentenceTransformer"
+        code = [f"from sentence_transformers import {loader}", "", f'model = {loader}("FOLDER")']
         code += ['vectors = model.encode(["a query", "a passage"])']
     elif program == "train-reranker" and (folder / "config.json").exists():
         code = ["from sentence_transformers import CrossEncoder", "", 'model = CrossEncoder("FOLDER")']

@@ -181,7 +181,7 @@ class Systems:
         return [JudgedQuery(query.id, query.text, self._values.get(query.id, {})) for query in self._queries]
 
     def get_passage(self, id: str) -> FullPassage | None:
-        """Return a passage with its neighbors; None if there is none with this id."""
+        """Return a passage with the ids of the passages before and after it in its document; None for an unknown id."""
         passage = self._find_passage(id)
         if passage is None:
             return None

@@ -167,12 +167,12 @@ def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
 
 
 def split_plain(text: str, pieces: WordPieces) -> list[Span]:
-    """Return the spans of words of any script, with the apostrophes inside them, and of single punctuation marks."""
+    """Split a text of any script into words, such as "don't", and single punctuation marks; return their spans."""
     return [match.span() for match in _PLAIN.finditer(text)]
 
 
 def split_basic(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words with BERT's basic tokenizer, without punctuation, for example for impacts."""
+    """Return the spans of the words of BERT's basic tokenizer, without punctuation; suited to DeepImpact weights."""
     return [(word.begin, word.end) for word in split_basic_words(text)]
 
 

@@ -57,9 +57,12 @@ _NO_CONTRAST = (
 _NO_LORA = (NoEffect("requires `lora`, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("requires `aux=diffcse`", {"aux": ("none",)}),)
 _NO_WARMUP = (NoEffect("requires a warm-up, but `warmup` is 0", {"warmup": (0,)}),)
+_NOT_SPARSE = (NoEffect("requires --head sparse", {"head": ("dense",)}),)
+_NOT_DENSE = (NoEffect("cannot be combined with --head sparse", {"head": ("sparse",)}),)
 _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
+@redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
@@ -68,6 +71,21 @@ class RetrieverConfig(TrainingConfig):
         "infonce",
         "Loss: infonce; simlm-paper or simlm-full (SimLM's paper or code); kl or margin-mse (distillation).",
         metavar="NAME",
+    )
+    head: Literal["dense", "sparse"] = option(
+        "dense", "Vectors: of hidden states (dense), or term weights of the LM head (sparse, SPLADE)."
+    )
+    query_flops_weight: float = setting(
+        3e-4, "Weight of the FLOPS regularization of queries.", at_least=0, no_effect=_NOT_SPARSE
+    )
+    passage_flops_weight: float = setting(
+        1e-4, "Weight of the FLOPS regularization of passages.", at_least=0, no_effect=_NOT_SPARSE
+    )
+    flops_warmup: float = setting(
+        1 / 3,
+        "Steps of the quadratic ramp of the FLOPS weights; a value below 1 is a fraction of all steps.",
+        at_least=0,
+        no_effect=_NOT_SPARSE,
     )
     contrastive: str = setting(
         "infonce", "Contrastive loss that is added to kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
@@ -79,7 +97,7 @@ class RetrieverConfig(TrainingConfig):
         no_effect=(_NO_TEACHER,),
     )
     similarity: Similarity | None = setting(
-        None, "Similarity function of the vectors. [default: the start model's, or cosine]"
+        None, "Similarity function of the vectors. [default: the start model's, or cosine]", no_effect=_NOT_DENSE
     )
     temperature: float | None = setting(
         None, "Softmax temperature. [default: 0.02 for cosine, 1 for dot]", at_least=1e-6
@@ -121,9 +139,13 @@ class RetrieverConfig(TrainingConfig):
         None, "Join titles by a space, separator token or segment, or ignore them. [default: the start model's]"
     )
     pooling: str | None = setting(
-        None, "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the start model's]"
+        None,
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken. [default: the start model's]",
+        no_effect=_NOT_DENSE,
     )
-    normalize: bool | None = setting(None, "Normalize vectors to unit length. [default: the start model's]")
+    normalize: bool | None = setting(
+        None, "Normalize vectors to unit length. [default: the start model's]", no_effect=_NOT_DENSE
+    )
     untied: bool = setting(False, "Train separate query and passage encoders (DIR/query, DIR/passage).")
     mask_duplicate_positives: bool = setting(
         False, "Mask copies of a query's positive among its in-batch negatives.", no_effect=_NO_CONTRAST
@@ -132,7 +154,10 @@ class RetrieverConfig(TrainingConfig):
         False, "Mask all labeled positives of a query among its negatives.", no_effect=_NO_CONTRAST
     )
     matryoshka: tuple[int, ...] = setting(
-        (), "Matryoshka: also train vectors truncated to N dimensions; repeatable.", at_least=1
+        (),
+        "Matryoshka: also train vectors truncated to N dimensions; repeatable.",
+        at_least=1,
+        no_effect=_NOT_DENSE,
     )
     lora: int | None = setting(
         None, "Rank of LoRA adapters, which are trained instead of the model and merged at the end.", at_least=1
@@ -143,7 +168,7 @@ class RetrieverConfig(TrainingConfig):
         (), "Name of a layer to adapt (LoRA); repeatable. [default: all linear layers]", no_effect=_NO_LORA
     )
     aux: Literal["none", "diffcse"] = setting(
-        "none", "Auxiliary loss: none, or diffcse (detect replaced tokens given the text vector)."
+        "none", "Auxiliary loss: none, or diffcse (detect replaced tokens given the text vector).", no_effect=_NOT_DENSE
     )
     aux_weight: float = setting(
         0.005, "Weight of the auxiliary loss of queries and of passages.", at_least=0, no_effect=_NO_AUX

@@ -83,8 +83,8 @@ class SampledExamples(EpochDataset):
         passages = [positives[positive], *(negatives[rank] for rank in sampled)]
         scores: list[float] = []
         if self._with_scores:
-            negative_scores = examples.negative_scores(index)
-            scores = [examples.positive_scores(index)[positive], *(negative_scores[rank] for rank in sampled)]
+            negative_scores = examples.get_negative_scores(index)
+            scores = [examples.get_positive_scores(index)[positive], *(negative_scores[rank] for rank in sampled)]
         return SampledExample(
             self._queries[query_id],
             passages,

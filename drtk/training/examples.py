@@ -77,12 +77,12 @@ class PackedExamples:
     def get_negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
-    def positive_scores(self, example: int) -> array[float]:
+    def get_positive_scores(self, example: int) -> array[float]:
         """Return the teacher scores of the positives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._starts[example] : self._splits[example]]
 
-    def negative_scores(self, example: int) -> array[float]:
+    def get_negative_scores(self, example: int) -> array[float]:
         """Return the teacher scores of the negatives of the example at index `example`; requires scored=True."""
         assert self._scores is not None
         return self._scores[self._splits[example] : self._starts[example + 1]]

@@ -428,7 +428,11 @@ class DrtkTrainer(Trainer):
 
     def sum_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of loss terms, a scalar. terms: scalars by name"""
-        return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
+        return torch.stack([self.get_term_weight(name) * value for name, value in terms.items()]).sum()
+
+    def get_term_weight(self, name: str) -> float:
+        """Return the weight of a loss term at the current step."""
+        return self._weights.get(name, 1.0)
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Add loss terms (scalars by name) to the next log entry; return their weighted sum, a scalar.

@@ -52,7 +52,10 @@ class TrainingQuestions:
     def __init__(
         self, folder: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
-        """questions: {id: digest of the text}    folds: {digest: fold}    count: number of folds; None: a single generator"""
+        """questions: {question id: digest of the text}    folds: {digest: fold, or None with a single generator}
+
+        count: number of folds; None: a single generator
+        """
         self.folder, self.count = folder, count
         self._questions, self._folds = questions, folds
 

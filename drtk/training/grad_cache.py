@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from drtk.losses.sparsity import compute_flops_ramp
 from drtk.models.biencoder import BiEncoder
 from drtk.training.distributed import get_rank, get_world_size, is_distributed
 from drtk.training.fit import DrtkTrainer
-from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
+from drtk.training.retriever_loss import FLOPS_TERMS, LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
 from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
@@ -36,15 +37,23 @@ class RetrieverTrainer(DrtkTrainer):
 
     micro_batch: texts in memory at once; None: no gradient caching
     warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate
+    flops_warmup: steps of the quadratic ramp of the FLOPS weights; a value below 1 is a fraction of all steps
     """
 
     micro_batch_field = "grad_cache"
 
     def __init__(
-        self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_up_temperature: bool = False, **kwargs: Any
+        self,
+        *,
+        loss: RetrieverLoss,
+        micro_batch: int | None = None,
+        warm_up_temperature: bool = False,
+        flops_warmup: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(objective=self._compute_terms, **kwargs)
         self.loss, self.micro_batch, self._warm_up_temperature = loss, micro_batch, warm_up_temperature
+        self._ramp_steps = round(flops_warmup * self.args.max_steps if flops_warmup < 1 else flops_warmup)
         self._max_texts = 0  # texts of the largest step so far
 
     def halve_micro_batch(self) -> int | None:
@@ -59,6 +68,11 @@ class RetrieverTrainer(DrtkTrainer):
         return compute_warmup_temperature(
             self.state.global_step, final=self.loss.temperature, warmup_steps=int(self.args.warmup_steps)
         )
+
+    def get_term_weight(self, name: str) -> float:
+        """Return the weight of a loss term at the current step; the weights of FLOPS rise quadratically."""
+        factor = compute_flops_ramp(self.state.global_step + 1, self._ramp_steps) if name in FLOPS_TERMS else 1.0
+        return factor * super().get_term_weight(name)
 
     def _compute_terms(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         texts = {name: value for name, value in inputs.items() if name not in LOSS_INPUTS}

@@ -15,6 +15,7 @@ from torch import nn
 from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
+from drtk.models.config import SPARSE_POOLING
 from drtk.models.lora import add_adapters, import_peft, merge_adapters
 from drtk.models.model_folder import EncodingConfig, resolve_model_folder
 from drtk.models.packing import enable_packing
@@ -73,11 +74,15 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
     """Load the encoders to train, {role: encoder} as in `load_towers`, with the encoding configuration for training.
 
     model: a folder or hub name
-    Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for `temperature_warmup` with a
-    temperature of 1 or more.
+    Raises MismatchError for a `matryoshka` size that is not below the dimension and a sparse model without `head` sparse,
+    UsageError for `temperature_warmup` with a temperature of 1 or more.
     """
     overrides = {field.name: getattr(config, field.name, None) for field in fields(EncodingConfig)}
+    if config.head == "sparse":
+        overrides |= {"pooling": SPARSE_POOLING, "normalize": False, "similarity": "dot"}
     towers = load_towers(model, overrides=overrides, untied=config.untied)
+    if config.head == "dense" and any(tower.encoder.is_sparse for tower in towers.values()):
+        raise MismatchError(f"{model}: is a sparse encoder; set `head` sparse, or another `pooling`")
     for tower in towers.values():
         changes: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
         if config.query_length is None:
@@ -188,6 +193,7 @@ def train_retriever(
         loss=loss,
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},
         warm_up_temperature=config.temperature_warmup,
+        flops_warmup=config.flops_warmup,
     )
 
 

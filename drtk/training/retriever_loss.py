@@ -14,10 +14,12 @@ from torch import Tensor
 from drtk.errors import UsageError
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import get_positive_columns, mask_duplicate_positives, mask_labeled_positives
+from drtk.losses.sparsity import flops
 from drtk.training.config import RetrieverConfig
 from drtk.training.distributed import gather_rows, get_rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
+FLOPS_TERMS = QUERY_FLOPS, PASSAGE_FLOPS = "query_flops", "passage_flops"
 _TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
 _ALPHA = {"kl": 0.2}  # SimLM, Table 12; 0 for other distillation losses
 LOSS_INPUTS = ("passage_indices", "positives", "teacher")  # inputs of a step for the loss, not the model
@@ -40,6 +42,7 @@ class RetrieverLoss:
         or "positives", all passages that are labeled as positives of the query
     dimensions: also apply the losses to the first N dimensions of the vectors, for each of these N (Matryoshka)
     normalize: normalize the truncated vectors
+    is_sparse: add the FLOPS of queries and passages, whose weights the trainer ramps up
     weights: weights of the losses by name; the default weight is 1
     """
 
@@ -51,6 +54,7 @@ class RetrieverLoss:
     excluded: Literal["none", "duplicates", "positives"] = "none"
     dimensions: tuple[int, ...] = ()
     normalize: bool = False
+    is_sparse: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -84,7 +88,9 @@ class RetrieverLoss:
             "positives" if config.mask_false_negatives else "duplicates" if config.mask_duplicate_positives else "none",
             config.matryoshka,
             normalize,
-            dict.fromkeys(names, alpha),
+            config.head == "sparse",
+            dict.fromkeys(names, alpha)
+            | {QUERY_FLOPS: config.query_flops_weight, PASSAGE_FLOPS: config.passage_flops_weight},
         )
 
     def compute_terms(
@@ -112,6 +118,8 @@ class RetrieverLoss:
                     )
                 if self.contrastive is not None:
                     terms[CONTRASTIVE + suffix] = self.contrastive(*vectors, mask=mask, **options)
+            if self.is_sparse:
+                terms |= {QUERY_FLOPS: flops(queries), PASSAGE_FLOPS: flops(passages)}
         return terms
 
     def _truncate(self, vectors: Tensor, size: int | None) -> Tensor:

@@ -67,6 +67,7 @@ CALLS = {
     "termweight": Call(
         "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts}", "documents.jsonl", keeps=True
     ),
+    "export": Call("{model} -o {output}"),
     "init-model": Call("{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl"),
     "train-generator": Call(
         "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --max-steps 2 --batch-size 4 "

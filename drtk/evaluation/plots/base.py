@@ -78,7 +78,7 @@ class Plot:
 
     option_names: ClassVar[frozenset[str]]
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return the data to draw."""
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ def draw_plot(
     pairs: str | None = None,
     device: str = "auto",
 ) -> bytes:
-    """Return a plot of inputs given as [NAME=]INPUT, in one of `FORMATS`.
+    """Draw a plot of inputs given as [NAME=]INPUT; return the content of a file in `format`, one of `FORMATS`.
 
     Raises UsageError for a setting or file that has no effect on the plot.
     """
@@ -112,15 +112,15 @@ def draw_plot(
         if value is not None and name not in plot.option_names:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    data = plot.compute(PlotInputs(kind, named, qrels, pairs, settings, tracker or InputTracker(), device))
+    data = plot.compute_data(PlotInputs(kind, named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     width, height = plot.choose_size(data)
     size = settings.width or width, settings.height or height
-    return render(lambda figure: plot.draw(figure, data, settings), size, format, "drtk plot")
+    return render_figure(lambda figure: plot.draw(figure, data, settings), size, format, "drtk plot")
 
 
-def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, feature: str) -> bytes:
+def render_figure(draw: Callable[[Any], None], size: tuple[float, float], format: str, feature: str) -> bytes:
     """Return a figure of `size` inches, drawn by `draw`, as deterministic bytes.
 
     feature: name of the plot, part of the message of MissingDependency
@@ -144,7 +144,7 @@ def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, 
 
 
 def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
-    """Set the title, remove the frame, and draw the grid along `grid` (x, y, both or none)."""
+    """Set the title, remove the frame, and draw grid lines for the axes `grid` (x, y, both, or "" for none)."""
     if title:
         axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
     axis.spines[["top", "right"]].set_visible(False)

@@ -57,8 +57,11 @@ class RecallCurves(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
+        """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: depth}, "queries"}.
+
+        deepest: length of the longest ranking; queries: number of judged queries
+        """
         inputs.check_num_inputs(1, base.MAX_LINES)
         judgments = inputs.read_judgments()
         runs = {run.name: inputs.read_rankings(run, judgments) for run in inputs.inputs}
@@ -96,11 +99,11 @@ class Differences(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}.
 
         A difference is the first run's value minus the second's. Queries and differences are sorted, largest gain first.
-        better, equal, worse: numbers of queries
+        mean: mean difference; better, equal, worse: numbers of queries
         """
         inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
@@ -161,7 +164,7 @@ class ScoreDistributions(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"kinds": labels, "panels": {input: result of `summarize_scores`}}.
 
         kinds: labels of the relevant and of the other documents
@@ -196,7 +199,7 @@ class ScoreDistributions(Plot):
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData:
-    """Return {"edges", "good", "other": histogram counts, "auc", "means"} of the scores of relevant and other documents.
+    """Return {"edges": bin edges, "good", "other": counts per bin, "auc", "means": [good, other]} of two sets of scores.
 
     AUC is the share of (good, other) pairs in which the good score is higher; ties count half.
     good: scores of relevant documents, (n,); other: scores of other documents, (m,). Raises DrtkError if one is empty.
@@ -268,7 +271,7 @@ def draw_report(
             base.style_axis(axes[2], "Training loss")
         base.add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)
 
-    path.write_bytes(base.render(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
+    path.write_bytes(base.render_figure(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
 
 
 def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> None:

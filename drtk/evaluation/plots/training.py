@@ -28,8 +28,8 @@ class TrainingCurves(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
-        """Return the curves of one field, {"field": name, "curves": {log: {"steps", "values"}}}, or {"panels": list} of several.
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
+        """Return {"field": name, "curves": {log: {"steps", "values"}}} for one field, or {"panels": list} for several.
 
         panels: one dict per field, with "held_out" for the curves on held-out passages
         By default, the field is the loss. If a log has several loss terms or held-out measurements, all of them are drawn.
@@ -94,7 +94,7 @@ class TrainingCurves(Plot):
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
-    """Return the fields that get a panel by default: loss terms, then gains, then other measurements."""
+    """Return the fields that get a panel by default: loss terms, then gains (`gain_`…), then other measurements."""
     names = list(dict.fromkeys(name for log in logs for name in log))
     with_loss = {
         name for log in logs for name, curve in log.items() if "loss" in log and curve.steps == log["loss"].steps

@@ -40,7 +40,7 @@ class CosineDistributions(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
         edges: limits of the cosine bins; matching, random: numbers of pairs per bin (without judgments, none is matching)
@@ -204,7 +204,7 @@ class CosineByRating(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
-    def compute(self, inputs: PlotInputs) -> PlotData:
+    def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…], …]}}}.
 
         bins: ranges of human ratings; pairs: number of sentence pairs; cosines: sorted cosines of each bin

@@ -200,7 +200,7 @@ class TermWeights:
 
     The constructor takes settings, collection statistics (None if `needs` is None), model and device.
     needs: kind of collection statistics that the method requires, if any
-    split: default word tokenizer
+    split: default method to split text into words
     with_model: whether the method runs a model on the passages
     """
 
@@ -216,7 +216,7 @@ class TermWeights:
         ]
 
     def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
-        """Return for each passage the weight of each distinct word, for methods without `__call__`."""
+        """Return for each passage the weight of each distinct word, for methods that do not override `__call__`."""
         raise NotImplementedError
 
     def build_extra_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:

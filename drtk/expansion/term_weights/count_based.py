@@ -38,9 +38,9 @@ class CountBasedWeights(TermWeights):
         for split_passage in split_passages:
             counts = Counter(split_passage.words)
             length = sum(count for word, count in counts.items() if is_word(word))
-            yield {word: self.weight(word, count, length) for word, count in counts.items()}
+            yield {word: self.compute_weight(word, count, length) for word, count in counts.items()}
 
-    def weight(self, word: str, count: int, length: int) -> float:
+    def compute_weight(self, word: str, count: int, length: int) -> float:
         """Return the weight of a word with `count` occurrences in a passage of `length` words."""
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class CountBasedWeights(TermWeights):
 class TfIdf(CountBasedWeights):
     """tf-idf as in MASTER's paper, (tf / passage length) * log(N / df); 0 for punctuation."""
 
-    def weight(self, word: str, count: int, length: int) -> float:
+    def compute_weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
         return count / length * log(self._statistics.documents / self._get_counts(word)[0])
@@ -62,7 +62,7 @@ class TfIdf(CountBasedWeights):
 class InverseFrequency(CountBasedWeights):
     """1 / collection frequency, as in MASTER's released code; punctuation is weighted too."""
 
-    def weight(self, word: str, count: int, length: int) -> float:
+    def compute_weight(self, word: str, count: int, length: int) -> float:
         return 1 / self._get_counts(word)[1]
 
 
@@ -71,7 +71,7 @@ class Idf(CountBasedWeights):
 
     split: ClassVar[WordSplit] = "plain"
 
-    def weight(self, word: str, count: int, length: int) -> float:
+    def compute_weight(self, word: str, count: int, length: int) -> float:
         return compute_idf(self._statistics.documents, self._get_counts(word)[0]) if is_word(word) else 0.0
 
 
@@ -80,7 +80,7 @@ class Bm25(CountBasedWeights):
 
     split: ClassVar[WordSplit] = "plain"
 
-    def weight(self, word: str, count: int, length: int) -> float:
+    def compute_weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
         idf = compute_idf(self._statistics.documents, self._get_counts(word)[0])

@@ -54,7 +54,7 @@ STEPS, LARGEST = 256, 255  # of the quantization; the largest value must fit int
 
 
 def quantize(impact: float, largest: float) -> int:
-    """Quantize an impact to 8 bits: ceil(256 * impact / largest), at most 255; 0 if it is not positive."""
+    """Quantize an impact to 8 bits: ceil(256 * impact / largest), at most 255; 0 if `impact` is not positive."""
     steps = round(impact * STEPS / largest, 6)  # rounded, so that floating-point errors do not add a step
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
@@ -66,7 +66,7 @@ def _get_expansion_fields(settings: WeightingSettings, metadata: Mapping[str, An
 def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield the passages whose expansion fields, which the model reads too, are valid.
+    """Yield the passages, and check the expansion fields that the model reads in addition to the text.
 
     Raises RecordError (file:line) for an invalid field, unless `tracker` skips the passage.
     """
@@ -86,7 +86,7 @@ class DeepImpact(TermWeights):
     """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
     The weight of a word is its impact divided by the largest impact in the passage, without expansions. Stop words have
-    weight 0, because they are removed from questions, so that their impacts are not trained.
+    weight 0, because they are removed from questions in training.
     """
 
     split: ClassVar[WordSplit] = "basic"

@@ -56,7 +56,10 @@ _ROWS = {
 def count_masked(
     split_passage: SplitPassage, pieces: WordPieces, weights: Sequence[float], seed: int
 ) -> dict[str, int]:
-    """Count the word pieces of a passage, the masked pieces, and by masking strategy the masked stop words and punctuation.
+    """Count the word pieces of a passage, those masked, and those of stop words or punctuation.
+
+    Returns {"passages": 1, "pieces": word pieces, "hidden": masked pieces, "stop words": pieces of stop words or
+    punctuation, strategy: number of these that the strategy masks}.
 
     pieces: word pieces of the passage text
     weights: one per word piece
@@ -113,7 +116,7 @@ class WeightingPlan(NamedTuple):
 
 
 class _SplittingFunction(BatchFunction):
-    """Batch function that gets passages split into words, by `count` processes."""
+    """Base class of batch functions whose `prepare` splits passages into words, in `count` processes."""
 
     def __init__(self, plan: WeightingPlan, count: int) -> None:
         self._workers = Workers(create_splitter, plan, count=count)
@@ -161,7 +164,11 @@ class StatisticsCollector(_SplittingFunction):
 
 
 class PassageWeigher(_SplittingFunction):
-    """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages."""
+    """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages.
+
+    count: number of processes that split passages
+    bare: write only the passage id and the weights; report: add the counts of `count_masked`
+    """
 
     def __init__(
         self, plan: WeightingPlan, count: int, statistics: CollectionStatistics | None, bare: bool, report: bool
@@ -269,7 +276,10 @@ def _digest(text: str) -> str:
 
 
 def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: RunnerSettings, job: FilterJob) -> None:
-    """Write collection statistics, one line per batch. Raises UsageError for a method without statistics."""
+    """Write collection statistics to the output of `job`: a JSON line per batch of passages, for `merge_statistics`.
+
+    Raises UsageError for a method without collection statistics.
+    """
     kind = plan.needs
     if kind is None:
         raise UsageError("`collect` has no effect, because the method uses no collection statistics; omit it")
@@ -292,7 +302,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
 def _choose_workers(
     plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
 ) -> tuple[int, Iterator[Passage]]:
-    """Return the number of processes that split passages, and the passages. Workers of other runners use one."""
+    """Return the number of processes that split passages, and the passages. For runners other than local, the default is 1."""
     if runner_settings.runner != "local":
         return plan.settings.num_workers or 1, passages
     return choose_workers(passages, plan.settings.num_workers)
@@ -321,6 +331,7 @@ def weigh_corpus(
 
     collections: files of collection statistics; if there are none and the method requires statistics, the statistics of
             the corpus are collected first
+    report: log the table of `format_report`
     Raises MismatchError for statistics with other settings, UsageError for statistics that the method does not use.
     """
     kind = plan.needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,13 @@ from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import find_jar, find_java, load_class, parse_anserini_version
-from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
+from drtk.indexing.lucene.search import (
+    LuceneSearcher,
+    compose_handles,
+    make_json_reader,
+    make_weighted_terms,
+    replace_surrogates,
+)
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
@@ -178,8 +184,8 @@ def _make_text_row(passage: Passage) -> dict[str, Any] | None:
 class ImpactIndex(LuceneSearcher):
     """Impact index of Lucene, with `ids.txt` and `words.json` (stop words of queries).
 
-    Queries are lowercased and split by BERT's basic tokenizer; repeated words count once (docs/methods/term-weights.md).
-    Scores are sums of integer impacts.
+    Query texts are lowercased and split by BERT's basic tokenizer; repeated words count once (docs/methods/term-weights.md).
+    Other queries are the impacts of their terms (docs/methods/splade.md). Scores are dot products of integer impacts.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -224,10 +230,21 @@ class ImpactIndex(LuceneSearcher):
         index._stopwords = frozenset(map(str, stopwords))
         return index
 
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id."""
-        terms = [extract_question_words(replace_surrogates(text), stop_words=self._stopwords) for text in texts]
-        return super().search([" ".join(query_terms) for query_terms in terms], k)
+    def search(self, queries: Sequence[str | Mapping[str, int]], k: int) -> list[Ranking]:
+        """Return the top `k` passages for each query, by score, then by descending id.
+
+        queries: texts, whose words have impact 1, or the impact of each term
+        """
+        return super().search([orjson.dumps(self._weight_terms(query)).decode() for query in queries], k)
+
+    def _weight_terms(self, query: str | Mapping[str, int]) -> Mapping[str, int]:
+        if isinstance(query, str):
+            return dict.fromkeys(extract_question_words(replace_surrogates(query), stop_words=self._stopwords), 1)
+        return query
+
+    def _make_query_builder(self) -> Any:
+        """Return a method handle JSON object {term: impact} -> query."""
+        return compose_handles(make_json_reader(), make_weighted_terms())
 
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:

@@ -37,6 +37,7 @@ _BAG_OF_WORDS = "io.anserini.search.query.BagOfWordsQueryGenerator"
 _CONTEXT = "io.anserini.rerank.RerankerContext"
 _SCORED_DOCS = "io.anserini.search.ScoredDocs"
 _SEARCH_ARGS = "io.anserini.search.SearchCollection$Args"
+_OBJECT_MAPPER = "com.fasterxml.jackson.databind.ObjectMapper"
 _RM3 = "io.anserini.rerank.lib.Rm3Reranker"
 
 _FIRST_BATCH, _MAX_BATCH = 64, 4096
@@ -78,14 +79,14 @@ def _get_public_lookup() -> Any:
     return load_class("java.lang.invoke.MethodHandles").publicLookup()
 
 
-def bind(handle: Any, position: int, value: Any) -> Any:
+def bind_argument(handle: Any, position: int, value: Any) -> Any:
     """Return a method handle with the argument at `position` bound to `value`, a Java object, an int or None."""
     if isinstance(value, int):
         value = load_class("java.lang.Integer")(value)
     return load_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, value)
 
 
-def compose(first: Any, second: Any) -> Any:
+def compose_handles(first: Any, second: Any) -> Any:
     """Return a method handle that computes second(first(x))."""
     return load_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second)
 
@@ -108,16 +109,16 @@ class JavaMap:
         handles = load_class("java.lang.invoke.MethodHandles")
         holder = load_class("java.util.concurrent.atomic.AtomicReference")()
         _store_java_function(handle.asType(make_method_type("java.lang.Object", "java.lang.Object")), holder)
-        supply = bind(find_method(holder.getClass().getName(), "get", "java.lang.Object"), 0, holder)
+        supply = bind_argument(find_method(holder.getClass().getName(), "get", "java.lang.Object"), 0, holder)
         stream = find_method("java.util.Collection", "parallelStream" if parallel else "stream", _STREAM)
         mapped = handles.collectArguments(
             find_method(_STREAM, "map", _STREAM, _FUNCTION), 1, supply.asType(make_method_type(_FUNCTION))
         )
-        write = find_method(
-            "com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", "java.lang.Object"
-        )
+        write = find_method(_OBJECT_MAPPER, "writeValueAsString", "java.lang.String", "java.lang.Object")
         to_list = find_method(_STREAM, "toList", "java.util.List").asType(make_method_type("java.lang.Object", _STREAM))
-        self._run = compose(compose(compose(stream, mapped), to_list), bind(write, 0, _make_json_writer()))
+        self._run = compose_handles(
+            compose_handles(compose_handles(stream, mapped), to_list), bind_argument(write, 0, _make_json_writer())
+        )
 
     def __call__(self, items: Any) -> Any:
         """Return the results for a Java collection, parsed from JSON. Raises jnius.JavaException for a Java exception."""
@@ -140,14 +141,14 @@ def _store_java_function(handle: Any, holder: Any) -> None:
     except jnius.JavaException:
         holder.set(load_class(proxies).asInterfaceInstance(get_class_object(_FUNCTION), handle))
     else:
-        make = bind(bind(make, 0, get_class_object(_FUNCTION)), 0, handle)
-        store = bind(find_method(holder.getClass().getName(), "set", "void", "java.lang.Object"), 0, holder)
-        compose(make, store).invokeWithArguments(make_java_list([]))
+        make = bind_argument(bind_argument(make, 0, get_class_object(_FUNCTION)), 0, handle)
+        store = bind_argument(find_method(holder.getClass().getName(), "set", "void", "java.lang.Object"), 0, holder)
+        compose_handles(make, store).invokeWithArguments(make_java_list([]))
 
 
 def _make_json_writer() -> Any:
     """Return a JSON writer that omits unused fields of search results."""
-    writer = load_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    writer = load_class(_OBJECT_MAPPER)()
     true = load_class("java.lang.Boolean")(True)
     for name in ("org.apache.lucene.search.TotalHits", "[Lorg.apache.lucene.search.SortField;", "[Ljava.lang.Object;"):
         writer.configOverride(get_class_object(name)).setIsIgnoredType(true)
@@ -178,9 +179,11 @@ class StoredField:
         document = find_method(
             "org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", "int"
         )
-        document = load_class("java.lang.invoke.MethodHandles").collectArguments(document, 0, bind(fields, 0, reader))
+        document = load_class("java.lang.invoke.MethodHandles").collectArguments(
+            document, 0, bind_argument(fields, 0, reader)
+        )
         get = find_method("org.apache.lucene.document.Document", "get", STRING, STRING)
-        self._read = JavaMap(compose(document, bind(get, 1, name)))
+        self._read = JavaMap(compose_handles(document, bind_argument(get, 1, name)))
         self._count = int(reader.maxDoc())
 
     def __len__(self) -> int:
@@ -235,7 +238,7 @@ class LuceneSearcher:
             self._lucene.setSimilarity(make_similarity())
             load_class(SEARCHER).setMaxClauseCount(2**31 - 1)  # for queries of any length (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
-            self._to_query = self._make_bag_of_words() if rm3 is None else self._make_rm3_expansion(rm3)
+            self._to_query = self._make_query_builder() if rm3 is None else self._make_rm3_expansion(rm3)
             self._raw = StoredField(reader, RAW) if find_field(reader, RAW) is not None else None
         except jnius.JavaException as error:
             raise convert_java_error(error, str(folder)) from error
@@ -274,7 +277,7 @@ class LuceneSearcher:
         if self._raw is None:
             return None
         keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
-        find = JavaMap(compose(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
+        find = JavaMap(compose_handles(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
         (result,) = run_interruptibly(partial(find, make_java_list([id])))
         for raw in self._raw.get_values(hit["doc"] for hit in result["scoreDocs"]):
             try:
@@ -287,7 +290,7 @@ class LuceneSearcher:
         """Return the Lucene hits for each text. The batch size grows until a batch takes about a second."""
         key = make_search.__name__, k
         if key not in self._maps:
-            self._maps[key] = JavaMap(compose(self._to_query, make_search(k)), parallel=self._threads != 1)
+            self._maps[key] = JavaMap(compose_handles(self._to_query, make_search(k)), parallel=self._threads != 1)
         search = self._maps[key]
         hits: list[list[dict[str, Any]]] = []
         size = _FIRST_BATCH
@@ -301,8 +304,8 @@ class LuceneSearcher:
 
     def _sort_by_score(self, k: int) -> Any:
         """Return a method handle query -> top k, with ties by document number. It is fast, since Lucene skips blocks."""
-        search = bind(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
-        return bind(search, 1, k)
+        search = bind_argument(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
+        return bind_argument(search, 1, k)
 
     def _sort_by_score_then_id(self, k: int) -> Any:
         """Return a method handle query -> top k, with ties by descending id."""
@@ -311,8 +314,14 @@ class LuceneSearcher:
             field.FIELD_SCORE, field("id", load_class(_SEARCH + "SortField$Type").STRING_VAL, True)
         )
         search = find_method(SEARCHER, "search", _SEARCH + "TopFieldDocs", QUERY, "int", SORT, "boolean")
-        search = bind(bind(search.bindTo(self._lucene), 3, load_class("java.lang.Boolean")(True)), 2, order)
-        return bind(search, 1, k).asType(make_method_type(TOP_DOCS, QUERY))
+        search = bind_argument(
+            bind_argument(search.bindTo(self._lucene), 3, load_class("java.lang.Boolean")(True)), 2, order
+        )
+        return bind_argument(search, 1, k).asType(make_method_type(TOP_DOCS, QUERY))
+
+    def _make_query_builder(self) -> Any:
+        """Return a method handle text -> query."""
+        return self._make_bag_of_words()
 
     def _make_bag_of_words(self, field: str = CONTENTS, analyzer: Any = None) -> Any:
         """Return a method handle text -> query with a clause per distinct term, weighted by its count."""
@@ -330,19 +339,21 @@ class LuceneSearcher:
         handles = load_class("java.lang.invoke.MethodHandles")
         words = self._make_bag_of_words()
         tokens = find_static_method("io.anserini.analysis.AnalyzerUtils", "analyze", "java.util.List", ANALYZER, STRING)
-        to_docs = bind(
+        to_docs = bind_argument(
             find_static_method(_SCORED_DOCS, "fromTopDocs", _SCORED_DOCS, TOP_DOCS, SEARCHER), 1, self._lucene
         )
-        best = compose(compose(words, self._sort_by_score_then_id(settings.fb_docs)), to_docs)
+        best = compose_handles(compose_handles(words, self._sort_by_score_then_id(settings.fb_docs)), to_docs)
 
         one_hit = load_class(_SEARCH_ARGS)()
         one_hit.hits = 1
         takes = (SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS)
         context = _get_public_lookup().findConstructor(get_class_object(_CONTEXT), make_method_type("void", *takes))
-        context = bind(context, 7, one_hit)  # from the last to the first, so that other positions do not change
-        context = bind(context, 6, None)  # no filter
-        context = bind(context, 3, None)  # no query document
-        context = bind(context, 1, None)  # no query id
+        context = bind_argument(
+            context, 7, one_hit
+        )  # from the last to the first, so that other positions do not change
+        context = bind_argument(context, 6, None)  # no filter
+        context = bind_argument(context, 3, None)  # no query document
+        context = bind_argument(context, 1, None)  # no query id
         context = context.bindTo(self._lucene)  # remaining arguments: query, text, tokens
         context = handles.filterArguments(handles.filterArguments(context, 0, words), 2, tokens.bindTo(self._analyzer))
         context = handles.permuteArguments(context, make_method_type(_CONTEXT, STRING), 0, 0, 0)
@@ -354,18 +365,33 @@ class LuceneSearcher:
         rerank = find_method(_RM3, "rerank", _SCORED_DOCS, _SCORED_DOCS, _CONTEXT).bindTo(feedback)
         rerank = handles.filterArguments(rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT)), 0, best)
 
-        weighted = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
-        weighted = weighted.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
+        weighted = make_weighted_terms()
         terms = _get_public_lookup().findGetter(
             get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map")
         )
-        finish = compose(terms, weighted)
+        finish = compose_handles(terms, weighted)
         finish = handles.dropArguments(finish, 0, make_method_type("void", STRING).parameterList())
         both = handles.foldArguments(
             finish, rerank
         )  # (text, context): `rerank` fills the context, `finish` reads its terms
         both = handles.filterArguments(both, 1, context)
         return handles.permuteArguments(both, make_method_type(QUERY, STRING), 0, 0)
+
+
+def make_weighted_terms() -> Any:
+    """Return a method handle map -> query with a clause per term. The map has the weight of each term, a Float."""
+    build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
+    return build.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)
+
+
+def make_json_reader() -> Any:
+    """Return a method handle that parses a JSON text as a map of String to Float."""
+    mapper = load_class(_OBJECT_MAPPER)()
+    kinds = [get_class_object(name) for name in ("java.util.HashMap", STRING, "java.lang.Float")]
+    kind = mapper.getTypeFactory().constructMapType(*kinds)
+    java_type = "com.fasterxml.jackson.databind.JavaType"
+    read = find_method(_OBJECT_MAPPER, "readValue", "java.lang.Object", STRING, java_type).bindTo(mapper)
+    return bind_argument(read, 1, kind).asType(make_method_type("java.util.Map", STRING))
 
 
 def replace_surrogates(text: str) -> str:

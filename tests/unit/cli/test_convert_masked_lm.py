@@ -29,7 +29,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(encoder, tmp_path, capfd):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    from drtk.models.lm_head import load_masked_lm
+    from drtk.models.checkpoint import load_masked_lm
 
     run_command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
     model, loading = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm", output_loading_info=True)

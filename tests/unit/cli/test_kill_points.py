@@ -58,7 +58,7 @@ def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
         digest = digest_records([line])
         if not writer.is_finished(number, digest):
             writer.write([line], np.full((1, 2), times), digest=digest)
-    job.counts["rows"] = writer.rows
+    job.counts["rows"] = writer.num_rows
     job.finish(shards=writer.entries, dimension=2)
 
 

@@ -142,7 +142,7 @@ def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
 
 
 def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data, tmp_path):
-    from drtk.models.lm_head import load_masked_lm, save_lm_head
+    from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)

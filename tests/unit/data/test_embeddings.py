@@ -38,7 +38,7 @@ def test_a_second_writer_continues_after_finished_shards(tmp_path: Path):
     first = ShardWriter(tmp_path, dimension=2, dtype="float32")
     first.write(["a", "b"], np.ones((2, 2), dtype=np.float32), digest="x")
     second = ShardWriter(tmp_path, dimension=2, dtype="float32")
-    assert second.rows == 2
+    assert second.num_rows == 2
     assert second.is_finished(0, "x")
     assert not second.is_finished(1, "y")
     with pytest.raises(MismatchError, match="shard 00000 was made from other records"):
@@ -153,7 +153,7 @@ def test_a_batch_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tm
         writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0
     )  # killed before the output had its lines
     write_pairs(writer, [], np.empty((0, 2), np.float32), before=2)
-    assert writer.rows == 2
+    assert writer.num_rows == 2
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; use `force` without `resume`"):
         write_pairs(writer, ["r\ta"], np.ones((1, 2), np.float32), before=3)
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 1 pairs"):

@@ -38,15 +38,19 @@ def write_collection(folder: Path) -> Path:
 def test_in_batch_accuracy(tmp_path: Path) -> None:
     # positives: ab of q1 "a", b of q2 "b". ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
-    assert probe.compute(encode, batch_size=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
-    assert probe.compute(lambda items, role: np.ones((len(items), 4)), batch_size=2)["accuracy"] == 0.0  # all alike
-    assert probe.compute(lambda items, role: np.full((len(items), 4), np.nan), batch_size=2)["accuracy"] == 0.0
+    assert probe.compute_metrics(encode, batch_size=2) == {
+        "nDCG@10": pytest.approx((0.6309298 + 1) / 2),
+        "accuracy": 0.5,
+    }
+    # all alike
+    assert probe.compute_metrics(lambda items, role: np.ones((len(items), 4)), batch_size=2)["accuracy"] == 0.0
+    assert probe.compute_metrics(lambda items, role: np.full((len(items), 4), np.nan), batch_size=2)["accuracy"] == 0.0
     judged = "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\nq3\tc\t0\n"  # q3 has no positive
     write_text(tmp_path / "c" / "qrels" / "dev.tsv", judged)
     other_probe = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
     # the positive of q1 is b: aa . a = 2 > b . a = 0; of q2 aa: b . b = 1 > aa . b = 0. Alone, each is first
-    assert other_probe.compute(encode, batch_size=2)["accuracy"] == 0.0
-    assert other_probe.compute(encode, batch_size=1)["accuracy"] == 1.0
+    assert other_probe.compute_metrics(encode, batch_size=2)["accuracy"] == 0.0
+    assert other_probe.compute_metrics(encode, batch_size=1)["accuracy"] == 1.0
 
 
 def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder, save_pretrained_model
-from drtk.models.lm_head import (
-    LMHead,
-    get_head_path,
-    load_lm_head,
+from drtk.models.checkpoint import (
+    digest_weights,
+    load_encoder,
     load_masked_lm,
     load_trained_masked_lm,
+    save_encoder,
     save_lm_head,
+    save_pretrained_model,
 )
+from drtk.models.lm_head import LMHead, get_head_path, load_lm_head
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
 from tests.tiny_models import find_minilm, save_tiny_encoder
 

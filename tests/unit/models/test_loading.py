@@ -15,9 +15,8 @@ from torch import Tensor
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
-from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
+from drtk.models.checkpoint import TextEncoder, load_encoder, load_masked_lm, save_encoder
 from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
-from drtk.models.lm_head import load_masked_lm
 from drtk.models.seq2seq import load_generation_model
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.text.tokenizers import load_tokenizer

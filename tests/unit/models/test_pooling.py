@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drtk.models.config import POOLINGS
-from drtk.models.encoder import pool
+from drtk.models.encoder import pool, pool_terms
 
 TOKENS = torch.tensor([[1.0, 8.0], [4.0, 2.0], [7.0, 5.0]])
 EXPECTED = {
@@ -55,3 +55,13 @@ def test_half_precision_is_summed_in_float32():
     actual = pool(hidden, torch.ones(1, 4096, dtype=torch.long), ("mean_sqrt_len_tokens",))
     assert actual.dtype == torch.float32
     assert actual.item() == pytest.approx(64.0)  # 4096 / sqrt(4096)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_term_weight_is_the_logarithm_of_one_plus_its_largest_positive_logit(side: str):
+    logits, mask = pad_tokens(side)  # the logits of padding are 100
+    logits = torch.cat([logits, -logits], dim=-1)
+    expected = [math.log(1 + 7), math.log(1 + 8), 0.0, 0.0]
+    assert pool_terms(logits.clone(), mask)[0].tolist() == pytest.approx(expected)
+    assert pool_terms(logits.clone(), mask, skip=1)[0].tolist() == pytest.approx([math.log(8), math.log(6), 0.0, 0.0])
+    assert pool_terms(logits.clone().bfloat16(), mask).dtype == torch.float32

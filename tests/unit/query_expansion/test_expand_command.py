@@ -156,7 +156,7 @@ def test_a_long_question_is_truncated_and_never_the_prompt(files, models, capfd,
 
 def test_a_language_model_needs_a_prompt(files, models, capfd):
     call = f"questions.jsonl --model {models}/gpt2 --kind answer {SHORT}"
-    with pytest.raises(UsageError, match="is a language model, which requires `prompt`"):
+    with pytest.raises(UsageError, match="is a decoder-only model, which requires `prompt`"):
         expand(capfd, call)
     rows = expand(capfd, call, "--prompt", "… market winters")
     assert {row["query_id"] for row in rows} == set(files.texts)

@@ -106,7 +106,8 @@ def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
     assert (len(held), held.num_candidates, held.num_tied) == (72, 288, 0)
     write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows])
     with pytest.raises(
-        DrtkError, match=r"in: contains only lists with a single rank \(72\), which cannot be learned from"
+        DrtkError,
+        match=r"in: in each of the 72 lists, all candidates have the same rank; label more candidates per query",
     ):
         load(data, tmp_path / "in")
 

@@ -39,6 +39,9 @@ RETRIEVERS: dict[str, tuple[Any, ...]] = {
     # 6.6: DPR
     "dpr-nq": (2e-5, 128, 40.0, 1237.0, 1, 256, 256, *INFONCE, "sep"),
     "dpr-nq-roberta-shared": (2e-5, 128, 40.0, 1237.0, 1, 256, 256, *INFONCE, "sep"),
+    # naver/splade, conf/config_splade++_max.yaml and conf/config_splade++_cocondenser_ensembledistil.yaml
+    "splade-max": (2e-5, 128, 150_000, 6000.0, 1, 256, 256, "infonce", None, 1.0, None),
+    "splade-ensembledistil": (2e-5, 128, 150_000, 6000.0, 1, 256, 256, "margin-mse", None, 1.0, None),
     # no paper's: what docs/methods/fine-tuning.md says of it
     "quickstart": (2e-5, 16, 60, 0.1, 1, 32, 144, "infonce", "cosine", 0.05, None),
 }
@@ -50,7 +53,10 @@ DISTILLED = {"contrastive": "simlm-full", "contrastive_weight": 0.2}
 # 6.6: a new order, gold passage, clip 2
 DPR = {"negative_sampling": "shuffle", "positive_sampling": "first", "trainer": ("max_grad_norm=2.0",)}
 MASTER = {"untied": True, "negative_sampling": "shuffle", "trainer": ("max_grad_norm=2.0",)}  # by lot; clip 2
+SPLADE = {"head": "sparse", "flops_warmup": 50_000.0, "negative_sampling": "shuffle", "trainer": ("max_grad_norm=0.0",)}
 BESIDES: dict[str, dict[str, Any]] = {
+    "splade-max": SPLADE | {"query_flops_weight": 3e-4, "passage_flops_weight": 1e-4},
+    "splade-ensembledistil": SPLADE | {"query_flops_weight": 0.5, "passage_flops_weight": 0.4},
     "simlm-distill": DISTILLED,
     "simlm-distill-official": DISTILLED,
     "simlm-nq-distill": DISTILLED,

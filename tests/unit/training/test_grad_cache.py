@@ -26,13 +26,14 @@ LOSSES: dict[str, dict[str, Any]] = {
         "mask_duplicate_positives": True,
     },
     "untied": {"preset": "dpr-nq", "matryoshka": (8,)},
+    "sparse": {"preset": None, "head": "sparse", "query_flops_weight": 0.05, "passage_flops_weight": 0.03},
     "diffcse": {"preset": "dpr-nq-roberta-shared", "aux": "diffcse", "aux_weight": 0.5},
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from drtk.models.lm_head import load_masked_lm, save_lm_head
+    from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     folder = tmp_path_factory.mktemp("caching")
     save_tiny_encoder(folder / "model", pooling="cls")
@@ -49,7 +50,8 @@ def create_setup(data: Path, name: str, **changes: Any) -> TrainingSetup:
     if "aux" in given:
         given["aux_generator"] = str(data / "generator")
     dropout = changes.pop("dropout", False)
-    return TrainingSetup.create(data / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
+    model = data / ("generator" if given.get("head") == "sparse" else "model")
+    return TrainingSetup.create(model, load_settings(preset, **SIZE | given | changes), dropout=dropout)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,0 +1,66 @@
+"""drtk export: the vectors of the ONNX files, and the figures before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models import export
+from drtk.models.config import EncodeSettings
+from drtk.retrieval.encode import Embedder
+from drtk.runtime.integrity import read_json
+from tests.run_commands import Capture, run_command
+from tests.tiny_models import save_tiny_encoder
+from tests.unit.evaluation.test_probes import write_collection
+
+pytest.importorskip("onnx", reason="the export extra is not installed")
+pytest.importorskip("onnxruntime", reason="the export extra is not installed")
+TEXTS = ["rivers rivering rivered", "engines", "violins " * 40]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tiny_encoder(tmp_path / "model")
+
+
+def embed(folder: Path, model_file: str | None = None) -> np.ndarray:
+    return Embedder(str(folder), role="query", settings=EncodeSettings(model_file=model_file), device="cpu")(TEXTS)
+
+
+def test_the_float32_file_computes_the_vectors_of_the_weights(model: Path, tmp_path: Path, capfd: Capture) -> None:
+    run_command(capfd, "export", model, "--quantize", "none", "-o", tmp_path / "out")
+    np.testing.assert_allclose(embed(tmp_path / "out"), embed(model), atol=1e-6)
+    np.testing.assert_allclose(embed(tmp_path / "out", "onnx/model.onnx"), embed(model), atol=1e-5)
+    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
+
+
+def test_int8_is_close_and_its_figures_are_recorded(model: Path, tmp_path: Path, capfd: Capture) -> None:
+    collection = write_collection(tmp_path / "dev")
+    run_command(capfd, "export", model, "--dev", collection, "-o", tmp_path / "out")
+    vectors, quantized = embed(model), embed(tmp_path / "out", "onnx/model_qint8.onnx")
+    difference = np.abs(vectors - quantized).max()
+    assert 0 < difference < 0.1 * np.abs(vectors).max()
+    recorded = read_json(tmp_path / "out" / "meta.json")["export"]
+    assert recorded["file"] == "onnx/model_qint8.onnx"
+    assert set(recorded["figures"]) == {"weights", "onnx/model_qint8.onnx"}
+    for figures in recorded["figures"].values():
+        low, high = figures["interval"]
+        assert low <= figures["nDCG@10"] <= high
+
+
+def test_an_export_that_differs_from_the_weights_is_rejected(
+    model: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_TOLERANCE", 0.0)
+    with pytest.raises(DrtkError, match=r"the exported model differs by .* from the weights"):
+        run_command(capfd, "export", model, "-o", tmp_path / "out")
+
+
+def test_separate_towers_are_exported_one_by_one(tmp_path: Path, capfd: Capture) -> None:
+    for role in ("query", "passage"):
+        save_tiny_encoder(tmp_path / "untied" / role)
+    with pytest.raises(MismatchError, match=r"has two encoders; export .*/query and .*/passage"):
+        run_command(capfd, "export", tmp_path / "untied", "-o", tmp_path / "out")
