@@ -17,6 +17,13 @@ test *args:
 slow *args:
     bin/test -m slow {{args}}
 
+# install the lowest versions that pyproject.toml allows (torch: as pinned, for the CPU) into .venv-lowest with uv, and run the default tests
+lowest *args:
+    python -m venv .venv-lowest
+    sed -n 's/^torch==.*/&+cpu/p' constraints.txt > .venv-lowest/torch.txt
+    uv pip install --python .venv-lowest --resolution lowest-direct -c .venv-lowest/torch.txt -e '.[cpu,dev,data,quickstart]'
+    .venv-lowest/bin/python -m pytest -m "not slow and not gpu" {{args}}
+
 # mutation testing: apply each change of tests/mutations.toml to a copy of the checkout; the default tests must fail
 mutants *args:
     python tests/mutants.py {{args}}

@@ -124,8 +124,9 @@ class RankingProbe:
 def compare_encoders(
     encoders: Mapping[str, TextEncoder], folder: Path, *, split: str, queries: int, pool: int, tracker: InputTracker
 ) -> dict[str, Any]:
-    """Return nDCG@10 with its 95% interval over queries, and the seconds, of each encoder on a collection in BEIR format.
+    """Evaluate encoders on a collection in BEIR format; return {encoder name: {"nDCG@10", "interval", "seconds"}}.
 
+    interval: 95% confidence interval of nDCG@10 over queries
     queries, pool: maximum numbers of queries and passages, sampled at random
     """
     from drtk.models.checkpoint import embed_for_scoring

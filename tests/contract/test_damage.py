@@ -81,7 +81,7 @@ def test_a_folder_with_former_names_of_settings_is_not_damaged(index):
     assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
-def test_validate_compares_large_files_which_opening_does_not(tmp_path):
+def test_validate_compares_large_files_that_loading_skips(tmp_path):
     vectors = Path(write_embeddings(tmp_path / "v", np.ones((4, 100_000))))
     array = bytearray((vectors / "00000.npy").read_bytes())
     array[len(array) // 2] ^= 1

@@ -123,7 +123,7 @@ def test_the_examples_keep_the_rules_of_the_linter(tool, extended_copy):
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-def test_the_registries_the_page_lists_are_those_there_are():
+def test_the_page_lists_all_registries():
     listed = dict(re.findall(r"^\| `([A-Z_]+)` \| `(drtk/[\w/]+\.py)` \|", PAGE, re.MULTILINE))
     declaration = re.compile(r"^([A-Z_]+)(?:: [^=]+)? = (?:\{\n +\"\w+\": )?Registry\(", re.MULTILINE)
     declared = {

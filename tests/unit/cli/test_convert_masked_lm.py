@@ -26,7 +26,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "encoder"
 
 
-def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(encoder, tmp_path, capfd):
+def test_logits_in_transformers_equal_those_of_encoder_and_head(encoder, tmp_path, capfd):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     from drtk.models.checkpoint import load_masked_lm
@@ -62,7 +62,7 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(tmp_p
         ([], "--output must name a folder"),
     ],
 )
-def test_what_does_not_go_with_a_model_is_told(more, told, encoder, tmp_path, capfd, monkeypatch):
+def test_invalid_options_for_masked_lm_are_rejected(more, told, encoder, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=told):
         run_command(capfd, "convert", "--masked-lm", encoder, *more)

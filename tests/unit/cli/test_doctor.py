@@ -15,7 +15,7 @@ def no_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_this_environment_is_healthy_and_every_absence_names_its_cost(no_network):
+def test_this_environment_is_healthy_and_each_result_has_details(no_network):
     findings = [finding for check in diagnosis._CHECKS for finding in check()]
     assert is_healthy(findings)
     by_name = {finding.what: finding for finding in findings}
@@ -38,7 +38,7 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     assert is_healthy([extra])
 
 
-def test_a_hub_out_of_reach_is_told_with_its_reason(monkeypatch):
+def test_an_unreachable_hub_is_reported_with_the_reason(monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nobody listens
 
@@ -47,7 +47,7 @@ def test_a_hub_out_of_reach_is_told_with_its_reason(monkeypatch):
     assert "127.0.0.1:9" in finding.found
 
 
-def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
+def test_java_is_started_and_its_errors_are_reported(monkeypatch):
     skip_without_lucene()
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")

@@ -93,7 +93,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
     WRITE(writer, *given, **options)
 
 
-def test_the_manifest_tells_how_the_vectors_were_made(data, tmp_path):
+def test_the_manifest_records_encoder_settings_and_shards(data, tmp_path):
     encode(data, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
@@ -145,7 +145,7 @@ def recommend(model: Path, **prompts: str) -> None:
     path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
 
 
-def test_what_cannot_be_meant_is_refused_before_work(data, tmp_path):
+def test_invalid_options_and_records_are_rejected(data, tmp_path):
     with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(data, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
@@ -162,7 +162,7 @@ def test_what_cannot_be_meant_is_refused_before_work(data, tmp_path):
     assert read_shards(tmp_path / "w") == []
 
 
-def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(data, tmp_path):
+def test_vectors_can_be_truncated_and_queries_are_truncated_alike(data, tmp_path):
     for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
         encode(data, tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))

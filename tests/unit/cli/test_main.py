@@ -42,7 +42,7 @@ def run_doctor(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def trip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Run `drtk doctor` in this process, where it calls a function instead."""
+    """Return a function that runs `drtk doctor` in this process with another function in place of the command."""
 
     def run(act: Callable[[], Any]) -> Any:
         @plain_command
@@ -86,7 +86,7 @@ def interrupt_an_import() -> None:
         (fail(typer.Exit(3)), 3, ""),
     ],
 )
-def test_each_error_has_its_status_and_its_line(trip, act, status, message):
+def test_each_error_has_an_exit_status_and_a_one_line_message(trip, act, status, message):
     actual = trip(act)
     assert (actual.status, actual.err) == (status, message)
 
@@ -101,7 +101,7 @@ def test_each_error_has_its_status_and_its_line(trip, act, status, message):
         ("queries.jsonl:3: no such folder", ""),
     ],
 )
-def test_a_missing_file_is_answered_with_one_of_a_similar_name(trip, message, meant, tmp_path, monkeypatch):
+def test_a_missing_file_suggests_a_similar_name(trip, message, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("queries.jsonl", "tiny"):
         Path(name).touch()
@@ -151,7 +151,7 @@ def test_ctrl_c_at_startup_or_within_a_callback_that_ignores_exceptions_is_not_l
     assert (actual.returncode, actual.stderr) == (130, "drtk: interrupted\n")
 
 
-def test_a_plain_print_to_a_reader_that_went_away_is_141():
+def test_printing_to_a_closed_pipe_exits_with_141():
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
@@ -161,7 +161,7 @@ def test_a_plain_print_to_a_reader_that_went_away_is_141():
 
 
 @pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>&- <&-", 1)])
-def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed, status):
+def test_a_closed_standard_stream_is_an_error_if_needed(closed, status):
     line = f'echo \'{{"_id": "a", "text": "b"}}\' | "{sys.executable}" -m drtk chunk --policy words --no-sentences {closed}'
     actual = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert actual.returncode == status
@@ -218,7 +218,7 @@ def test_a_usage_error_is_one_line_with_status_2(arguments, command, message):
     [("max_steps = 'many'", "--max-steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
-def test_a_fault_within_a_preset_begins_with_its_place(tmp_path, call, setting, told):
+def test_an_error_in_a_preset_begins_with_its_path(tmp_path, call, setting, told):
     preset = tmp_path / "mine.toml"
     preset.write_text(f'command = "train-reranker"\n[settings]\n{setting}\n', encoding="utf-8")
     actual = run_in_process(*call.replace("PRESET", str(preset)).split())

@@ -19,7 +19,7 @@ Source = Annotated[str, make_argument("INPUT", "File to read.")]
 
 
 @dataclass(frozen=True)
-class Knobs:
+class ExampleSettings:
     mode: Literal["slow", "fast"] = option("slow", "How it goes.")
     depth: int = option(3, "How deep.", at_least=1, at_most=9)
     rate: float = option(0.5, "How often.")
@@ -40,24 +40,24 @@ def call(function: Any, *arguments: str) -> Any:
     return app_of(function)(list(arguments), standalone_mode=False)
 
 
-@with_settings(Knobs, preset=True)
+@with_settings(ExampleSettings, preset=True)
 @plain_command
-def walk(source: Source = "-", *, settings: Knobs) -> Any:
+def walk(source: Source = "-", *, settings: ExampleSettings) -> Any:
     """Walk."""
     return source, settings
 
 
 def test_options_of_every_type_reach_the_settings():
     arguments = "in.jsonl --mode fast --depth 9 --rate 2 --loud --no-calm --sizes 4 --sizes 5 --memo x".split()
-    expected = Knobs(mode="fast", depth=9, rate=2.0, loud=True, calm=False, sizes=(4, 5), note="x")
+    expected = ExampleSettings(mode="fast", depth=9, rate=2.0, loud=True, calm=False, sizes=(4, 5), note="x")
     assert call(walk, *arguments) == ("in.jsonl", expected)
 
 
-def test_a_preset_stands_between_default_and_option(tmp_path):
+def test_presets_override_defaults_and_options_override_presets(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('command = "walk"\n[settings]\ndepth = 7\nrate = 0.9\nsizes = [8]\n')
     _, settings = call(walk, "--preset", str(file), "--rate", "0.1")
-    assert settings == Knobs(depth=7, rate=0.1, sizes=(8,))
+    assert settings == ExampleSettings(depth=7, rate=0.1, sizes=(8,))
 
 
 def test_help_shows_the_defaults_and_the_common_options_last(capsys):
@@ -69,9 +69,9 @@ def test_help_shows_the_defaults_and_the_common_options_last(capsys):
     assert shown.index("--depth") < shown.index("--quiet")
 
 
-@with_settings(Knobs)
+@with_settings(ExampleSettings)
 @filter_command("corpus", passages=True, bare=True)
-def copy(source: Source = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
+def copy(source: Source = "-", output: Output = "-", *, settings: ExampleSettings, job: FilterJob) -> FilterJob:
     """Copy."""
     job.run([{"_id": "a"}], lambda batch: [b"a\n"] * len(batch))
     return job
@@ -85,7 +85,7 @@ def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob
     return job
 
 
-def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path):
+def test_a_filter_gets_a_job_with_the_common_options(tmp_path):
     output = tmp_path / "out"
     job = call(copy, "-o", str(output), "--skip-bad", "3", "--with", "a", "--with", "b", "--bare", "-q")
     assert (job.command, job.kind, job.output) == ("copy", "corpus", str(output))
@@ -106,7 +106,7 @@ def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path):
     assert call(copy, "-o", str(output), "-q", "--skip-done", "--force", "--depth", "4") is not None
 
 
-def test_what_needs_a_named_output_says_so():
+def test_options_that_require_a_named_output_are_rejected_without_it():
     for flag in ("--skip-done", "--resume"):
         with pytest.raises(UsageError, match=r"requires .*(--|`)output"):
             call(copy, flag)
@@ -114,7 +114,7 @@ def test_what_needs_a_named_output_says_so():
         call(gather, "-o", "-")
 
 
-def test_a_folder_is_free_again_once_its_command_has_ended(tmp_path):
+def test_a_folder_is_unlocked_at_the_end_of_its_command(tmp_path):
     for arguments in ([], ["--force"]):
         call(gather, "-o", str(tmp_path / "out"), "-q", *arguments)
     assert (tmp_path / "out" / "meta.json").exists()

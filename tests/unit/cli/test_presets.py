@@ -31,7 +31,7 @@ def run_check(capsys, name: str | None) -> str:
     return capsys.readouterr().out
 
 
-def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
+def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
     lines = dict(line.split(": ", 1) for line in run_check(capsys, None).splitlines())
     assert list(lines) == list_preset_names()
     assert (
@@ -60,7 +60,7 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
         ('command = "encode"\n', "mine.toml: no presets exist for 'encode'"),
     ],
 )
-def test_a_preset_that_cannot_be_used_is_told_why(text, told, tmp_path, capsys):
+def test_an_invalid_preset_is_rejected_with_the_reason(text, told, tmp_path, capsys):
     mine = tmp_path / "mine.toml"
     mine.write_text(text)
     with pytest.raises(UsageError, match=told):

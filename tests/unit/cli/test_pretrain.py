@@ -134,7 +134,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(preset, more,
     assert not (output / "checkpoints").exists()
 
 
-def test_out_of_memory_names_what_to_lower_and_resume_takes_it(files, tmp_path, capsys):
+def test_out_of_memory_names_the_option_to_lower_and_resume_accepts_it(files, tmp_path, capsys):
     assert fail(files, tmp_path / "m", 6, full) == (
         "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
@@ -254,7 +254,7 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(files, capfd):
         assert f"{rows - out} passages to train on, {out} held out" in lines
 
 
-def test_an_encoder_keeps_how_it_read_titles(files, tmp_path):
+def test_an_encoder_records_its_title_format(files, tmp_path):
     for title, expected in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
         pretrain(files, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
@@ -403,7 +403,7 @@ def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(preset, change, mes
     assert message in get_rejection(files, tmp_path, preset, corpus=change_corpus(files, tmp_path / "c.jsonl", change))
 
 
-def test_short_passages_are_left_out_and_long_ones_cropped(files, tmp_path, capsys):
+def test_short_passages_are_excluded_and_long_ones_cropped(files, tmp_path, capsys):
     def change(row: dict[str, Any]) -> None:
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
@@ -445,11 +445,11 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
 
 
 @pytest.mark.parametrize(("preset", "more", "message"), REJECTED, ids=[each[2] for each in REJECTED])
-def test_what_cannot_be_trained_is_rejected(preset, more, message, files, tmp_path):
+def test_invalid_models_and_settings_are_rejected(preset, more, message, files, tmp_path):
     assert message in get_rejection(files, tmp_path, preset, *more)
 
 
-def test_a_decoder_that_cannot_serve_an_encoder_is_rejected(families, files, tmp_path):
+def test_a_decoder_incompatible_with_the_encoder_is_rejected(families, files, tmp_path):
     message = get_rejection(files, tmp_path, "retromae", "--model", families / "modernbert")
     assert "decoder 'two-stream' requires position embeddings, which modernbert lacks" in message
 

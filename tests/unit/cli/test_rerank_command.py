@@ -72,7 +72,7 @@ def run(*arguments: str) -> None:
     app([*arguments, "-q"], standalone_mode=False)
 
 
-def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(cwd):
+def test_reranked_documents_come_first_and_the_rest_follows(cwd):
     run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
     before, after = rankings("run"), rankings("out")
     assert list(after) == list(before)
@@ -102,7 +102,7 @@ def test_documents_beyond_the_depth_stay_below_in_their_order():
     assert reorder_ranking(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
 
 
-def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(cwd):
+def test_scores_are_added_to_examples_and_other_fields_are_kept(cwd):
     rows: list[dict[str, Any]] = [
         {"query_id": "q3", "positives": ["d3", "d4"], "negatives": ["d7", "d9"], "sources": {"negatives": ["x", "y"]}},
         {
@@ -151,7 +151,7 @@ def test_a_sample_of_the_examples_is_scored_evenly_spread(cwd):
         run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
 
 
-def test_unknown_ids_are_told_with_file_line_and_number(cwd):
+def test_unknown_ids_are_reported_with_file_line_and_count(cwd):
     lines = (cwd / "run").read_text().splitlines(keepends=True)[:24]
     bad = [*lines[:3], "q0 Q0 nowhere 4 26.5 t\n", *lines[3:], "q99 Q0 d1 1 1.0 t\n", "q98 Q0 d1 1 1.0 t\n"]
     (cwd / "bad").write_text("".join(bad))
@@ -212,7 +212,7 @@ def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd):
         run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
 
 
-def test_vectors_of_the_pairs_are_written_beside_the_run(cwd):
+def test_pair_vectors_are_written_in_addition_to_the_run(cwd):
     run("rerank", "run", *TEXTS, "--depth", "4", "--save-vectors", "v", "--set", "vector_dtype=float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
     assert rankings("out").keys() == rankings("plain").keys()
@@ -330,8 +330,8 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(c
     check_same_scorer("h", earlier, "v", made)  # earlier versions recorded weights only
 
 
-def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(cwd):
-    """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
+def test_logits_of_the_list_reranker_preset_depend_on_the_ranks(cwd):
+    """The check of docs/methods/hlatr.md with the commands, the sizes of the preset and 12 candidates per query."""
     run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
@@ -361,7 +361,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(cwd):
         assert max(abs(told[id] - changed[id]) for id in names) > 1e-2
 
 
-def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(cwd, capfd):
+def test_queries_without_a_positive_are_counted_and_an_error_if_all_lack_one(cwd, capfd):
     run("rerank", "run", *TEXTS, "--depth", "3", "--save-vectors", "v", "-o", "out")
     call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
@@ -430,7 +430,7 @@ def test_an_ensemble_uses_the_scores_of_reranked_documents_only(cwd, capfd):
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
-def test_passages_without_a_text_are_told(cwd, capfd, call):
+def test_passages_without_text_are_reported(cwd, capfd, call):
     passages = read_rows("corpus.jsonl")
     pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):

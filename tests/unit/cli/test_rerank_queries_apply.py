@@ -123,7 +123,7 @@ def test_greedy_selects_the_greedily_decoded_candidate_or_the_question(data, tmp
     assert message in capfd.readouterr().err
 
 
-def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(data, tmp_path, capfd):
+def test_concat_joins_all_candidates_and_counts_queries_above_lucenes_limit(data, tmp_path, capfd):
     texts = [" ".join(f"w{n}x{word}" for word in range(300)) for n in range(4)]
     folder = call(data, tmp_path / "out", "--select concat", make_rows(*texts))
     row, *_ = read_rows(folder / "answer.jsonl")
@@ -138,7 +138,7 @@ def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(dat
     assert read_json(folder / "meta.json")["counts"]["cut"] == 1
 
 
-def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(data, tmp_path, capfd):
+def test_a_question_without_candidates_is_written_unexpanded(data, tmp_path, capfd):
     rows = [
         row
         for row in make_collection()[2]
@@ -251,7 +251,7 @@ def test_contradictory_options_are_rejected(data, tmp_path, more, error, message
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_candidates_are_named(data, tmp_path):
+def test_invalid_candidates_are_reported(data, tmp_path):
     rows = [row | {"query_id": id} for row, id in zip(make_rows(*"abcde"), ["q0", "q0", "q1", "q0", "q3"], strict=True)]
     # The error names the line where the kind is repeated, not the line where other kinds of the question begin.
     between = [*rows[:3], rows[3] | {"_id": "t0", "kind": "title"}, *rows[3:]]
@@ -269,7 +269,7 @@ def test_bad_candidates_are_named(data, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_kinds_one_after_the_other_as_cat_joins_them(data, tmp_path):
+def test_files_of_several_kinds_can_be_concatenated(data, tmp_path):
     rows = [row | {"query_id": f"q{n % 2}"} for n, row in enumerate(make_rows("a", "a", "a"))]
     rows[2]["kind"] = "title"
     folder = call(data, tmp_path / "out", "--select first", rows)

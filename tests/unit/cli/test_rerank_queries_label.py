@@ -48,7 +48,7 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(data, tmp_path):
     assert first["q0#sentence#02"]["top1"] == {"title": "", "text": ""}  # nothing is found
 
 
-def test_depth_and_max_rank_say_what_counts_as_not_found(data, tmp_path):
+def test_depth_and_max_rank_determine_the_rank_of_missing_answers(data, tmp_path):
     rows = label(data, tmp_path / "out", "--depth 1 --set max_rank=250 --set top1=false")
     ranks = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
     assert [row["rank"] for row in rows] == [ranks[row["made"]] for row in make_collection()[2]]
@@ -121,7 +121,7 @@ def test_bad_candidates_and_questions_are_rejected(data, tmp_path, question, cha
     assert len(label(data, tmp_path / "out", f"{named} --skip-bad 1 --force", source=rows)) == 1
 
 
-def test_an_index_without_its_passages_is_refused(data, tmp_path):
+def test_an_index_without_its_passages_is_rejected(data, tmp_path):
     corpus = tmp_path / "moved.jsonl"
     corpus.write_bytes((data / "corpus.jsonl").read_bytes())
     app(f"index {corpus} --type bm25s -o {tmp_path}/index -q".split(), standalone_mode=False)

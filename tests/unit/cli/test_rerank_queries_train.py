@@ -154,7 +154,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(data, tmp_path, monke
         app(f"{call} -o {tmp_path}/out -q".split(), standalone_mode=False)
 
 
-def test_evaluating_with_questions_that_are_trained_on_is_warned_of(data, tmp_path, capfd):
+def test_evaluation_on_training_questions_causes_a_warning(data, tmp_path, capfd):
     rows, questions = read_rows(data / "labeled.jsonl"), read_rows(data / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
@@ -203,7 +203,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(data, tmp_path, capfd):
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
-def test_the_head_of_a_cross_encoder_changes_its_sign(data, tmp_path, capfd):
+def test_the_head_of_a_cross_encoder_is_negated(data, tmp_path, capfd):
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")

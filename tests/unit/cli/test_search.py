@@ -147,7 +147,7 @@ def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
         run_command(capfd, "search", "bm25", "--query", "-")
 
 
-def test_each_line_is_answered_before_the_next_is_there(bm25):
+def test_each_query_line_is_answered_before_the_next_is_read(bm25):
     # A conversation over pipes: if answers waited for the end of input, the first read would never return.
     call = [sys.executable, "-m", "drtk", "search", str(bm25), "--query", "-", "-k", "1", "--quiet"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as running:
@@ -223,7 +223,7 @@ def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
         run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
-def test_vectors_are_indexed_searched_and_refused_like_words(cwd, capfd):
+def test_vectors_are_indexed_searched_and_rejected_like_texts(cwd, capfd):
     write_embeddings(cwd / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
     write_embeddings(cwd / "q", [[1, 0.5]], ["q1"], role="query")
     run_command(capfd, "index", "v", "--type", "exact", "-o", "dense")
@@ -250,7 +250,7 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     assert run_command(capfd, "search", "one", "two", "q") == whole
 
 
-def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, capfd):
+def test_a_failed_build_does_not_replace_the_old_index(cwd, bm25, capfd):
     pytest.importorskip("faiss")
     write_embeddings(cwd / "v", [[1, 0], [0, 1]])
     write_text(cwd / "empty.jsonl", "")
@@ -271,7 +271,7 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(cwd, bm25, ca
     assert run_command(capfd, "search", "bm25", "queries.jsonl") == before
 
 
-def test_missing_faiss_names_the_extra_that_brings_it(cwd, capfd, monkeypatch):
+def test_missing_faiss_names_the_extra_to_install(cwd, capfd, monkeypatch):
     import sys
 
     write_embeddings(cwd / "v", [[1, 0]])

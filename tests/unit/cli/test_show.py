@@ -56,7 +56,7 @@ def make_model(folder, program, settings=None, **facts):
     return folder
 
 
-def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
+def test_a_model_is_described_in_words(tmp_path):
     encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None, "lowercase": False}
     folder = make_model(
         tmp_path / "m", "train-retriever", {"learning_rate": 0.1, "matryoshka": []}, encoding=encoding, towers=None
@@ -73,7 +73,7 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
         assert raw not in page
 
 
-def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_path):
+def test_pretraining_is_described_by_its_changed_slots_and_terms(tmp_path):
     recipe = load_preset("simlm-mlm").content | {"name": "simlm-mlm"}
     settings = {"recipe": recipe, "changes": ["slots.encoder.rate=0.2"], "drop": None, "seed": 42}
     page = describe_path(str(make_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
@@ -90,7 +90,7 @@ def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_pa
     assert "recipe      of old\nsettings" in page
 
 
-def test_damaged_weights_and_missing_files_are_one_clear_fault(tmp_path):
+def test_damaged_weights_and_missing_files_are_one_line_errors(tmp_path):
     folder = make_model(tmp_path / "m", "init-model")
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(DrtkError, match=r"model\.safetensors: is not a complete safetensors file; "):

@@ -77,7 +77,7 @@ def test_insertions_and_what_follows_a_deletion_are_marked():
     assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
 
 
-def test_what_is_shown_is_what_the_first_epoch_of_training_sees(data, capfd):
+def test_the_preview_equals_the_first_epoch_of_training(data, capfd):
     said = show(capfd, data, "condenser", "--count", "6", "--seed", "7")
     plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(data / "corpus.jsonl"), str(data / "model"))
@@ -110,7 +110,7 @@ def test_each_term_says_what_it_labels(data, capfd):
     assert "labels are all 4 tokens after the first, including the last special token" in released
 
 
-def test_a_passage_without_such_a_text_says_so(data, capfd):
+def test_slots_without_text_are_marked(data, capfd):
     passages = show(capfd, data, "master", "-n", "3").split("\n\n")
     missing = "(the example has no text for this slot; objectives on this slot skip it)"
     assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
@@ -124,7 +124,7 @@ def test_documents_are_shown_where_examples_are_documents(data, capfd):
     ]
 
 
-def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(data, tmp_path, capfd):
+def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, tmp_path, capfd):
     call = f"pretrain {data}/corpus.jsonl --preset mlm --model {data}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
     run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
@@ -135,7 +135,7 @@ def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(data, tm
     assert "→" in filled.removesuffix(LEGEND + "\n")
 
 
-def test_colours_are_for_terminals_and_on_demand(data, capfd, monkeypatch):
+def test_colors_are_used_in_terminals_or_on_request(data, capfd, monkeypatch):
     assert "\x1b[" not in show(capfd, data, "mlm", "-n", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, data, "mlm", "-n", "3")
@@ -151,7 +151,7 @@ def test_colours_are_for_terminals_and_on_demand(data, capfd, monkeypatch):
         ("--preset quickstart --model m", "preset 'quickstart' sets options of drtk train-retriever"),
     ],
 )
-def test_what_does_not_go_together_is_told(more, told, data, capfd):
+def test_contradictory_options_are_rejected(more, told, data, capfd):
     with pytest.raises(UsageError, match=re.escape(told)):
         run_command(capfd, "show", data / "corpus.jsonl", *more.split())
 
@@ -168,7 +168,7 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path):
     assert [spell(id) for id in (4, 5, 6)] == [("a", False), ("b", True), ("c", False)]
 
 
-def test_the_corpus_may_have_its_fields_beside_it(data, tmp_path, capfd):
+def test_corpus_fields_can_come_from_a_side_file(data, tmp_path, capfd):
     rows = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
     bare = [{key: value for key, value in row.items() if key != "queries"} for row in rows]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))

@@ -59,7 +59,7 @@ def test_the_default_of_dev_measure_depends_on_the_task():
     assert GeneratorConfig(task="gar-title", dev_measure="loss").best_by == "loss"
 
 
-def test_the_folder_says_how_its_input_is_built(data, tmp_path, capfd):
+def test_the_folder_records_the_input_format(data, tmp_path, capfd):
     manifest = train(data, tmp_path / "m", "--max-steps", "2", "--set", "prefix=ask:", "--set", "title=none")
     assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
@@ -224,7 +224,7 @@ def test_passages_without_a_text_are_counted(gar_files, data, tmp_path, targets,
     assert "have no text" not in caplog.text  # titles are searched too
 
 
-def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(gar_files, data, tmp_path, targets):
+def test_the_triviaqa_preset_changes_the_case_of_answers_in_capitals(gar_files, data, tmp_path, targets):
     def change(rows: list[dict]) -> None:
         rows[0] |= {"answers": ["DAVID BECKHAM", "Beckham"]}
         del rows[1]["answers"]  # as TriviaQA has it: the value, not the first alias
@@ -236,7 +236,7 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(ga
         assert targets[preset][gar_files.texts["q0"]] == targets[preset][gar_files.texts["q1"]] == expected
 
 
-def test_presets_hold_the_published_figures():
+def test_presets_have_the_published_settings():
     lengths = {"gar-answer": 40, "gar-sentence": 64, "gar-title": 64}
     for name in (*lengths, *(f"{each}-triviaqa" for each in lengths)):
         config = merge_settings(GeneratorConfig, load_preset(name).settings, {})
@@ -248,7 +248,7 @@ def test_presets_hold_the_published_figures():
         assert config.title_mode == "all"
 
 
-def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(gar_files, data, tmp_path, targets):
+def test_each_generator_is_trained_on_all_folds_except_its_own(gar_files, data, tmp_path, targets):
     whole = train_gar(gar_files, data, tmp_path / "m", "--set", "folds=3")
     record = read_folds(tmp_path / "m")
     assert record.keys() == gar_files.texts.keys()
@@ -296,7 +296,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(gar_files,
         assert entries(actual, "rouge1")
 
 
-def test_evaluating_with_questions_that_are_trained_on_is_warned_of(gar_files, data, tmp_path, caplog):
+def test_evaluation_on_training_questions_causes_a_warning(gar_files, data, tmp_path, caplog):
     rows = [json.loads(line) for line in gar_files.questions.read_text().splitlines()]
     again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
     again[0]["answers"] = []  # cannot be evaluated
@@ -306,7 +306,7 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(gar_files, d
     assert f"{dev}: 4 of its 5 questions are in {gar_files.questions} too" in caplog.text
 
 
-def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(gar_files, data, tmp_path):
+def test_unusable_training_data_is_rejected_in_one_line(gar_files, data, tmp_path):
     def fail(kind: type[Exception], message: str, *more: str, task: str = "gar-title") -> None:
         with pytest.raises(kind, match=message):
             train_gar(gar_files, data, tmp_path / "m", *more, task=task)

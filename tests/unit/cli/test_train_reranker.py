@@ -84,7 +84,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data, tmp_p
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
-def test_pairs_by_themselves_and_the_first_positive_only(data, tmp_path):
+def test_pointwise_training_and_the_first_positive(data, tmp_path):
     train(data, tmp_path / "m", "--set loss=bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3

@@ -44,7 +44,7 @@ def rewrite(data: Path, output: Path, change: Any) -> Path:
     return output
 
 
-def test_the_folder_says_how_to_encode_and_holds_no_pickle(data, tmp_path):
+def test_the_folder_records_encoding_settings_and_has_no_pickle(data, tmp_path):
     more = "--max-steps 3 --query-length 12 --passage-length 30 --set title=none --set similarity=dot"
     manifest = train(data, tmp_path / "m", more, "--set 'passage_prompt=castled ' --set train_fraction=0.2")
     encoding = manifest["encoding"]
@@ -100,7 +100,7 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_pat
         Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
 
 
-def test_training_lowers_the_loss_and_raises_the_figure_on_dev(data: Path, tmp_path: Path):
+def test_training_lowers_the_loss_and_raises_the_dev_measure(data: Path, tmp_path: Path):
     dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
     log = read_log(tmp_path / "m")
@@ -132,7 +132,7 @@ def test_a_student_learns_from_its_teacher(data, tmp_path):
         train(data, tmp_path / "n", "--loss", "margin-mse")
 
 
-def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
+def test_adapters_are_merged_into_a_plain_model_folder(data, tmp_path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
     actual, start = weights(tmp_path / "m"), weights(data / "encoder")
@@ -141,7 +141,7 @@ def test_adapters_are_merged_into_a_folder_like_any_other(data, tmp_path):
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 
-def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(data, tmp_path):
+def test_diffcse_is_an_auxiliary_loss_and_is_not_saved(data, tmp_path):
     from drtk.models.checkpoint import load_masked_lm, save_lm_head
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)

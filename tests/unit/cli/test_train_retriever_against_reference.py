@@ -163,7 +163,7 @@ def test_simlms_first_retriever(files, tmp_path, options, loss):
     assert len({round(value, 2) for value in expected}) == EPOCHS  # every epoch sees something else
 
 
-def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(files, tmp_path):
+def test_simlm_on_nq_warms_up_the_temperature_and_uses_the_gold_passage(files, tmp_path):
     # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
     plain = Plain(files / "one", length=192, title="segment")
     lines = train(files, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")
@@ -224,7 +224,7 @@ def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files, t
 
 @pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
 def test_texts_that_are_too_long_are_cut(files, tmp_path, preset):
-    """Of a pair the longer side is cut, a token at a time, of one text its end; a query to its own length."""
+    """Pairs are truncated longest first, single texts at the end, queries to their own maximum length."""
     title = "sep" if preset == "qac-r1" else "segment"
     query, passage = (Plain(files / "one", length=length, title=title) for length in (6, 12))
     more = ("--preset", preset, "--query-length", "6", "--passage-length", "12")

@@ -222,7 +222,7 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(data,
 
 
 @pytest.mark.parametrize(("name", "more"), [("generator", ""), ("reranker", "--micro-batch-size 1")])
-def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(data, tmp_path, name, more):
+def test_repeated_out_of_memory_is_one_line_and_the_run_resumes(data, tmp_path, name, more):
     advice = "`gradient_checkpointing` or a smaller `batch_size` may help"
     with fail_at_step(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
         train(data, name, tmp_path / "m", more)
@@ -232,7 +232,7 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(data, tmp_pa
 
 
 @pytest.mark.parametrize("method", ["evaluate", "create_optimizer"])
-def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(vector_data, tmp_path, monkeypatch, method):
+def test_out_of_memory_outside_of_a_step_does_not_halve_the_micro_batch(vector_data, tmp_path, monkeypatch, method):
     def fail(*given: Any, **named: Any) -> Any:
         raise FULL
 
@@ -243,7 +243,7 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(vecto
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_training_ends_without_improvement(vector_data, tmp_path, name):
+def test_training_stops_early_without_improvement(vector_data, tmp_path, name):
     train(
         vector_data,
         name,
@@ -284,7 +284,7 @@ def test_gradient_checkpointing_changes_no_weight(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])
-def test_faulty_examples_are_named_and_skipped_if_allowed(data, tmp_path, name):
+def test_invalid_examples_are_reported_and_skipped_if_allowed(data, tmp_path, name):
     # More faults are in tests/unit/training/test_examples.py.
     good = (data / "examples.jsonl").read_text().splitlines()[:8]
     bad = [
@@ -318,7 +318,7 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "lists", "generator"])
-def test_evaluating_with_what_is_trained_on_is_warned_of(vector_data, tmp_path, caplog, name):
+def test_evaluation_on_training_data_causes_a_warning(vector_data, tmp_path, caplog, name):
     files = {file: vector_data / f"{file}.jsonl" for file in ("queries", "examples")}
     rows = [json.loads(line) for line in files["queries"].read_text().splitlines()]
     for number, row in enumerate(rows):

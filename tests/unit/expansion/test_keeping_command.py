@@ -175,7 +175,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd, models
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
 
-def test_passages_are_read_as_the_re_ranker_was_trained(cwd, models, capfd):
+def test_passages_are_formatted_as_in_training_of_the_reranker(cwd, models, capfd):
     write_rows(cwd / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
     calls = ("keep-queries queried -q", f"doc2query c.jsonl --model {models}/t5 --n 2 --max-new-tokens 4 -q")
     for title, text_of in TEXTS.items():
@@ -252,14 +252,14 @@ def test_generation_resumes_after_a_fault_between_batches(cwd, models, capfd, mo
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],
 )
-def test_bad_queries_and_scores_are_named(cwd, capfd, change, message):
+def test_invalid_queries_and_scores_are_reported(cwd, capfd, change, message):
     write_rows(cwd / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
     with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {message}"):
         run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q")
     assert [row["_id"] for row in run_rows(capfd, "keep-queries bad.jsonl --keep 0.9 -q --skip-bad 1")] == ["a", "c"]
 
 
-def test_missing_fields_are_named_with_what_makes_them(cwd, capfd):
+def test_missing_fields_are_reported_with_the_command_that_writes_them(cwd, capfd):
     write_rows(cwd / "unscored.jsonl", without_scores(SCORED))
     for file, message in (
         ("c.jsonl", "'queries' is missing; run `drtk doc2query` first"),

@@ -22,7 +22,7 @@ def passage(**changes: Any) -> Passage:
     return Passage("p1", TEXT, "On beams", {"weights_tokenizer": find_minilm()}, fields)
 
 
-def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost():
+def test_segments_have_weights_and_restore_the_text():
     actual = next(iter_weighted_passages([passage()], top=3))
     assert "".join(text for text, _ in actual.text) == TEXT
     weights = [("The", 0.1), ("perveance", 0.8), ("beam", 0.4), ("the", 0.1), ("beam", 0.2)]
@@ -38,7 +38,7 @@ def test_titles_with_weights_have_words_too():
     assert actual.top == [("beams", 0.9)]
 
 
-def test_a_terminal_gets_colours_by_weight_and_a_file_none():
+def test_terminal_output_is_colored_and_file_output_is_not():
     plain, bright = (
         "\n".join(format_terminal(iter_weighted_passages([passage()], top=2), color=c)) for c in (False, True)
     )
@@ -52,7 +52,7 @@ def test_a_terminal_gets_colours_by_weight_and_a_file_none():
 @pytest.mark.parametrize(
     ("most", "said"), [(0.8, "0.800 0.400"), (12.0, "12.0 0.4"), (512.0, "512 0"), (0.004, "0.00400 0.00200")]
 )
-def test_weights_named_below_a_passage_have_their_points_in_line(most, said):
+def test_decimal_points_of_top_weights_are_aligned(most, said):
     weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
     each = next(iter_weighted_passages([passage(weights=weights)], top=2))
     first, second = said.split()
@@ -67,7 +67,7 @@ def luminance(color: list[float]) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night():
+def test_text_has_enough_contrast_in_light_and_dark_mode():
     page = "\n".join(build_page([], title="t"))
     day, night = re.findall(r":root {([^}]*)}", page)
     for given in (day, night):
@@ -80,7 +80,7 @@ def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night():
             assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG's minimum for plain text
 
 
-def test_long_texts_break_at_white_space_alone(monkeypatch):
+def test_long_texts_are_broken_only_at_white_space(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40
     long = Passage("p", text.strip(), "", {"weights_tokenizer": find_minilm()}, {"weights": [0.5, 0.0] * 40})
@@ -89,7 +89,7 @@ def test_long_texts_break_at_white_space_alone(monkeypatch):
     assert all(30 < len(line) <= 40 for line in lines[:-1])
 
 
-def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest():
+def test_the_page_has_each_word_with_its_weight_and_escapes_text():
     page = "\n".join(build_page(iter_weighted_passages([passage()], top=2), title="a & b"))
     assert "<h1>a &amp; b</h1>" in page
     assert re.search(r'<span style="background:rgba\(var\(--tint\),0\.75\)" title="0\.8">perveance</span>', page)
@@ -98,7 +98,7 @@ def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest():
     assert "http" not in page  # nothing is fetched
 
 
-def test_weights_that_do_not_fit_the_text_are_a_fault():
+def test_weights_that_do_not_match_the_text_are_rejected():
     with pytest.raises(MismatchError, match=r"passage 'p1': has 2 weights, but .* returns 11 word pieces"):
         next(iter_weighted_passages([passage(weights=[0.1, 0.2])], top=1))
     with pytest.raises(MismatchError, match="passage 'p2' has no weights; run `drtk termweight` first"):

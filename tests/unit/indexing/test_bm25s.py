@@ -71,7 +71,7 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_words_are_split_stemmed_and_stopped(
+def test_words_are_split_and_stemmed_and_stop_words_removed(
     tmp_path: Path, texts: dict[str, str], settings: dict[str, object], expected: dict[str, list[str]]
 ) -> None:
     rankings = open_index(build(tmp_path, texts, **settings)).search(list(expected), 10)

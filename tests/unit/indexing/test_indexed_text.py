@@ -104,7 +104,7 @@ def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
         repeat(passage)
 
 
-def test_impacts_below_one_and_long_words_are_left_out() -> None:
+def test_impacts_below_one_and_long_words_are_excluded() -> None:
     impacts = {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}
     assert read_impacts(Passage("p", "", extra={"impacts": impacts})) == {"a": 3, "y" * 255: 1}
 

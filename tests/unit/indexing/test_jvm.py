@@ -24,7 +24,7 @@ def java_home(folder: Path, release: str) -> Path:
 
 
 @pytest.mark.parametrize(("version", "taken"), [("17.0.15", False), ("21.0.2", True), ("22.0.1", False), ("25", True)])
-def test_java_home_counts_where_it_is_recent_enough(
+def test_java_home_is_used_if_recent_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, taken: bool
 ) -> None:
     home = java_home(tmp_path / "java", f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
@@ -36,7 +36,7 @@ def test_java_home_counts_where_it_is_recent_enough(
     assert read_java_version(tmp_path) is None
 
 
-def test_missing_parts_come_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_are_reported_with_the_command_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jvm, "find_spec", lambda name: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("ANSERINI_CLASSPATH", raising=False)

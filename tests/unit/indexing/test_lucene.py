@@ -83,7 +83,7 @@ def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
     assert [ids_of(ranking) for ranking in actual] == [[id] for id in texts]
 
 
-def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
+def test_title_and_text_are_indexed_and_empty_passages_excluded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *make_passages({"a": "", "b": " \n\t"})]

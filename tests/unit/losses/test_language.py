@@ -42,7 +42,7 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_no_tokens_cost_nothing() -> None:
+def test_the_loss_of_no_tokens_is_0() -> None:
     features, weight, bias, _ = make_inputs(0)
     loss = linear_cross_entropy(features, weight, bias, torch.empty(0, dtype=torch.long))
     assert loss.item() == 0.0

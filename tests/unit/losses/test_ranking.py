@@ -85,7 +85,7 @@ def test_the_better_expansion_gets_a_lower_score() -> None:
     assert torch.isfinite(equal.grad).all()  # type: ignore[arg-type]
 
 
-def test_recall_loss_counts_first_pieces_alone():
+def test_recall_loss_depends_only_on_first_pieces():
     # ((.5 - 1)^2 + (.2 - 0)^2) / 2 = (.25 + .04) / 2 = .145; the pieces between are continuations
     weights, recall = torch.tensor([[0.5, 0.9, 0.1, 0.2]]), torch.tensor([[1.0, 0, 0, 0]])
     assert term_recall_loss(weights, recall, torch.tensor([[1, 0, 0, 1]])).item() == pytest.approx(0.145, abs=2e-6)

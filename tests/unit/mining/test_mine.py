@@ -103,7 +103,7 @@ def test_policies_keep_and_fill_as_published(policy, retrieved, from_run, random
 
 
 @pytest.mark.parametrize("size", [24, 2000])
-def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size):
+def test_an_unsampled_candidate_is_not_sampled_as_random_negative(size):
     # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
     ranking, corpus = [f"d{at}" for at in range(20)], ["p", *(f"d{at}" for at in range(size))]
     example = mine_example(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)
@@ -382,7 +382,7 @@ def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NQ_CALL = ["mine-negatives", "bm25.run", "--policy", "nq", *TEXTS]
 
 
-def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(nq, capfd):
+def test_passages_with_answers_are_positives_and_others_negatives(nq, capfd):
     run_command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
     (row,) = map(json.loads, (nq / "nq.jsonl").read_text().splitlines())
     assert row["query_id"] == "q1"

@@ -308,7 +308,7 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):
         assert sorted(negatives) == [("a", "bm25", 1.0), ("b", "dense", 3.0), ("s", "random", 2.0)]
 
 
-def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(union, capfd):
+def test_errors_of_later_lines_have_a_location_and_can_be_skipped(union, capfd):
     write_text(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)

@@ -14,6 +14,7 @@ from drtk.models.backbone import BackboneAdapter
 from drtk.models.device import AttentionBackend
 from drtk.pretraining.assembly import build_network
 from drtk.pretraining.parse import parse_composition
+from drtk.training.fit import enable_gradient_checkpointing
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
 from tests.pretraining_setup import PretrainingFiles
 
@@ -157,7 +158,7 @@ def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
     ids, seen = create_padded_batch(backbone)
     torch.manual_seed(0)
     plain = adapter.encode(ids, seen)[-1]
-    backbone.activation_checkpointing_enable()
+    enable_gradient_checkpointing(backbone)
     torch.manual_seed(0)
     calls = []
     hook = backbone.encoder.layer[0].intermediate.register_forward_hook(lambda *_: calls.append(1))

@@ -70,7 +70,7 @@ def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
         assert bool((saved == loaded).all())
 
 
-def test_towers_of_different_widths_are_refused(tmp_path: Path):
+def test_towers_of_different_widths_are_rejected(tmp_path: Path):
     save_tiny_encoder(tmp_path / "pair" / "query")
     save_tiny_encoder(tmp_path / "pair" / "passage", hidden=16)
     with pytest.raises(MismatchError, match=r"have different dimensions \(32 and 16\)"):

@@ -23,7 +23,7 @@ def save_with_encoding(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_a_recipe_survives_its_plain_form():
+def test_encoding_settings_are_restored_from_a_dict():
     encoding = EncodingConfig(("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8)
     assert EncodingConfig.from_dict(encoding.to_dict() | {"of a later version": 1}) == encoding
 
@@ -57,7 +57,7 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
         load_encoder(folder, overrides={"passage_length": 65}, strict=False)
 
 
-def test_where_a_model_lies(tmp_path: Path):
+def test_missing_and_unfinished_model_folders_are_rejected(tmp_path: Path):
     with pytest.raises(DrtkError, match=r"no such folder$"):
         resolve_model_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*cannot be reached"):
@@ -71,7 +71,7 @@ def test_where_a_model_lies(tmp_path: Path):
         resolve_model_folder(str(unfinished))
 
 
-def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path):
+def test_towers_are_in_subfolders_and_share_encoding_settings(tmp_path: Path):
     for role, seed in (("query", 1), ("passage", 2)):
         save_tiny_encoder(tmp_path / "pair" / role, seed=seed)
     encoding = EncodingConfig(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
@@ -84,6 +84,6 @@ def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path
     assert abs(query(["rivers"]) - passage(["rivers"])).max() > 1e-3
 
 
-def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path):
+def test_the_digest_depends_on_weights_and_not_on_the_path(tmp_path: Path):
     first, copy, other = (save_tiny_encoder(tmp_path / f"{at}", seed=seed) for at, seed in enumerate((1, 1, 2)))
     assert digest_weights(first) == digest_weights(copy) != digest_weights(other)

@@ -46,7 +46,7 @@ LENGTHS = (5, 9, 12, 3, 7)
 
 
 def cut_at_end(writer: GenerationModel, rows: torch.Tensor, begin: int) -> list[list[int]]:
-    """Return the tokens of each row of transformers from `begin` to the end token."""
+    """Return the generated tokens of each row, from index `begin` up to the end token."""
     lists = [row[begin:].tolist() for row in rows]
     return [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in lists]
 
@@ -111,7 +111,7 @@ KINDS = ["t5", "bart", "gpt2", "t5 shared", "bart shared"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
+def test_samples_depend_only_on_seed_and_key(kind: str) -> None:
     writer, keys = create_tiny_writer(kind), list("abcde")
     settings = GenerationSettings(n=4, max_new_tokens=16)
     together = generate_tokens(writer, *make_inputs(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
@@ -211,7 +211,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=["greedy", "sample", "beams"])
-def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(settings: GenerationSettings) -> None:
+def test_every_decoding_method_begins_with_the_forced_token(settings: GenerationSettings) -> None:
     settings = replace(settings, max_new_tokens=10)
     writer = create_tiny_writer("bart")
     ids, mask = make_inputs(writer, [0, 1, 2, 3])
@@ -241,7 +241,7 @@ def test_the_forced_first_token_is_stored_in_the_folder(tmp_path: Path) -> None:
     assert load_generation_model(tmp_path / "again").first == 7  # training keeps it
 
 
-def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear() -> None:
+def test_beam_search_ignores_the_generation_settings_that_sampling_ignores() -> None:
     writer = create_tiny_writer("bart")
     ids, mask = make_inputs(writer, [0, 1, 2, 3])
     settings = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
@@ -302,7 +302,7 @@ def test_the_temperature_sharpens_the_distribution() -> None:
     assert kept[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_each_token_has_its_share_of_the_line() -> None:
+def test_sample_tokens_inverts_the_cumulative_distribution() -> None:
     probabilities, tokens = torch.tensor([[0.5, 0.3, 0.2, 0.0]] * 6), torch.tensor([[7, 8, 9, 5]] * 6)
     places = torch.tensor([0.0, 0.499, 0.5, 0.799, 0.8, 0.9999999])
     assert sample_tokens(probabilities, tokens, places).tolist() == [7, 7, 8, 8, 9, 9]
@@ -333,14 +333,14 @@ def test_greedy_and_sample_begins_with_the_greedy_text_without_filters() -> None
     st.floats(0.01, 1),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_sampled_token_was_kept(logits: list[float], top_k: int, top_p: float, place: float) -> None:
+def test_sampled_tokens_pass_the_filters(logits: list[float], top_k: int, top_p: float, place: float) -> None:
     kept, tokens = filter_logits(torch.tensor([logits]), top_k=top_k, top_p=top_p, temperature=1.0)
     assert float(kept.sum()) == pytest.approx(1.0, abs=1e-5)
     token = int(sample_tokens(kept, tokens, torch.tensor([place], dtype=torch.float64))[0])
     assert float(kept[0][tokens[0] == token][0]) > 0
 
 
-def test_draws_depend_on_seed_key_sample_and_step_alone() -> None:
+def test_random_numbers_depend_only_on_seed_key_sample_and_step() -> None:
     table = sample_uniforms(["a", "b"], seed=1, count=3, steps=5)
     assert table.shape == (2, 3, 5)
     assert (sample_uniforms(["b"], seed=1, count=1, steps=5) == table[1, :1]).all()

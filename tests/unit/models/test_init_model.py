@@ -49,13 +49,13 @@ def test_words_become_pieces_between_special_tokens():
     assert {"Low", "low", "Löw"} <= set(cased.get_vocab())
 
 
-def test_the_size_is_what_was_asked_for(tmp_path: Path):
+def test_the_model_has_the_requested_size(tmp_path: Path):
     config = load_encoder(save_tiny_encoder(tmp_path / "m", intermediate=50)).encoder.backbone.config
     size = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
     assert (*size, config.max_position_embeddings) == (2, 32, 4, 50, 64)
 
 
-def test_what_cannot_be_made_is_refused():
+def test_invalid_sizes_and_empty_texts_are_rejected():
     settings = InitModelSettings(**SMALL | {"heads": 3}, vocab_size=60)
     tokenizer = train_tokenizer(["some words"], settings)
     with pytest.raises(UsageError, match="`hidden` 16: must be a multiple of `heads` 3"):

@@ -31,7 +31,7 @@ def make_lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor
     return vectors, torch.arange(n).repeat(queries, 1), torch.ones(queries, n, dtype=torch.bool)
 
 
-def test_layers_begin_with_weights_of_their_own() -> None:
+def test_layers_are_initialized_independently() -> None:
     one, same, other = (init_list_reranker(CONFIG, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(bool((one[name] == same[name]).all()) for name in one)
     assert bool((one["project.weight"] != other["project.weight"]).any())

@@ -42,7 +42,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     assert not head.is_untrained
 
 
-def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
+def test_a_tied_head_uses_the_embeddings_of_the_encoder() -> None:
     model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     assert head.weight is model.bert.embeddings.word_embeddings.weight
@@ -50,7 +50,7 @@ def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
     assert sum(parameter.numel() for parameter in head.parameters()) == 32 * 32 + 32 + 64 + 97
 
 
-def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) -> None:
+def test_untied_output_embeddings_are_loaded(tmp_path: Path) -> None:
     model = save_random_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
     with torch.no_grad():
         model.cls.predictions.decoder.weight.normal_()
@@ -63,7 +63,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
 
 
-def test_an_encoder_without_a_head_gets_one_and_that_is_said(
+def test_an_encoder_without_a_head_gets_one_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(find_minilm())

@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> Any:
     return load_encoder(save_tiny_encoder(tmp_path / "m"), strict=False)
 
 
-def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_path: Path) -> None:
+def test_adapters_start_without_effect_and_are_merged(model: Any, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     before = embed_texts(model, make_passages(6), role="passage")
     names = set(model.encoder.backbone.state_dict())
@@ -56,7 +56,7 @@ def test_layers_can_be_chosen_and_dense_modules_are_frozen(model: Any) -> None:
     assert all("lora_" in name and (".query." in name or ".value." in name) for name in trained)
 
 
-def test_a_missing_library_is_told_with_the_command_that_installs_it(model: Any, monkeypatch: Any) -> None:
+def test_a_missing_library_is_reported_with_the_install_command(model: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingDependency, match=r"`lora` needs peft.* -m pip install peft"):
         add_adapters(model.encoder, rank=2)

@@ -184,7 +184,7 @@ def test_a_gpu_needs_a_flash_attention_kernel(monkeypatch: pytest.MonkeyPatch) -
 
 
 def run_kernel(query: Tensor, key: Tensor, value: Tensor, *places: Any, scale: float, **window: int) -> tuple[Tensor]:
-    """The documented result of `aten::_flash_attention_forward`, (T, heads, head size)."""
+    """Return the documented result of `aten::_flash_attention_forward`, (T, heads, head size)."""
     offsets, other_offsets, width, _, dropout, is_causal, _ = places
     assert (offsets.dtype, dropout) == (torch.int32, 0.1)
     assert torch.equal(offsets, other_offsets)

@@ -39,13 +39,13 @@ def pad_tokens(side: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("mode", POOLINGS)
-def test_each_mode_gives_what_a_hand_gives_with_and_without_a_prompt(mode: str, side: str):
+def test_each_mode_has_hand_computed_values_with_and_without_a_prompt(mode: str, side: str):
     hidden, mask = pad_tokens(side)
     assert pool(hidden, mask, (mode,))[0].tolist() == pytest.approx(EXPECTED[mode])
     assert pool(hidden, mask, (mode,), skip=1)[0].tolist() == pytest.approx(WITHOUT_FIRST[mode])
 
 
-def test_several_modes_lie_side_by_side():
+def test_several_modes_are_concatenated():
     hidden, mask = pad_tokens("right")
     assert pool(hidden, mask, ("cls", "lasttoken"))[0].tolist() == [1.0, 8.0, 7.0, 5.0]
 

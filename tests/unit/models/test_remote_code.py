@@ -33,7 +33,7 @@ def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("trust")
-def test_the_code_computes_the_vectors(tmp_path: Path) -> None:
+def test_remote_code_computes_the_vectors(tmp_path: Path) -> None:
     plain = embed_texts(load_encoder(save_tiny_encoder(tmp_path / "plain")), TEXTS, role="query")
     own = embed_texts(load_encoder(add_remote_code(save_tiny_encoder(tmp_path / "own"))), TEXTS, role="query")
     np.testing.assert_allclose(own, 2 * plain, rtol=1e-5)

@@ -20,7 +20,7 @@ TEXTS = ["rivers winters", "planets", "market rivers planets"]
 
 
 class FakeLLM:
-    """vllm.LLM of a model that repeats the prompt's first tokens, one more for each text, and ends."""
+    """Fake vllm.LLM whose n-th text is the first n tokens of the prompt, then the end token."""
 
     engines: ClassVar[list[dict[str, Any]]]
     requests: ClassVar[list[tuple[list[int], dict[str, Any]]]]

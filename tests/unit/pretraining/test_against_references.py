@@ -76,7 +76,7 @@ class Scene:
         return [row for row in range(ROWS) if all(bool(self.batch[name].present[row]) for name in slots)]
 
     def texts(self, name: str, rows: list[int] | None = None) -> list[Text]:
-        """Return the texts of a slot as lists without padding. rows: examples; None: all with the slot"""
+        """Return the texts of a slot as lists without padding. rows: examples; by default all with the slot"""
         slot, ids = self.batch[name], self.views.get_ids(name)
         results = []
         for row in self.rows(name) if rows is None else rows:

@@ -53,7 +53,7 @@ def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one(
     assert select_sentence_target([NILE], PatternMatcher([r"18\d\d"])) == "Dr. Speke saw Lake Victoria in 1858."
 
 
-def test_an_answer_across_two_sentences_is_in_the_fewest_that_hold_it():
+def test_an_answer_across_sentences_gives_the_shortest_sequence():
     text = "It began early. He said yes. No one heard. It ended."
     assert select_sentence_target([Passage("p", text)], TokenMatcher(["yes. No"])) == "He said yes. No one heard."
     assert (

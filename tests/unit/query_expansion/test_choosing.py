@@ -29,7 +29,7 @@ def test_texts_that_differ_in_white_space_alone_are_one_candidate():
     assert ids(select_distinct(candidates(1, 2, 3, texts="a|a|b"), 2)) == ["e0", "e2"]
 
 
-def test_all_candidates_make_one_query_cut_where_it_has_too_many_words():
+def test_all_candidates_are_concatenated_up_to_the_word_limit():
     actual = candidates(1, 2, texts="red Red|blue green")
     assert concatenate_candidates("which?", actual) == ("which ? red Red blue green", False)
     assert concatenate_candidates("which?", actual, max_clauses=3) == ("which ? red Red blue", True)  # which red blue

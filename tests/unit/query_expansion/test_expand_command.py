@@ -154,7 +154,7 @@ def test_a_long_question_is_truncated_and_never_the_prompt(files, models, capfd,
         expand(capfd, f"{call} max_length=3", "--prompt", "market winters")
 
 
-def test_a_language_model_needs_a_prompt(files, models, capfd):
+def test_a_decoder_only_model_needs_a_prompt(files, models, capfd):
     call = f"questions.jsonl --model {models}/gpt2 --kind answer {SHORT}"
     with pytest.raises(UsageError, match="is a decoder-only model, which requires `prompt`"):
         expand(capfd, call)
@@ -242,7 +242,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(fold_models, models, t
     assert "new" in {row["query_id"] for row in expand(capfd, f"{call} --set outside=draw")}
 
 
-def test_candidates_of_a_run_need_no_generator(files, capfd):
+def test_candidates_of_a_run_require_no_generator(files, capfd):
     rows = expand(capfd, FROM_RUN)
     assert {row["kind"] for row in rows} == {"sentence", "title", "terms"}
     first = [row for row in rows if row["query_id"] == "q0"]

@@ -85,7 +85,7 @@ def slow_answer(writer: GenerationModel, passages: Sequence[Tensor]) -> tuple[li
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 @pytest.mark.parametrize("budget", [1, 20, 10_000])  # a passage at a time, some, all
-def test_answers_are_those_of_passages_encoded_alone_and_joined_by_hand(kind, budget):
+def test_answers_equal_those_of_separately_encoded_passages(kind, budget):
     writer = reader(kind)
     passages, tokens, groups = inputs()
     with torch.inference_mode():
@@ -104,7 +104,7 @@ def test_answers_are_those_of_passages_encoded_alone_and_joined_by_hand(kind, bu
     )
 
 
-def test_passages_padded_each_as_the_public_code_pads_them_give_the_same_logits():
+def test_padding_each_passage_as_in_the_public_code_gives_the_same_logits():
     # Questions of one batch, every passage padded to 16 tokens, every question to 5 passages: (4, 5 x 16).
     writer = reader("t5")
     passages, tokens, groups = inputs()

@@ -83,7 +83,7 @@ def test_a_candidate_has_its_own_depth_if_it_records_one():
     assert LabeledCandidates([own], depth=100, max_rank=101).depth == 1
 
 
-def test_repeated_candidates_are_one_in_training_and_measuring():
+def test_repeated_candidates_count_once_in_training_and_evaluation():
     repeated = candidates(0, 7, 7, 2, 9, 2, texts="a b|a  b |c|d|c")
     lists = LabeledCandidates([repeated], depth=100, max_rank=101, max_candidates=3)
     assert all_ranks(lists) == [[7, 2, 9]]  # a b, c and d
@@ -112,7 +112,7 @@ def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
         load(data, tmp_path / "in")
 
 
-def test_how_deep_was_looked_is_taken_from_the_labels(data, tmp_path):
+def test_the_search_depth_is_read_from_the_labels(data, tmp_path):
     # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Searched to rank 1 only, three
     # find none and are labeled 2, which is a real rank with the default depth of 100.
     shallow = relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2)
@@ -170,7 +170,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(data, tmp_path, caplog):
         ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"),
     ],
 )
-def test_bad_candidates_are_named(data, tmp_path, change, message):
+def test_invalid_candidates_are_reported(data, tmp_path, change, message):
     rows = read_rows(data / "labeled.jsonl")
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]

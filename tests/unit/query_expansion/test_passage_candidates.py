@@ -28,7 +28,7 @@ def test_sentences_are_the_best_of_each_passage_then_the_second_best():
     assert next(iter_sentences(QUESTION, [repeated])) == "The river Nile."  # distinct words count
 
 
-def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each():
+def test_terms_of_the_top_passages_precede_those_of_each_passage():
     # without question and function words:
     # p1 egypt desert speke; p2 (title) john speke, speke reached lake speke named; p3 lake feeds egypt drinks
     # of all three: egypt 2 passages, 2 times; speke 2, 4 times; lake 2, 2 times; the others 1 passage, once each

@@ -41,7 +41,7 @@ def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
 @pytest.mark.parametrize(
     ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
 )
-def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step, rate):
+def test_max_lr_2e_3_gives_a_peak_learning_rate_of_2e_5(step, rate):
     assert 2e-3 * compute_inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
     for preset in ("ear-ri", "ear-rd"):
         settings = settings_of(preset)
@@ -159,7 +159,7 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, scorer, s
         assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
-def test_the_first_step_is_made_with_the_first_learning_rate(tmp_path):
+def test_the_first_step_uses_the_first_learning_rate(tmp_path):
     # Adam's first step is the learning rate, for any gradient.
     output = train(tmp_path, "--max-steps 1 --set log_steps=1 --set max_lr=2e-3 --set warmup=4")
     before, after = load_file(tmp_path / "model" / "model.safetensors"), load_file(output / "model.safetensors")

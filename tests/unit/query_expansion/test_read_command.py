@@ -96,7 +96,7 @@ def read_slowly(model: Path, inputs: list[str]) -> tuple[str, float]:
     return " ".join(writer.tokenizer.decode(tokens, skip_special_tokens=True).split()), score
 
 
-def test_answers_are_those_of_a_reader_written_out(cwd, model, capfd):
+def test_answers_equal_those_of_a_slow_reader(cwd, model, capfd):
     answers = predict(capfd, model, "run")
     with torch.inference_mode():
         for question in iter_inputs("run"):
@@ -106,7 +106,7 @@ def test_answers_are_those_of_a_reader_written_out(cwd, model, capfd):
     assert len({answer for answer, _ in answers.values()}) > 3
 
 
-def test_batches_batches_and_neighbors_change_no_answer(cwd, model, capfd, monkeypatch):
+def test_answers_do_not_depend_on_batches_and_neighbors(cwd, model, capfd, monkeypatch):
     whole = predict(capfd, model, "run")
     others = [predict(capfd, model, "run --set batch_tokens=1")]
     monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 3)
@@ -134,7 +134,7 @@ def fuse(depth: int = 20) -> list[tuple[str, float]]:
     return [hit for pair in zip(*rankings, strict=True) for hit in pair]
 
 
-def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(cwd, model, capfd):
+def test_the_passages_of_a_fused_run_are_the_first_ten_by_rank(cwd, model, capfd):
     hits = fuse()
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(hits, start=1)]
     write_text(cwd / "fused", "".join(lines))
@@ -160,7 +160,7 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(cwd, model, capf
     assert "different orders" not in capfd.readouterr().err  # the scores of drtk fuse fall with the ranks
 
 
-def test_predictions_go_to_eval_as_they_are(cwd, model, capfd):
+def test_eval_reads_the_predictions(cwd, model, capfd):
     # 4 of 20 questions have the answer of the reader; one question is not in the run.
     read(model, "run -o predictions.jsonl")
     answers = {row["query_id"]: row["answer"] for row in read_rows(cwd / "predictions.jsonl")}

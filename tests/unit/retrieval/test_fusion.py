@@ -72,7 +72,7 @@ def test_an_ensemble_is_the_sum_of_z_normalized_scores():
 
 
 @pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
-def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options):
+def test_documents_that_were_not_reranked_do_not_change_an_ensemble(options):
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
     # c -1.408. minmax: b .9 + 1, a 1 + 0, c 0 + .5. Counting down from 0 for long, the first run's 10 would outdo all else: a.
     one, two = [("a", 10.0), ("b", 9.0), ("c", 0.0)], [("b", 0.9), ("c", 0.5), ("a", 0.1)]

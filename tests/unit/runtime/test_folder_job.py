@@ -20,7 +20,7 @@ from tests.run_commands import make_torchrun_variables, open_pipe
 
 
 def check(path: Path, **options: Any) -> FolderJob:
-    """Return a job after its check."""
+    """Return a job that has checked its output folder."""
     job = FolderJob("index", "index", str(path), options.pop("settings", {"depth": 3}), **options)
     job.check()
     return job

@@ -28,7 +28,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, str]:
-    """Return folders of tokenizers of three kinds. Of "words", 'wording' is 'word' '##ing', and 'ab' is 'a' '##b'."""
+    """Return folders of three kinds of tokenizers; "words" splits 'wording' into 'word' '##ing', 'ab' into 'a' '##b'."""
     folder = tmp_path_factory.mktemp("tokenizers")
     return {
         "words": small_tokenizers.word_pieces(folder / "words"),

@@ -112,7 +112,7 @@ def check_settings(kind: type, name: str, values: dict[str, Any], length: float,
 
 
 @pytest.mark.parametrize("name", list_presets("train-retriever"))
-def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
+def test_retriever_presets_have_the_published_settings(name: str) -> None:
     lr, batch, length, warmup, negatives, query, passage, loss, similarity, temperature, title = RETRIEVERS[name]
     values = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
     values |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
@@ -121,14 +121,14 @@ def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_presets("train-reranker"))
-def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
+def test_reranker_presets_have_the_published_settings(name: str) -> None:
     lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
     values = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
     values |= {"max_length": longest, "loss": loss, "title": title}
     check_settings(RerankerConfig, name, values, length, RERANKERS_BESIDES.get(name, {}))
 
 
-def test_defaults_are_table_12s() -> None:
+def test_defaults_equal_table_12() -> None:
     usual, pairs = RetrieverConfig(), RerankerConfig()
     expected = (2e-5, 64, 3.0, 15, 0.01)
     assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == expected

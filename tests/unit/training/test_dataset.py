@@ -24,7 +24,7 @@ def sample_epochs(**changes: Any) -> SampledExamples:
     return SampledExamples(packed, queries=queries, corpus=MemoryCorpus(COUNT), **given | changes)
 
 
-def test_scores_belong_to_the_passages_drawn():
+def test_scores_match_the_sampled_passages():
     known = {}
     for example in make_examples(COUNT):
         for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
@@ -49,7 +49,7 @@ def test_positives_take_turns_or_the_first_is_the_one():
     assert find_positives("q1", positive_sampling="first") == ["d1"] * 10
 
 
-def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
+def test_tensors_are_padded_to_the_longest_row(tmp_path: Path):
     tower = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)["passage"]
     found = sample_epochs()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]

@@ -25,7 +25,7 @@ def read_ids(packed: PackedExamples, numbers: Iterable[int]) -> str:
     return "".join(packed.passage_ids[number] for number in numbers)
 
 
-def test_packing_loses_nothing():
+def test_packed_examples_are_restored_unchanged():
     packed = PackedExamples(EXAMPLES)
     assert len(packed) == 3
     assert packed.query_ids == ["q1", "q2", "q3"]
@@ -54,7 +54,7 @@ def test_packing_loses_nothing():
         ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: query 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
     ],
 )
-def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
+def test_missing_texts_and_negatives_are_reported(queries: str, ids: str, negatives: int, told: str):
     texts = dict.fromkeys(queries.split(), "text")
     with pytest.raises(DrtkError, match=told) as fault:
         PackedExamples(EXAMPLES).check_examples("ex.jsonl", queries=texts, corpus=Corpus(ids), negatives=negatives)
@@ -75,7 +75,7 @@ SCORED = [
         ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: query 'q3' has the score inf for 'a'"),
     ],
 )
-def test_missing_scores_are_named_where_a_teacher_is_wanted(scores: dict | None, told: str):
+def test_missing_teacher_scores_are_reported(scores: dict | None, told: str):
     packed = PackedExamples([*SCORED, Example("q3", ("e",), ("a",), scores)], scored=True)
     texts = dict.fromkeys(("q1", "q2", "q3"), "text")
     with pytest.raises(DrtkError, match=told):
@@ -119,7 +119,7 @@ def test_examples_with_few_negatives_are_counted(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.LogCaptureFixture):
+def test_a_positive_is_removed_from_the_negatives(caplog: pytest.LogCaptureFixture):
     # q1's negatives are b c a d, of which a and b are its positives; 1 and 3 are the scores of c and d
     scores = {"positives": [9.0, 8.0], "negatives": [0.0, 1.0, 2.0, 3.0]}
     other = {"positives": [4.0], "negatives": [0.25]}
@@ -139,7 +139,7 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
         )
 
 
-def test_faults_that_are_forgiven_leave_their_examples_out():
+def test_skipped_errors_exclude_their_examples():
     # lines 2 (its passage d), 3 (no negatives) and 4 (its query) are of no use; line 5 is
     lines = [*EXAMPLES, Example("q4", ("a",), ("b",)), Example("q1", ("b",), ("f",))]
     packed, told = PackedExamples(lines), []

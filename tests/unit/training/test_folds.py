@@ -22,7 +22,7 @@ def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str,
     return results
 
 
-def test_a_fold_depends_on_seed_and_question_alone() -> None:
+def test_a_fold_depends_only_on_seed_and_question() -> None:
     folds = assign_folds(QUESTIONS_READ, 4, seed=42)
     assert folds == assign_folds(QUESTIONS_READ[::-1], 4, seed=42)
     some = assign_folds(QUESTIONS_READ[50:60], 4, seed=42)
@@ -33,7 +33,7 @@ def test_a_fold_depends_on_seed_and_question_alone() -> None:
     assert min(sizes.values()) > 30  # of 50 each; the standard deviation is 6.1
 
 
-def test_a_question_asked_under_two_ids_is_in_one_fold() -> None:
+def test_a_question_with_two_ids_is_in_one_fold() -> None:
     again = [Query(f"a{query.id}", query.text.upper().removesuffix("?") + " ") for query in QUESTIONS_READ]
     folds = assign_folds([*QUESTIONS_READ, *again], 4, seed=42)
     assert all(folds[query.id] == folds[f"a{query.id}"] for query in QUESTIONS_READ)
@@ -48,7 +48,7 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
         assert [seen.choose_fold(each, allow_unknown=False) for each in (query, other)] == [folds[query.id]] * 2
 
 
-def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
+def test_a_question_without_fold_is_rejected_or_gets_a_random_fold(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
     with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; use `outside` draw"):
@@ -60,14 +60,14 @@ def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
         seen.choose_fold(Query("q7", "who else?"), allow_unknown=True)
 
 
-def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
+def test_a_generator_records_its_training_questions(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ[:5], None)
     assert Query("other", "Who is number 3") in seen
     assert Query("q3", "who is number 5?") not in seen
     assert TrainingQuestions.read(tmp_path / "nothing", count=None) is None
 
 
-def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
+def test_an_invalid_record_is_reported_with_its_line(tmp_path: Path) -> None:
     for row, message in (
         ({"_id": "q9", "question": "ab", "fold": 4}, "fold 4 is invalid"),
         ({"_id": "q9", "question": "ab"}, "fold None is invalid"),

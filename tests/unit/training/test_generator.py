@@ -69,7 +69,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
 
 
-def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(folder: Path):
+def test_evaluation_computes_the_loss_over_all_tokens_and_generates_texts(folder: Path):
     writer = load_generation_model(folder)
     writer.model.train()
     seen: list[tuple[list[str], list[str]]] = []
@@ -117,7 +117,7 @@ def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_no
     assert [pairs.key(number) for number in range(3)] == ["d1", "d2", "d2"]
 
 
-def test_passages_bring_their_queries():
+def test_each_query_of_a_passage_is_a_training_pair():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
@@ -143,7 +143,7 @@ def held_out_keys(pairs: PassageQueryPairs, share: float) -> set[str]:
     return {side.key(number) for number in range(len(side))}
 
 
-def test_passages_are_held_out_whole_by_their_id_alone():
+def test_held_out_passages_depend_only_on_their_id():
     pairs = make_passage_pairs(1000)
     train, dev = split_held_out(pairs, 0.1)
     sides = [{side.key(number) for number in range(len(side))} for side in (train, dev)]
@@ -154,7 +154,7 @@ def test_passages_are_held_out_whole_by_their_id_alone():
     assert sides[1] < held_out_keys(pairs, 0.3)
 
 
-def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
+def test_the_evaluation_sample_is_deterministic_and_in_order():
     pairs = make_passage_pairs(100)
     some = sample_pairs(pairs, 20)
     assert len(some) == 20
@@ -166,7 +166,7 @@ def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
     assert len(sample_pairs(pairs, 1000)) == 200
 
 
-def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
+def test_a_model_records_its_input_format(tmp_path: Path):
     assert load_input_format(tmp_path, {"prefix": "a"}, strict=True) == GeneratorInputFormat(prefix="a")
     stated = {"prefix": "ask:", "title": "none", "max_length": 99, "of a later version": 1}
     manifest = {"command": "drtk x", "settings": {}, "inputs": [], "writing": stated}

@@ -118,7 +118,7 @@ def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Te
     return most
 
 
-def test_memory_is_that_of_a_chunk_whatever_the_batch(data: Path, tmp_path: Path):
+def test_memory_depends_on_the_chunk_and_not_on_the_batch(data: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
         stage = TrainingSetup.create(data / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
@@ -132,7 +132,7 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(data: Path, tmp_path: Path
     assert kept[32, 8] < kept[32, None] / 6
 
 
-def test_terms_are_logged_and_weighed(data: Path, tmp_path: Path):
+def test_terms_are_logged_and_weighted(data: Path, tmp_path: Path):
     stage = create_setup(data, "diffcse")
     trainer = stage.trainer(tmp_path, cache_chunk=5)
     loss, _ = stage.step(trainer, stage.inputs(range(8)))
@@ -154,7 +154,7 @@ def test_the_temperature_of_a_step_warms_up(data: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
-def test_a_loss_that_is_no_number_ends_the_step(data: Path, tmp_path: Path, chunk: int | None):
+def test_a_nan_loss_ends_the_step(data: Path, tmp_path: Path, chunk: int | None):
     stage = create_setup(data, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")

@@ -82,14 +82,14 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     assert model.training
 
 
-def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
+def test_only_the_positive_and_the_best_negatives_get_gradients() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
     compute_listwise_terms(model, make_batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
-def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
+def test_the_passage_reranker_preset_trains_on_single_pairs() -> None:
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
     objective = build_reranker_objective(load_preset_settings("bert-passage-reranker"))
     assert objective is compute_bce_terms
@@ -124,7 +124,7 @@ class Echo:
         return [Passage(id, f"text {id}") for id in ids]
 
 
-def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
+def test_each_epoch_has_every_pair_once_with_its_label() -> None:
     # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
     packed = make_examples()
     pairs = JudgedPairs(packed, queries={f"q{at}": f"query {at}" for at in range(5)}, corpus=Echo())
@@ -155,7 +155,7 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
         RerankerConfig(negatives=7, backward=16).check()
 
 
-def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
+def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
     from drtk.runtime.inputs import InputTracker
@@ -179,7 +179,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     assert json.dumps(made["ranks"].tolist()) == "[[0, 1], [0, 1]]"
 
 
-def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
+def test_runs_without_training_signal_are_rejected_with_the_reason(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.runtime.inputs import InputTracker
     from drtk.training import list_reranker

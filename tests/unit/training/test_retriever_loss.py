@@ -20,7 +20,7 @@ def close(value: float) -> object:
     return pytest.approx(value, abs=5e-6)
 
 
-def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_told_otherwise():
+def test_the_default_temperature_is_1_for_inner_products_and_0_02_for_cosines():
     # docs/methods/fine-tuning.md: the known answers at temperature 1 and .02
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     actual = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
@@ -34,7 +34,7 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
         assert RetrieverLoss.from_config(settings, similarity="dot").temperature == temperature
 
 
-def test_margin_mse_stands_alone_unless_alpha_is_given():
+def test_margin_mse_is_the_whole_loss_unless_alpha_is_given():
     settings = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0)
     assert compute_terms(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
     more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, contrastive_weight=0.5)
@@ -42,7 +42,7 @@ def test_margin_mse_stands_alone_unless_alpha_is_given():
     assert actual["loss"] == close(6.15625 + 0.5 * actual["contrastive"])
 
 
-def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
+def test_matryoshka_loss_normalizes_truncated_vectors():
     # Of two queries and passages of length 1, the first two of three numbers: (.6, 0) (0, .8), (.6, .64) (.48, .6).
     queries = torch.tensor([[0.6, 0.0, 0.8], [0.0, 0.8, 0.6]])
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])

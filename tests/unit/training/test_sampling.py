@@ -25,13 +25,13 @@ def test_the_window_slides_by_its_own_width_and_wraps():
     assert select_negative_window(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]  # (1 + 0) * 5 mod 2 = 1
 
 
-def test_no_negatives_are_none_or_a_fault():
+def test_an_empty_list_of_negatives_is_valid_only_for_a_count_of_0():
     assert select_negative_window([], 0, epoch=3, seed=1) == []
     with pytest.raises(ValueError, match="no negatives"):
         select_negative_window([], 1, epoch=0, seed=0)
 
 
-def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
+def test_short_lists_are_sampled_with_replacement_as_in_tevatron():
     given = {"method": "replacement", "seed": 0, "key": "q1"}
     assert sample_negatives(SEVEN, 3, epoch=1, **given) == ["d", "e", "f"]  # long enough: the window
     actual = [sample_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
@@ -41,7 +41,7 @@ def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
     assert actual[3] != sample_negatives(["a", "b"], 6, epoch=3, **given | {"key": "q2"})
 
 
-def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
+def test_each_epoch_shuffles_a_list_into_its_own_order():
     given = {"method": "shuffle", "seed": 0, "key": "q1"}
     assert sorted(sample_negatives(SEVEN, 7, epoch=4, **given)) == SEVEN
     firsts = [sample_negatives(SEVEN, 1, epoch=epoch, **given)[0] for epoch in range(60)]
@@ -53,14 +53,14 @@ def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
 
 
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))
-def test_all_negatives_have_their_turn(length: int, count: int, seed: int):
+def test_all_negatives_are_used_in_turn(length: int, count: int, seed: int):
     windows = [select_negative_window(range(length), count, epoch=epoch, seed=seed) for epoch in range(length)]
     seen = [item for window in windows for item in window]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
 
 
-def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
+def test_the_order_depends_on_epoch_and_seed():
     first, again, next_epoch, other = (
         shuffle_epoch(50, epoch=epoch, seed=seed).tolist() for epoch, seed in ((0, 1), (0, 1), (1, 1), (0, 2))
     )

@@ -78,14 +78,14 @@ def check_close(values: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert", "Albert"])
-def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
+def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
     folder = encoder(tmp_path / "m", kind)
     expected = expected_attention(folder)
     for batch_tokens in (1, 2048):
         check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
 
 
-def test_pieces_that_are_hidden_take_no_part(bert):
+def test_masked_pieces_are_excluded_from_attention(bert):
     values = attend(bert)(pieces(bert), [[1], [], []])
     assert values[0][1] == 0
     check_close(values, expected_attention(bert, masked=2))  # [CLS] precedes the piece

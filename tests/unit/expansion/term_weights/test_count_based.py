@@ -68,7 +68,7 @@ def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1, b, expected):
     assert actual == pytest.approx(expected, abs=2e-6)
 
 
-def test_marks_weigh_nothing_but_for_inverse_frequency():
+def test_punctuation_has_weight_0_except_for_inverse_frequency():
     collection = statistics("a , b", "a , ,")
     for kind in (TfIdf, Idf, Bm25):
         assert weights(kind, collection, "b ,")[1] == 0
@@ -76,6 +76,6 @@ def test_marks_weigh_nothing_but_for_inverse_frequency():
     assert weights(InverseFrequency, collection, "b ,") == pytest.approx([1, 1 / 3])
 
 
-def test_a_word_the_collection_lacks_counts_once():
+def test_a_word_missing_in_the_collection_counts_once():
     assert weights(InverseFrequency, CATS, "axolotl") == [1]
     assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])

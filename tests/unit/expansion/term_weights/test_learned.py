@@ -26,7 +26,7 @@ ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that quest
 QUICK = ["--set", "learning_rate=5e-3", "--set", "warmup=0", "--set", "batch_size=8", "-q"]
 
 
-def test_quantised_impacts_are_the_known_ones():
+def test_quantized_impacts_have_known_values():
     # ceil(256 v / 7.3): 0, .46 -> 1, 35.07 -> 36, 128, 256 -> 255, which fits a byte
     assert [quantize(impact, 7.3) for impact in (0.0, 0.013, 1.0, 3.65, 7.3)] == [0, 1, 36, 128, 255]
     assert quantize(20.0, 7.3) == 255
@@ -189,7 +189,7 @@ def test_contradictory_options_are_rejected(data, tmp_path, method, more, messag
         run_command(capfd, *train(data, method, tmp_path / "m", *more.split()))
 
 
-def test_missing_files_are_named(data, tmp_path, capfd):
+def test_missing_files_are_reported(data, tmp_path, capfd):
     arguments = train(data, "deepct", tmp_path / "m")
     for flag, message in (
         ("--corpus", "--train requires --corpus, --queries and --model"),
@@ -204,7 +204,7 @@ def test_missing_files_are_named(data, tmp_path, capfd):
     assert not (tmp_path / "m").exists()
 
 
-def test_bad_examples_are_named(data, tmp_path, capfd):
+def test_invalid_examples_are_reported(data, tmp_path, capfd):
     row = {"query_id": "q1", "positives": ["p1"], "negatives": []}
     for method, more, rows, message in (
         ("deepimpact", (), [row] * 8, r"bad\.jsonl:1: query 'q1' has no negatives"),
@@ -216,7 +216,7 @@ def test_bad_examples_are_named(data, tmp_path, capfd):
             run_command(capfd, *train(data, method, tmp_path / "m", *more, examples="bad.jsonl"))
 
 
-def test_titles_are_read_as_the_model_was_trained_to(data, models, tmp_path, capfd):
+def test_titles_are_formatted_as_in_training_of_the_model(data, models, tmp_path, capfd):
     titled = write_rows(tmp_path / "titled", [{"_id": "t", "title": "sailors", "text": "castleing copperal"}])
     bare = tmp_path / "bare"
     more = ("--set", "title=none", "--max-steps", "1")
@@ -227,14 +227,14 @@ def test_titles_are_read_as_the_model_was_trained_to(data, models, tmp_path, cap
         weigh(capfd, titled, "deepct", bare, "--set title=join")
 
 
-def test_models_that_were_not_trained_to_weigh_are_rejected(data, models, capfd):
+def test_models_of_another_method_are_rejected(data, models, capfd):
     with pytest.raises(MismatchError, match="not a term weighting model"):
         weigh(capfd, data / "corpus.jsonl", "deepct", data / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
         weigh(capfd, data / "corpus.jsonl", "deepct", models["deepimpact"])
 
 
-def test_added_texts_of_a_wrong_type_are_named(data, models, tmp_path, capfd):
+def test_expansion_fields_of_a_wrong_type_are_reported(data, models, tmp_path, capfd):
     rows = [{"_id": f"p{n}", "text": "rivers", "queries": queries} for n, queries in ((8, ["q"]), (9, 7))]
     bad = write_rows(data / "added.jsonl", rows)
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):

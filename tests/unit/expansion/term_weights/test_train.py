@@ -69,7 +69,7 @@ def test_targets_are_at_first_pieces_within_the_maximum_length(weigher, model):
     assert batch["recall"][0].tolist() == first  # all three words are asked for
 
 
-def test_a_passage_comes_with_all_its_queries_once_an_epoch(model):
+def test_each_epoch_has_every_passage_once_with_all_its_queries(model):
     examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
     corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
     texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
@@ -112,7 +112,7 @@ def test_the_largest_impact_is_that_of_all_passages(model):
         assert largest(ids) == pytest.approx(max(single), rel=1e-5)
 
 
-def test_objectives_agree_with_their_losses_worked_out_by_hand():
+def test_objectives_have_hand_computed_losses():
     import torch
 
     class Given(torch.nn.Module):
