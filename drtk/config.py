@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
-from drtk.renamed import get_current_name
+from drtk.renamed import get_current_name, rename_composition, rename_path
 
 Settings = TypeVar("Settings")
 
@@ -246,7 +246,7 @@ class Preset:
     """A preset: a TOML file with settings for one command.
 
     text: content of the file; content: the parsed TOML
-    renamed: former name of a setting in the file -> current name
+    renamed: former name of a setting or key in the file -> current name
     """
 
     name: str
@@ -262,6 +262,14 @@ class Preset:
         for key in self.content:
             if key not in ("command", "summary", "settings"):
                 raise UsageError(f"{self.name}: unknown key '{key}'; put settings under [settings]")
+
+
+def reject_former_paths(changes: Sequence[str]) -> None:
+    """Raise UsageError for a PATH=VALUE of --set with a former key of compositions."""
+    for change in changes:
+        path = change.partition("=")[0]
+        if (current := rename_path(path)) != path:
+            raise UsageError(f"`set` {path} was renamed to `set` {current}")
 
 
 def list_preset_names() -> list[str]:
@@ -303,4 +311,7 @@ def load_preset(name: str) -> Preset:
     current = {names[old]: value for old, value in settings.items()}
     if renamed:
         content["settings"] = current
+    if command == "pretrain":
+        content, keys = rename_composition(content)
+        renamed |= keys
     return Preset(name, command, summary, current, text, content, renamed)

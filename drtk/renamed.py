@@ -52,6 +52,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "plot": {"title": "heading"},
 }
 
+# Former key of a composition of pretrain -> key: of the composition, and of its [[objective]] tables.
+COMPOSITION_KEYS = {"readers": "decoders"}
+OBJECTIVE_KEYS = {"reader": "decoder"}
+
 # Name -> what other tools call it; former names are in RENAMED.
 SYNONYMS: dict[str, str] = {
     "batch_tokens": "batch batch_size bs",
@@ -128,10 +132,39 @@ def get_current_name(name: str, command: str) -> str:
 def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
     """Return the settings in a manifest, with former names replaced by current ones."""
     renamed = {get_current_name(name, command): value for name, value in settings.items()}
-    recipe = renamed.get("recipe")
-    if isinstance(recipe, dict) and isinstance(recipe.get("settings"), dict):  # the preset of pretrain
-        renamed["recipe"] = recipe | {"settings": rename_settings(recipe["settings"], command)}
+    recipe, changes = renamed.get("recipe"), renamed.get("changes")
+    if isinstance(recipe, dict):  # the preset of pretrain
+        renamed["recipe"], _ = rename_composition(recipe)
+        if isinstance(recipe.get("settings"), dict):
+            renamed["recipe"]["settings"] = rename_settings(recipe["settings"], command)
+        if isinstance(changes, list):
+            renamed["changes"] = [rename_path(change) if isinstance(change, str) else change for change in changes]
     return renamed
+
+
+def rename_composition(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the content of a preset of pretrain by current keys, and the former keys in it: {former key: key}."""
+    renamed = {COMPOSITION_KEYS.get(key, key): value for key, value in content.items()}
+    found = {old: new for old, new in COMPOSITION_KEYS.items() if old in content}
+    objectives = content.get("objective")
+    if isinstance(objectives, list):
+        tables = [table for table in objectives if isinstance(table, dict)]
+        found |= {old: new for old, new in OBJECTIVE_KEYS.items() if any(old in table for table in tables)}
+        renamed["objective"] = [
+            {OBJECTIVE_KEYS.get(key, key): value for key, value in table.items()} if isinstance(table, dict) else table
+            for table in objectives
+        ]
+    return renamed, found
+
+
+def rename_path(change: str) -> str:
+    """Return a PATH or PATH=VALUE of --set for a composition by current keys, such as objective.1.decoder=encoder."""
+    path, separator, value = change.partition("=")
+    steps = path.split(".")
+    steps[0] = COMPOSITION_KEYS.get(steps[0], steps[0])
+    if steps[0] == "objective" and len(steps) > 2:
+        steps[2] = OBJECTIVE_KEYS.get(steps[2], steps[2])
+    return ".".join(steps) + separator + value
 
 
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:

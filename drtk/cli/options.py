@@ -21,6 +21,7 @@ from drtk.config import (
     list_preset_names,
     load_preset,
     merge_settings,
+    reject_former_paths,
     strip_optional,
     to_dict,
 )
@@ -157,6 +158,7 @@ def with_settings(
                 if recipe is None:
                     loaded.check_flat()
                 else:
+                    reject_former_paths(others)  # before a run to resume is compared
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")

@@ -55,6 +55,7 @@ def presets(
 
 def _check_preset(preset: Preset) -> str:
     """Return a line that describes a valid preset. Raises UsageError for an invalid one."""
+    renamed = "".join(f"; {old} was renamed to {new}" for old, new in preset.renamed.items())
     made: Any = merge_settings(_get_settings_class(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
@@ -63,7 +64,6 @@ def _check_preset(preset: Preset) -> str:
                 check()
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
-        renamed = "".join(f"; {old} was renamed to {new}" for old, new in preset.renamed.items())
         return f"{preset.name}: valid for drtk {preset.command}{renamed}"
     from drtk.pretraining.assembly import check_composition
     from drtk.pretraining.parse import parse_composition
@@ -73,7 +73,8 @@ def _check_preset(preset: Preset) -> str:
     line = f"{preset.name}: valid, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         line += ", a generator"
-    return line + (f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required")
+    line += f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required"
+    return line + renamed
 
 
 def _describe_fields(command: str) -> Iterator[str]:

@@ -20,10 +20,11 @@ from drtk.cli.options import Seed, WithFiles, make_argument, make_option
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_objective, describe_slot
+from drtk.renamed import rename_settings
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
-from drtk.runtime.progress import escape_control_characters, log
+from drtk.runtime.progress import escape_control_characters, log, warn
 from drtk.runtime.streams import STANDARD, Output, get_source_name
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
@@ -147,7 +148,8 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
-        lines = describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
+        current = rename_settings({"recipe": recipe, "changes": settings.get("changes") or []}, "pretrain")
+        lines = describe_recipe(**current, dropped=settings.get("drop") or [])
         for number, line in enumerate(lines):
             yield from _wrap_text("" if number else "recipe", line)
     yield from _iter_value_lines("settings", settings)
@@ -326,6 +328,8 @@ def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
     from drtk.pretraining.preview import preview_slots
 
     loaded = load_preset(preset)
+    for old, new in loaded.renamed.items():
+        warn(f"preset {preset}: {old} was renamed to {new}")
     if loaded.command != "pretrain":
         raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
     for line in preview_slots(path, loaded.content | {"name": preset}, color=_use_color(), **options):

@@ -28,7 +28,8 @@ from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import load_stop_words
 
-MODULES_FILE = "readers"  # of a model folder: the weights of decoders and projectors
+MODULES_FILE = "decoders"  # of a model folder: the weights of decoders and projectors
+FORMER_MODULES_FILE = "readers"
 # Names of the dropout rates in the configurations of transformers
 _DROPOUTS = (
     "hidden_dropout_prob",
@@ -49,12 +50,12 @@ def check_composition(composition: Composition, *, place: str) -> set[str]:
     with prefix_errors(place):
         for objective in composition.token_objectives:
             with prefix_errors(f"objective '{objective.name}'"):
-                _check_decoder(objective, composition.readers[objective.reader])
+                _check_decoder(objective, composition.decoders[objective.decoder])
         return list_corpus_fields(composition)
 
 
 def _check_decoder(objective: TokenObjective, decoder: DecoderSpec) -> None:
-    what, kind = f"reader '{decoder.use}'", DECODERS.load(decoder.use)
+    what, kind = f"decoder '{decoder.use}'", DECODERS.load(decoder.use)
     TARGETS.check_name(objective.target)
     if getattr(kind, "predicts_next", False) and objective.target != "all":
         raise UsageError(f'{what} predicts every next token; set target = "all" in the objective')
@@ -96,13 +97,13 @@ def build_network(
         raise MismatchError(f"{model}: the tokenizer has no mask token; use a masked language model such as BERT")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        used = {objective.reader for objective in composition.token_objectives}
-        readers = {}
-        for name, reader in composition.readers.items():
+        used = {objective.decoder for objective in composition.token_objectives}
+        decoders = {}
+        for name, decoder in composition.decoders.items():
             if name in used:
                 with prefix_errors(place):
-                    readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
-        parts = SharedModules(adapter, head, readers)
+                    decoders[name] = DECODERS.load(decoder.use)(adapter, **decoder.options)
+        parts = SharedModules(adapter, head, decoders)
         token_losses: dict[str, Any] = {
             objective.name: load_attribute(objective.implementation)(objective, parts)
             for objective in composition.objectives
@@ -138,8 +139,9 @@ def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
 
     Tensors with another name or shape are ignored. model: model folder of the earlier pre-training
     """
-    path = get_head_path(model, MODULES_FILE)
-    if not path.exists():
+    paths = [get_head_path(model, name) for name in (MODULES_FILE, FORMER_MODULES_FILE)]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
         return 0
     state = network.state_dict()
     matching = {

@@ -34,12 +34,12 @@ PREFIX = "aux_"
 def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
     """Return the composition: replaced token detection on queries and passages, conditioned on the retriever's vectors."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
-    term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
+    term = {"use": "recover", "decoder": "discriminator", "target": "edited", "classes": 2}
     term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}
     content = {
         "slots": {role: {"view": role} for role in ROLES}
         | {f"{role}_changed": {"view": role, **changed} for role in ROLES},
-        "readers": {"discriminator": {"use": "discriminator"}},
+        "decoders": {"discriminator": {"use": "discriminator"}},
         "generator": {
             "model": settings.aux_generator,
             "reads": "bert",

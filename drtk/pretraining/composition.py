@@ -53,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The decoder of an objective (`reader` in TOML). use: name in the registry DECODERS    options: its arguments"""
+    """The decoder of an objective. use: name in the registry DECODERS    options: its arguments"""
 
     use: str
     options: Options = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Objective:
 class TokenObjective(Objective):
     """An objective in which a decoder predicts a target at the tokens of slots, optionally conditioned on a text vector.
 
-    reader: name of the decoder    slot: slots whose tokens are predicted    target: name in the registry TARGETS
+    decoder: name of the decoder    slot: slots whose tokens are predicted    target: name in the registry TARGETS
     source: slots whose text vectors condition the decoder: one for all of `slot`, or one for each; (): no text vector
     reduction: mean over labels ("mean"), mean over labels and padding ("mean_all"), or "sum"
     classes: number of logits per token for target "edited": 1 (SimLM) or 2 (DiffCSE)
@@ -136,7 +136,7 @@ class TokenObjective(Objective):
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:TokenLoss"
 
-    reader: str
+    decoder: str
     slot: tuple[str, ...]
     source: tuple[str, ...] = ()
     target: str = "masked"
@@ -191,13 +191,13 @@ class ContrastiveObjective(Objective):
 class Composition:
     """A complete composition: slots, decoders, projectors, generator and objectives of a pre-training, by name.
 
-    readers: decoders    example: an example is a "passage", or a "document" from which two passages are sampled
+    decoders: decoders by name    example: an example is a "passage", or a "document" from which two passages are sampled
     title, crop: default values of the view options of the same name    pooling: pooling of token vectors to text vectors
     """
 
     slots: dict[str, Slot]
     objectives: tuple[Objective, ...]
-    readers: dict[str, DecoderSpec] = field(default_factory=dict)
+    decoders: dict[str, DecoderSpec] = field(default_factory=dict)
     projectors: dict[str, ProjectorSpec] = field(default_factory=dict)
     generator: GeneratorSpec | None = None
     example: Literal["passage", "document"] = "passage"

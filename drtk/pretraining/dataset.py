@@ -133,12 +133,12 @@ class PretrainingCollator:
         self.fixed: dict[str, int] = {}  # padded lengths of the slots that are padded to a fixed length
         self._visible: dict[str, float] = {}
         for objective in composition.token_objectives:
-            reader = composition.readers[objective.reader]
+            decoder = composition.decoders[objective.decoder]
             for name in objective.slot:
                 if objective.reduction == "mean_all":
                     self.fixed[name] = composition.slots[name].max_length or max_length
-                if reader.use == "two-stream":
-                    self._visible[name] = float(reader.options.get("visible", 0.5))
+                if decoder.use == "two-stream":
+                    self._visible[name] = float(decoder.options.get("visible", 0.5))
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
         """Return {"batches": micro-batches as PackedBatches, longest first, "ids": list of example ids of each micro-batch}."""

@@ -1,4 +1,4 @@
-"""The decoders of pre-training (`reader` in a preset), which predict tokens from a text vector, token embeddings or states.
+"""The decoders of pre-training, which predict tokens from a text vector, token embeddings or states.
 
 A decoder is an nn.Module class, created as Decoder(adapter, **options). The call decoder(inputs, source) gets a `DecoderInput`
 and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Class attributes:
@@ -29,7 +29,7 @@ from drtk.registry import Registry
 _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob", "attention_dropout")
 
 DECODERS = Registry(
-    "reader",
+    "decoder",
     {
         "encoder": (f"{__name__}:EncoderOutput", "no decoder; uses the last hidden states of the encoder"),
         "decoder": (

@@ -27,24 +27,24 @@ from drtk.pretraining.network import EncodedBatch
 class SharedModules:
     """The modules that token losses share.
 
-    adapter: adapter of the encoder    head: masked-LM head of the encoder    readers: decoders by name (`reader` in a preset)
+    adapter: adapter of the encoder    head: masked-LM head of the encoder    decoders: decoders by name
     """
 
     adapter: BackboneAdapter
     head: Any
-    readers: dict[str, nn.Module]
+    decoders: dict[str, nn.Module]
     _heads: dict[str, Any] = field(default_factory=dict)
 
-    def get_head(self, reader: str) -> Any:
-        """Return the masked-LM head for the decoder named `reader`: the encoder's, or a copy if the decoder has `own_head`."""
-        module: Any = self.readers[reader]
+    def get_head(self, decoder: str) -> Any:
+        """Return the masked-LM head for the decoder named `decoder`: the encoder's, or a copy if the decoder has `own_head`."""
+        module: Any = self.decoders[decoder]
         if not getattr(module, "own_head", False):
             return self.head
-        if reader not in self._heads:
+        if decoder not in self._heads:
             _, head = deepcopy((self.adapter.backbone, self.head))  # together, because the head refers to its encoder
             head._encoder = (module.encoder,)
-            self._heads[reader] = head
-        return self._heads[reader]
+            self._heads[decoder] = head
+        return self._heads[decoder]
 
 
 class TokenLoss(nn.Module):
@@ -52,7 +52,8 @@ class TokenLoss(nn.Module):
 
     def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
-        self.objective, self.reader = objective, parts.readers[objective.reader]
+        self.objective = objective
+        self.reader = parts.decoders[objective.decoder]  # the attribute name is part of saved weight names
         self.target: Any = TARGETS.load(objective.target)(objective, parts)
         self._uses_own_vector = getattr(self.reader, "uses_own_vector", False)
         self.has_bottleneck = bool(objective.source) or self._uses_own_vector
@@ -99,9 +100,9 @@ class TokenPrediction(nn.Module):
 
     def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
-        self.head = parts.get_head(objective.reader)
+        self.head = parts.get_head(objective.decoder)
         self.everywhere = objective.target == "all"
-        self.predicts_next = getattr(parts.readers[objective.reader], "predicts_next", False)
+        self.predicts_next = getattr(parts.decoders[objective.decoder], "predicts_next", False)
 
     def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
@@ -176,7 +177,7 @@ class CorrectiveLM(nn.Module):
 
     def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
         super().__init__()
-        self.head = parts.get_head(objective.reader)
+        self.head = parts.get_head(objective.decoder)
         self.gate = nn.Linear(parts.adapter.hidden_size, 1)
 
     def select_positions(self, slot: SlotBatch) -> Tensor:

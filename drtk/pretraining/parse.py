@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from drtk.config import strip_optional
+from drtk.config import reject_former_paths, strip_optional
 from drtk.errors import UsageError
 from drtk.pretraining import OBJECTIVES
 from drtk.pretraining.composition import (
@@ -33,7 +33,7 @@ Part = TypeVar("Part")
 MIN_SLOT_LENGTH = 3  # tokens, including two special tokens
 SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
-_TABLES = ("slots", "readers", "projectors", "generator", "objective")
+_TABLES = ("slots", "decoders", "projectors", "generator", "objective")
 _RESERVED = {"name", "command", "summary", "settings", *_TABLES}
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
@@ -48,7 +48,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         general = {name: value for name, value in content.items() if name not in _RESERVED}
         parts: dict[str, Any] = {
             "slots": _parse_tables(content, "slots", _parse_slot),
-            "readers": _parse_tables(content, "readers", _parse_decoder),
+            "decoders": _parse_tables(content, "decoders", _parse_decoder),
             "projectors": _parse_tables(content, "projectors", partial(_build_dataclass, ProjectorSpec)),
             "generator": None,
         }
@@ -63,7 +63,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         objectives = []
         for number, table in enumerate(listed, start=1):
             with prefix_errors(f"objective {number}"):
-                objectives.append(_parse_objective(table, number, parts["readers"]))
+                objectives.append(_parse_objective(table, number, parts["decoders"]))
         plan = _build_dataclass(Composition, general, parts | {"objectives": _name_objectives(objectives)})
         for name in plan.slots:
             _check_slot(plan, name)
@@ -83,6 +83,7 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
 
     A value that is not valid TOML is a string. Raises UsageError for a path that does not exist.
     """
+    reject_former_paths(changes)
     changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         path, separator, text = change.partition("=")
@@ -167,15 +168,15 @@ def _parse_decoder(table: Any) -> DecoderSpec:
     return DecoderSpec(use, options)
 
 
-def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
-    """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `readers`."""
+def _parse_objective(table: Any, number: int, decoders: dict[str, DecoderSpec]) -> Objective:
+    """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `decoders`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
-    if "reader" in given and not (isinstance(given["reader"], str) and given["reader"] in readers):
-        name = f"reader {number}"  # a name that no preset can use
-        readers[name] = _parse_decoder(given["reader"])
-        given["reader"] = name
+    if "decoder" in given and not (isinstance(given["decoder"], str) and given["decoder"] in decoders):
+        name = f"decoder {number}"  # a name that no preset can use
+        decoders[name] = _parse_decoder(given["decoder"])
+        given["decoder"] = name
     objective: Objective = _build_dataclass(kind, given, {"use": use})
     return objective
 

@@ -53,12 +53,12 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
         return (
             f"{OBJECTIVES[objective.use]}: {_quote_names((*objective.token_slots, *objective.vector_slots))}{projected}"
         )
-    reader = plan.readers[objective.reader]
-    who = "the encoder" if reader.use == "encoder" else _format_with_options(reader.use, reader.options)
-    if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
-        who = f"'{objective.reader}', {who},"
+    decoder = plan.decoders[objective.decoder]
+    who = "the encoder" if decoder.use == "encoder" else _format_with_options(decoder.use, decoder.options)
+    if " " not in objective.decoder and objective.decoder != decoder.use:  # a name that the preset gives
+        who = f"'{objective.decoder}', {who},"
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
-    if reader.use == "causal":
+    if decoder.use == "causal":
         target = "each next token of"
     source = f", given the vector of {_quote_names(objective.source)}" if objective.source else ""
     return (
@@ -198,7 +198,7 @@ def describe_uses(
 def _describe_labels(
     plan: Composition, term: TokenObjective, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> str:
-    if plan.readers[term.reader].use == "causal":
+    if plan.decoders[term.decoder].use == "causal":
         return f"labels are all {len(input_ids) - 1} tokens after the first, including the last special token"
     content = [position for position in range(len(input_ids)) if slot.content[position]]
     if term.target == "masked":

@@ -36,7 +36,7 @@ SMALL = {
     "UNION": "yes",
     "MEASURES": "RR@10 R@20",
     "WARM": f"{STEPS} --max-length 24",
-    "PRETRAIN": f"{STEPS} --max-length 24 --set held_out=4 --set objective.decoder.reader.layers=1",
+    "PRETRAIN": f"{STEPS} --max-length 24 --set held_out=4 --set objective.decoder.decoder.layers=1",
     "R1": f"{STEPS} {LENGTHS} --negatives 1",
     "R2": f"{STEPS} {LENGTHS} --negatives 1",
     "RERANKER": f"{STEPS} --max-length 40 --negatives 2",

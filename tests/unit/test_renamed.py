@@ -66,6 +66,14 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
         ("chunk --set banana=1", "no such option --set banana (drtk presets --fields 'chunk' lists the settings)"),
         ("chunk --set reserve_specials=true", "did you mean --set reserve_special?"),
+        (
+            "pretrain x --preset simlm --model m --set objective.decoder.reader.layers=1 -o o",
+            "--set objective.decoder.reader.layers was renamed to --set objective.decoder.decoder.layers",
+        ),
+        (
+            "pretrain x --preset cocondenser --model m --set readers.condenser.layers=1 -o o",
+            "--set readers.condenser.layers was renamed to --set decoders.condenser.layers",
+        ),
         ("mine-negatives x --set positives=source", "--set positives was renamed to --set by"),
         ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap cannot be combined; give one"),
         ("chunk --set punkt_mb=0", "--set punkt_mb: must be at least 0.001, is 0.0"),
@@ -101,6 +109,29 @@ def test_manifests_of_former_versions_are_read_by_current_names(tmp_path: Path) 
     write_text(tmp_path / "meta.json", json.dumps(manifest))
     assert find_changes(str(tmp_path), {"vector_dtype": None}, program="index") == []
     assert find_changes(str(tmp_path), {"vector_dtype": "int8"}, program="index") == ["vector_dtype"]
+
+
+def test_former_keys_of_a_composition_load_with_a_warning(tmp_path: Path) -> None:
+    shipped = load_preset("cocondenser")
+    text = shipped.text.replace("[decoders]", "[readers]").replace("decoder = ", "reader = ")
+    file = write_text(tmp_path / "old.toml", text)
+    assert load_preset(str(file)).content == shipped.content
+    outcome = run_in_process("pretrain", str(tmp_path), "--preset", str(file), "--model", "m", "--dry-run")
+    assert f"drtk: preset {file}: readers was renamed to decoders\n" in outcome.err
+    assert f"drtk: preset {file}: reader was renamed to decoder\n" in outcome.err
+    checked = run_in_process("presets", str(file), "--check")
+    assert checked.out.endswith(b"; readers was renamed to decoders; reader was renamed to decoder\n")
+
+
+def test_a_pretraining_of_a_former_version_has_the_same_settings() -> None:
+    old = {
+        "recipe": {"readers": {"one": {"use": "decoder"}}, "objective": [{"reader": "one"}, {"a": "reader"}]},
+        "changes": ["readers.one.layers=1", "objective.2.reader=readers.one", "slots.reader.rate=0.5"],
+    }
+    assert rename_settings(old, "pretrain") == {
+        "recipe": {"decoders": {"one": {"use": "decoder"}}, "objective": [{"decoder": "one"}, {"a": "reader"}]},
+        "changes": ["decoders.one.layers=1", "objective.2.decoder=readers.one", "slots.reader.rate=0.5"],
+    }
 
 
 def test_a_run_begun_by_a_former_version_resumes_or_is_rejected_in_one_line(tmp_path: Path) -> None:

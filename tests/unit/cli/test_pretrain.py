@@ -126,7 +126,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(preset, more,
     pretrain(files, output, preset, *SCHEDULE, *more, "--resume")
     pretrain(files, tmp_path / "whole", preset, *SCHEDULE, *more)
     assert_equal_models(output, tmp_path / "whole")
-    assert any("readers" in name for name in weights_of(output))
+    assert any("decoders" in name for name in weights_of(output))
     assert [entry["step"] for entry in read_log(output) if "loss" in entry] == list(range(1, 9))
     if preset == "mixture-example":
         assert [entry["step"] for entry in read_log(output) if "held_out_mlm" in entry] == [0, 4, 8]
@@ -289,12 +289,14 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(f
     torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)
 
 
-def test_cocondenser_starts_from_a_condenser_with_its_head(files, tmp_path):
+@pytest.mark.parametrize("file", ["decoders", "readers"])  # the current name, and the name in former versions
+def test_cocondenser_starts_from_a_condenser_with_its_head(file, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("drtk.pretraining.trainer.MODULES_FILE", file)
     pretrain(files, tmp_path / "one", "condenser", "--max-steps", "1")
     start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(files, tmp_path / "two", "cocondenser", *start)
     before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
-    head = [name for name in before if "readers.safetensors" in name]
+    head = [name for name in before if f"{file}.safetensors" in name]
     assert len(head) == 2 * 16  # two layers of 16 tensors
     assert all(torch.equal(before[name], after[name]) for name in head)
     assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors taken up"] == len(head)
@@ -331,7 +333,7 @@ def test_a_joint_generator_starts_from_its_model_and_is_saved(files, tmp_path):
     saved = {}
     for name, rate in (("still", "0"), ("trained", "1e-2")):
         pretrain(files, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
-        saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
+        saved[name] = load_file(tmp_path / name / "heads" / "decoders.safetensors")
     before = load_file(files.generator / "model.safetensors")
     actual = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
     assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
@@ -438,7 +440,7 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
         " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
     ),
     ("mlm", ["--max-length", "100"], "the models accept at most 64; use --max-length 64"),
-    ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "encoder with 4 layers"),
+    ("simlm-mlm", ["--set", "objective.2.decoder.layers=9"], "encoder with 4 layers"),
 ]
 
 

@@ -302,7 +302,7 @@ BOTH = (
 JOINT = ("generator.mode=joint", "generator.slot=encoder")
 TOKENS = ("objective.2.classes=1", "objective.2.reduction=mean")
 MASKED = (*(f"slots.{slot}.corruption=bert" for slot in CHANGED), "objective.2.target=masked", *TOKENS)
-SHARED = ('readers.one={use="decoder"}', *(f"objective.{number}.reader=one" for number in range(4, 9)))
+SHARED = ('decoders.one={use="decoder"}', *(f"objective.{number}.decoder=one" for number in range(4, 9)))
 
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "mlm": ("mlm", (), lambda scene: mlm(scene.model, scene.texts("passage"))),

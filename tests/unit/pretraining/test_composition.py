@@ -30,7 +30,7 @@ plain = { view = "passage" }
 MLM = """
 [[objective]]
 use = "recover"
-reader = "encoder"
+decoder = "encoder"
 slot = "one"
 name = "mlm"
 group = "words"
@@ -45,7 +45,7 @@ name = "contrast"
 DECODER = """
 [[objective]]
 use = "recover"
-reader = { use = "decoder", layers = 1 }
+decoder = { use = "decoder", layers = 1 }
 slot = "two"
 source = "one"
 name = "decoder"
@@ -64,7 +64,7 @@ def get_error_message(function: Any, *arguments: Any) -> str:
     return name_options(str(caught.value))
 
 
-def test_composition_has_slots_readers_and_objectives_of_toml() -> None:
+def test_composition_has_slots_decoders_and_objectives_of_toml() -> None:
     actual = parse_parts(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
     assert list(actual.slots) == ["one", "two", "plain"]  # not the slot that nothing uses
     assert actual.slots["one"].view == ("passage",)
@@ -73,7 +73,7 @@ def test_composition_has_slots_readers_and_objectives_of_toml() -> None:
     assert isinstance(mlm, TokenObjective)
     assert isinstance(decoder, TokenObjective)
     assert isinstance(contrast, ContrastiveObjective)
-    assert actual.readers[decoder.reader] == DecoderSpec("decoder", {"layers": 1})
+    assert actual.decoders[decoder.decoder] == DecoderSpec("decoder", {"layers": 1})
     assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
     assert (decoder.token_slots, decoder.vector_slots) == (("two",), ("one",))
     assert contrast.vector_slots == ("one", "plain")
@@ -88,15 +88,15 @@ def test_unknown_keys_of_a_slot_become_view_or_masking_options() -> None:
     assert (actual.slots["q"].masking, actual.slots["q"].masking_options) == ("rom", {"scale": "sum"})
 
 
-def test_objectives_get_unique_names_and_can_share_a_reader() -> None:
+def test_objectives_get_unique_names_and_can_share_a_decoder() -> None:
     nameless = MLM.replace('name = "mlm"\n', "")
     actual = parse_parts(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
     assert [each.name for each in actual.objectives] == ["one_masked", "one_masked_2", "contrast"]
-    shared = '[readers]\nmine = { use = "decoder", layers = 2 }\n'
+    shared = '[decoders]\nmine = { use = "decoder", layers = 2 }\n'
     by_name = DECODER.replace('{ use = "decoder", layers = 1 }', '"mine"')
     actual = parse_parts(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
-    assert [each.reader for each in actual.token_objectives] == ["mine", "mine"]
-    assert actual.readers == {"mine": DecoderSpec("decoder", {"layers": 2})}
+    assert [each.decoder for each in actual.token_objectives] == ["mine", "mine"]
+    assert actual.decoders == {"mine": DecoderSpec("decoder", {"layers": 2})}
 
 
 WRONG = {
@@ -129,8 +129,8 @@ WRONG = {
     "a mean of words over padding": ((SLOTS, MLM, 'reduction = "mean_all"\n'), "objective 'mlm': reduction 'mean_all' requires target \"edited\""),
     "another objective": ((SLOTS, MLM.replace("recover", "discover")), "objective 1: unknown objective 'discover'; did you mean recover? Choose from recover, contrast"),
     "a key of an objective": ((SLOTS, MLM, "wieght = 2.0\n"), "objective 1: unknown key 'wieght'; choose from "),
-    "an objective without a reader": ((SLOTS, MLM.replace('reader = "encoder"\n', "")), "objective 1: 'reader' is missing"),
-    "a reader without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), "objective 1: 'use' is missing; set it to the name of a decoder"),
+    "an objective without a decoder": ((SLOTS, MLM.replace('decoder = "encoder"\n', "")), "objective 1: 'decoder' is missing"),
+    "a decoder without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), "objective 1: 'use' is missing; set it to the name of a decoder"),
     "a source there is not": ((SLOTS, DECODER.replace('source = "one"', 'source = "zero"')), "objective 'decoder': there is no slot 'zero'; choose from one, plain, two"),
     "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not positive"),
     "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature = nan is not a number"),
@@ -174,7 +174,7 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
         ("slots.one.view=next", None, None),
         ("objective.2.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
         ("objective.decoder.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
-        ("objective.decoder.reader.layers=3", lambda found: found.readers["reader 2"].options, {"layers": 3}),
+        ("objective.decoder.decoder.layers=3", lambda found: found.decoders["decoder 2"].options, {"layers": 3}),
         ("title=segment", lambda found: found.title, "segment"),
         ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], ProjectorSpec(("one",), "none")),
     ],
@@ -194,7 +194,7 @@ CHANGES_WRONG = {
     "no value": ("slots.one.rate", "--set slots.one.rate: expected PATH=VALUE"),
     "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
-    "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
+    "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from decoders, generator, objective, projectors, slots"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: incomplete path; add the key of an objective, as in objective.1.weight"),
     "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, not a table; end the path at 'rate'"),
     "a former name": ("settings.micro_batch=8", "--set settings.micro_batch: no such setting; choose from " + ", ".join(sorted(SETTINGS))),
@@ -277,12 +277,12 @@ UNKNOWN = [
     ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; did you mean rom? Choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
     ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),
-    ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; did you mean decoder? Choose from encoder, decoder, "),
-    ("simlm", "objective.decoder.reader.layer=1", "objective 'decoder': reader 'decoder' has no option 'layer'; choose from layers, init"),
-    ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),
+    ("simlm", "objective.decoder.decoder.use=decoders", "objective 'decoder': unknown decoder 'decoders'; did you mean decoder? Choose from encoder, decoder, "),
+    ("simlm", "objective.decoder.decoder.layer=1", "objective 'decoder': decoder 'decoder' has no option 'layer'; choose from layers, init"),
+    ("simlm", "objective.decoder.decoder.init=zero", "objective 'decoder': decoder 'decoder': init = 'zero' is not one of random, copy"),
     ("simlm", "objective.decoder.source=[]", "objective 2: source: expected a name or a list of names, got []"),
-    ("mlm", "objective.mlm.reader=decoder", "objective 'mlm': reader 'decoder' requires 'source'; set it to the slot whose vector the decoder gets"),
-    ("simlm", "objective.encoder.source=decoder", "objective 'encoder': reader 'encoder' does not use a text vector; remove 'source'"),
+    ("mlm", "objective.mlm.decoder=decoder", "objective 'mlm': decoder 'decoder' requires 'source'; set it to the slot whose vector the decoder gets"),
+    ("simlm", "objective.encoder.source=decoder", "objective 'encoder': decoder 'encoder' does not use a text vector; remove 'source'"),
     ("mlm", "example=document", '[slots.passage]: example = "document" and view "pair" with spans = "distinct" must be set together'),
     ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and view "pair"'),
 ]  # fmt: skip

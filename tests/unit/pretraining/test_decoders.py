@@ -81,8 +81,8 @@ def test_number_of_decoder_parameters_for_bert_base() -> None:
     added = {"decoder": 2 * layer, "condenser": 2 * layer, "two-stream": layer, "encoder": 0, "causal": layer + 2 * 768}
     with torch.device("meta"):
         adapter = BackboneAdapter(BertModel(BertConfig()))
-        readers = {name: DECODERS.load(name)(adapter) for name in added}
-    assert {name: sum(each.numel() for each in decoder.parameters()) for name, decoder in readers.items()} == added
+        decoders = {name: DECODERS.load(name)(adapter) for name in added}
+    assert {name: sum(each.numel() for each in decoder.parameters()) for name, decoder in decoders.items()} == added
     for name in ("causal", "two-stream"):
         with pytest.raises(MismatchError, match=f"'{name}' requires position embeddings, which modernbert lacks"):
             make_decoder(name, make_adapter("modernbert"))

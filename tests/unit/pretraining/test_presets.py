@@ -197,7 +197,7 @@ def test_decoders_match_the_papers() -> None:
     decoders = {
         name: {
             (decoder.use, decoder.options.get("layers", 2), decoder.options.get("init", "random"))
-            for decoder in composition.readers.values()
+            for decoder in composition.decoders.values()
             if decoder.use in ("decoder", "condenser")
         }
         for name, composition in ((name, load_composition(name)) for name in PAPERS)

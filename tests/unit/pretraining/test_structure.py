@@ -1,4 +1,4 @@
-"""Properties of presets: bottlenecks, initialization, masks and generators (docs/methods/readers.md)."""
+"""Properties of presets: bottlenecks, initialization, masks and generators (docs/methods/decoders.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
-# One term for each kind of reader and bottleneck.
+# One term for each kind of decoder and bottleneck.
 TERMS = [("simlm", "decoder"), ("simlm-rtd", "decoder"), ("cotmae", "context"), ("qac-cotmae-released", "context")]
 TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), ("diffcse-sts-bert", "difference")]
 
@@ -43,7 +43,7 @@ def test_bottleneck_loss_trains_all_layers_only_through_the_vector(preset: str, 
     cut = compute_gradients(stage, token_loss(encoded))
     trained = [slope > 0 for slope in get_layer_gradients(stage, cut)]
     assert trained == ([False] * 4 if objective.source else [True, True, False, False])
-    shares_nothing = stage.network.composition.readers[objective.reader].use == "discriminator"
+    shares_nothing = stage.network.composition.decoders[objective.decoder].use == "discriminator"
     assert (find_largest(cut, "backbone.embeddings.") > 0) is not shares_nothing
     assert (find_largest(cut, "head.") > 0) is (objective.target != "edited" and not shares_nothing)
     assert find_largest(cut, f"recoveries.{term}.") > 0

@@ -49,7 +49,7 @@ def tokenize_expected(stage: PretrainingSetup, passage: Passage) -> Any:
 
 
 def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
-    """Record the inputs of every embedding module of encoder, generator and readers in a forward pass."""
+    """Record the inputs of every embedding module of encoder, generator and decoders in a forward pass."""
     calls: list[dict[str, Tensor]] = []
     generator = stage.network.generator
     parts = [stage.network, *([] if generator is None else [generator])]
