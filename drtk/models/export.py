@@ -18,7 +18,7 @@ ONNX_FILES = {"none": "onnx/model.onnx", "int8": "onnx/model_qint8.onnx"}  # nam
 _TOLERANCE = 1e-3  # of hidden states; float32 differs by 1e-5
 
 
-class _HiddenStates(nn.Module):
+class _BackboneModule(nn.Module):
     """The backbone as a function of positional inputs that returns its hidden states, (texts, tokens, width)."""
 
     def __init__(self, backbone: nn.Module, names: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ def _write_onnx(model: TextEncoder, path: Path) -> None:
     names = ["input_ids", "attention_mask"]
     names += ["token_type_ids"] * ("token_type_ids" in model.tokenizer.model_input_names)
     axes = {name: {0: "batch", 1: "sequence"} for name in (*names, "last_hidden_state")}
-    module = _HiddenStates(model.encoder.backbone, names).eval()
+    module = _BackboneModule(model.encoder.backbone, names).eval()
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         torch.onnx.export(

@@ -106,7 +106,7 @@ def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     if count is not None:  # RoBERTa's positions begin after the id of its padding token
         positions = packing.pack(count(ids, model.config.pad_token_id))
     packed = {name: packing.pack(value) if name in _INPUTS else value for name, value in inputs.items()}
-    # transformers passes on 4-dimensional masks unchanged; `packed_attention_forward` does not read this one
+    # transformers passes on 4-dimensional masks unchanged; `run_packed_attention` does not read this one
     packed |= {"attention_mask": mask.new_ones(1, 1, 1, 1), "position_ids": positions, "packing": packing}
     return (), packed
 
@@ -120,7 +120,7 @@ def _pad_outputs(model: Any, _args: tuple[Any, ...], kwargs: dict[str, Any], out
     return output
 
 
-def packed_attention_forward(
+def run_packed_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -193,5 +193,5 @@ def _run_sdpa(
     return torch.cat(outputs).unsqueeze(0)
 
 
-AttentionInterface.register(PACKED, packed_attention_forward)
+AttentionInterface.register(PACKED, run_packed_attention)
 AttentionMaskInterface.register(PACKED, sdpa_mask)

@@ -38,7 +38,7 @@ class MaskInput(NamedTuple):
     """The input of a masking strategy.
 
     text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: random number generator
-    counted: number of tokens of which `rate` is a share, with or without special tokens
+    counted: number of tokens that `rate` refers to, with or without special tokens
     other: mask of the same text in another encoder input (the slot that `of` names), (tokens,) bool; None without `of`
     other_rate: share of tokens to mask in that input
     """

@@ -153,7 +153,7 @@ class ModelSelection(TrainingEvaluator):
 
         evaluate: function that returns metrics by name    folder: folder for the best weights
         metric: name of the metric to select by
-        config: a TrainingConfig or PretrainSettings, of which `eval_steps` and, for early stopping, `patience` are used
+        config: a TrainingConfig or PretrainSettings, for `eval_steps` and, for early stopping, `patience`
         lower_is_better: None: True for a metric whose name ends in "loss", else False
         """
         self.every: int = config.eval_steps

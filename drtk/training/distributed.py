@@ -110,7 +110,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def gather_items(items: list[Any]) -> list[Any]:
-    """Return the whole list, in order, of which process r of n has the items r, r + n, r + 2 n, … (`items`)."""
+    """Return the whole list in order. items: the items r, r + n, r + 2 n, … of process r of n"""
     if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]

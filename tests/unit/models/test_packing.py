@@ -211,12 +211,10 @@ def test_the_kernel_gets_what_sdpa_gets(
     query, key, value = (torch.randn(1, heads, sum(LENGTHS), 8) for heads in (4, 2, 2))
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)
     options: dict[str, Any] = {"packing": Packing.from_mask(mask), "scaling": 0.3, "sliding_window": sliding_window}
-    expected, _ = packing.packed_attention_forward(module, query, key, value, None, **options)
+    expected, _ = packing.run_packed_attention(module, query, key, value, None, **options)
     monkeypatch.setattr(packing, "_run_sdpa", packing._run_flash_attention)
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", run_kernel)
-    actual, _ = packing.packed_attention_forward(
-        module, query.double(), key.double(), value, None, dropout=0.1, **options
-    )
+    actual, _ = packing.run_packed_attention(module, query.double(), key.double(), value, None, dropout=0.1, **options)
     torch.testing.assert_close(actual, expected)
 
 
@@ -226,7 +224,7 @@ def test_the_kernel_of_torch_accepts_the_call_and_has_a_gradient() -> None:
     query, key, value = (torch.empty(1, 4, 20, 8, dtype=torch.bfloat16, device="meta") for _ in range(3))
     inputs = [each.requires_grad_() for each in (query, key, value)]
     places = Packing(torch.arange(20), torch.tensor([0, 9, 20], dtype=torch.int32, device="meta"), 2, 11)
-    context, _ = packing.packed_attention_forward(module, *inputs, None, packing=places, dropout=0.1, sliding_window=3)
+    context, _ = packing.run_packed_attention(module, *inputs, None, packing=places, dropout=0.1, sliding_window=3)
     assert (context.shape, context.dtype) == ((1, 20, 4, 8), torch.bfloat16)
     assert [each.shape for each in torch.autograd.grad(context.sum(), inputs)] == [query.shape] * 3
 
