@@ -221,7 +221,7 @@ def rerank_queries__apply(
         list[str] | None,
         make_option(
             "--model [KIND=]DIR",
-            "Model folder from drtk rerank-queries train, for --select scorer; KIND=DIR for one kind; repeatable.",
+            "Model folder from drtk rerank-queries train, for --select scorer; KIND=DIR for one kind.",
             show_default=False,
         ),
     ] = None,

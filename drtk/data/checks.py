@@ -297,7 +297,7 @@ def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> 
     return [path.partition("=")[2] if is_named(path) else path for path in paths]
 
 
-def check_origin(path: str, corpus: CorpusOrigin) -> None:
+def check_corpus_origin(path: str, corpus: CorpusOrigin) -> None:
     """Raise MismatchError if `path` was made from a corpus with another digest."""
     for origin in find_origins(path):
         if origin.digest != corpus.digest:
@@ -314,4 +314,4 @@ def check_same_corpus(path: str, corpus: str, *, skip: bool) -> None:
     """
     if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return
-    check_origin(path, CorpusOrigin(corpus, digest_file(corpus)))
+    check_corpus_origin(path, CorpusOrigin(corpus, digest_file(corpus)))

@@ -70,8 +70,12 @@ class ValidationSettings:
     """Settings of `drtk validate`."""
 
     kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
-    corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
-    queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
+    corpus: str | None = option(
+        None, "Corpus that must contain every passage id of the input.", metavar="FILE", panel=INPUT
+    )
+    queries: str | None = option(
+        None, "Queries that must contain every query id of the input.", metavar="FILE", panel=INPUT
+    )
     qrels: str | None = option(
         None,
         "Relevance judgments; report queries that have none, and examples that contradict them.",

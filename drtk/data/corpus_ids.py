@@ -73,7 +73,7 @@ class CorpusIds(Sequence[str]):
         return next((document for id, document in rows if id == passage_id), parse_document_id(passage_id))
 
     def find_missing(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids that the corpus lacks; faster than to look up one by one."""
+        """Return the ids that are not in the corpus; faster than looking up each id."""
         if not len(self):
             return list(ids)
         places = self._passages.searchsorted(_hash(ids))

@@ -219,7 +219,7 @@ _CACHED_SHARDS = 4  # shards whose ids are kept in memory; few are enough, since
 
 
 def make_pair_id(query_id: str, doc_id: str) -> str:
-    """Return the id of a (query, document) pair. Ids contain no white space."""
+    """Return the id of a (query, document) pair: both ids, separated by a tab."""
     return f"{query_id}\t{doc_id}"
 
 
@@ -261,7 +261,7 @@ class PairVectors:
         return replace(shard).ids  # a copy, as a shard keeps its list
 
     @property
-    def run(self) -> str:
+    def run_path(self) -> str:
         """Path of the run from which the pairs were made, for messages."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
@@ -281,7 +281,7 @@ class PairVectors:
         if self._reordered:
             warn(
                 f"{run}: {self._reordered:,} of {self._queries:,} queries rank their documents differently from "
-                f"{self.run}, from which {self.folder} was made; a list reranker requires the retrieval ranks"
+                f"{self.run_path}, from which {self.folder} was made; a list reranker requires the retrieval ranks"
             )
         self._queries = self._reordered = 0
 

@@ -216,7 +216,10 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
-    """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
+    """Yield the queries of a file, or the distinct queries in training data.
+
+    A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
+    """
     if _is_candidates_file(source, tracker):
         queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
         yield from _iter_distinct(queries, lambda query: query.text)
@@ -253,7 +256,7 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
 
 
 def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Passage]:
-    """Yield the distinct passages of training data with texts."""
+    """Yield each passage of a file of training examples once. Examples with ids but without texts are invalid."""
     return iter_valid(_iter_example_passages(_iter_parsed_examples(source, tracker)), source, tracker)
 
 

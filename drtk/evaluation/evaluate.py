@@ -171,7 +171,7 @@ class Evaluator:
     def evaluate_judged_ranks(
         self, name: str, judged_ranks: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
-        """Evaluate a run from the ranks of its judged documents; only valid if not `needs_rankings`."""
+        """Evaluate a run from the ranks of its judged documents, as `__call__` does from rankings; requires not `needs_rankings`."""
         return self._aggregate(self._evaluate_ranks(name, judged_ranks, retrieved_only), tag)
 
     def _evaluate_ranks(self, name: str, judged_ranks: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:

@@ -64,9 +64,9 @@ def cross_validate(
 
 
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
-    """Evaluate TREC (question classification), MRPC, or a fold of `cross_validate`.
+    """Evaluate TREC (question classification), MRPC, or a fold of `cross_validate`; return test and dev scores.
 
-    The L2 penalty is selected by ten-fold cross-validation; then the classifier is fitted on `train`.
+    The L2 penalty is selected by ten-fold cross-validation on `train`; then the classifier is fitted on `train`.
     """
     splits = list(split_folds(train.classes, FOLDS, seed))
     count = _count_classes(train, test)

@@ -274,5 +274,5 @@ def unpack_scores(sort_keys: Tensor) -> Tensor:
 
 
 def unpack_ranks(sort_keys: Tensor) -> Tensor:
-    """Return the ranks in keys of `pack_sort_keys`."""
+    """Return the ranks that `pack_sort_keys` packed, int64, in the shape of `sort_keys`."""
     return sort_keys & 0xFFFFFFFF

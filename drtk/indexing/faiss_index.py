@@ -132,7 +132,7 @@ class FaissIndex:
         except (NotImplementedError, AttributeError, RuntimeError, AssertionError) as error:
             name = type(faiss.downcast_index(index)).__name__
             raise MismatchError(
-                f"{file}: {name} is not supported; convert its vectors to embeddings instead"
+                f"{file}: {name} is not supported; save the vectors as .npy, and convert them with drtk convert --as embeddings"
             ) from error
         if not _has_row_numbers(index):
             raise MismatchError(

@@ -203,7 +203,7 @@ class CrossEncoderFilter(ContentFilter):
         super().__init__(max_value)
         self._scorer, self._texts, self._margin, self._title = scorer, texts, margin, title
         if scorer is not None and margin is not None:
-            low, high = scorer.bounds
+            low, high = scorer.score_bounds
             if margin >= high - low:
                 raise MismatchError(
                     f"{scorer.model}: scores are between {low:g} and {high:g}, so no negative can score {margin:g} below a "

@@ -10,7 +10,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from drtk.config import to_dict
-from drtk.data.checks import CorpusOrigin, JudgedHitCounter, check_origin, describe_missing_texts, warn_if_texts_missing
+from drtk.data.checks import (
+    CorpusOrigin,
+    JudgedHitCounter,
+    check_corpus_origin,
+    describe_missing_texts,
+    warn_if_texts_missing,
+)
 from drtk.data.corpus_ids import CorpusIds
 from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
@@ -442,7 +448,7 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job:
     if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, CorpusOrigin(corpus, digest))
+                check_corpus_origin(path, CorpusOrigin(corpus, digest))
     return ids
 
 

@@ -222,7 +222,7 @@ class CrossEncoderScorer:
             self._tokenizer = PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
 
     @property
-    def bounds(self) -> tuple[float, float]:
+    def score_bounds(self) -> tuple[float, float]:
         """The lowest and the highest possible score; -inf and inf for an unbounded activation."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 

@@ -159,7 +159,7 @@ class EndpointEmbedder:
         vectors = vectors[:, : self.settings.dimensions]
         if self.dimension and vectors.shape[1] != self.dimension:
             raise DrtkError(
-                f"{self._url}: returned vectors of dimension {vectors.shape[1]} after {self.dimension}; check the server"
+                f"{self._url}: returned vectors of dimension {vectors.shape[1]}, before of {self.dimension}; check the server"
             )
         if self.normalized:
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)

@@ -300,9 +300,9 @@ def _check_token_objective(plan: Composition, objective: TokenObjective) -> None
         raise UsageError("'projector' requires 'source', the slot whose vector is projected")
     is_edited = objective.target == "edited"
     if objective.classes != 1 and not is_edited:
-        raise UsageError("'classes' requires target \"edited\"")
+        raise UsageError("'classes' requires target 'edited'; omit it or change the target")
     if objective.reduction == "mean_all" and not is_edited:
-        raise UsageError("reduction 'mean_all' requires target \"edited\"")
+        raise UsageError("reduction 'mean_all' requires target 'edited'; change one of them")
     for name in objective.slot:
         slot = plan.slots[name]
         if is_edited and slot.corruption not in (*EDITS, "any"):

@@ -112,7 +112,7 @@ class QuestionPairs:
     def __getitem__(self, index: int) -> TextPair:
         return TextPair(self.format(self.questions[index].text), self.targets[index])
 
-    def key(self, index: int) -> str:
+    def get_group_key(self, index: int) -> str:
         """Return the id of the question."""
         return self.questions[index].id
 
@@ -213,7 +213,7 @@ Finish = Callable[[Path, StartModel, Mapping[str, Any]], None]
 
 def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> TextPairSubset:
     """Return the pairs of all folds except `fold`, the training data of the generator of this fold."""
-    return TextPairSubset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
+    return TextPairSubset(pairs, (number for number in range(len(pairs)) if folds[pairs.get_group_key(number)] != fold))
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:

@@ -186,7 +186,7 @@ class Embedder:
         def store(rows: Tensor, weights: Tensor) -> None:
             if not torch.isfinite(weights).all():
                 raise DrtkError(
-                    f"{self.model}: a term weight is NaN or infinite; check the model, or `precision` float32"
+                    f"{self.model}: a term weight is NaN or infinite; check the model, or use `precision` float32"
                 )
             for row, values in zip(rows.tolist(), weights.cpu().numpy(), strict=True):
                 impacts[row] = self._format_impacts(values)

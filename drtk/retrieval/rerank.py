@@ -268,7 +268,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
                 RecordError(
                     f"{get_source_name(run)}:{line}",
                     f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'; lower `depth`, or give "
-                    f"the run of the vectors ({vectors.run})",
+                    f"the run of the vectors ({vectors.run_path})",
                 )
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in missing

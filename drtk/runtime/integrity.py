@@ -120,7 +120,7 @@ def find_changed_files(
 def is_intact(folder: Path, manifest: str) -> bool:
     """Return whether the files of a cache folder match its `manifest`, a JSON file with an entry "files".
 
-    Copied files have new modification times, which are recorded after their content was compared once.
+    If only modification times differ, as after a copy, the contents are compared and the new times are recorded.
     """
     path = folder / manifest
     try:

@@ -120,7 +120,7 @@ _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
 def get_splitter(name: WordSplit) -> Splitter:
-    """Return the function (text, word pieces) -> spans of the words. Only "basic" omits punctuation."""
+    """Return the function (text, word pieces) -> character spans of the words. "basic" omits punctuation."""
     return {"treebank": split_treebank, "pieces": split_by_pieces, "plain": split_plain, "basic": split_basic}[name]
 
 

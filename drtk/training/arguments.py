@@ -58,7 +58,9 @@ def plan_schedule(
     schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
     micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
-        raise DrtkError(f"`micro_batch_size` {micro_batch}: must divide the batch of a device, {schedule.batch}")
+        raise DrtkError(
+            f"`micro_batch_size` {micro_batch}: must divide the batch size of each device, {schedule.batch}"
+        )
     return schedule
 
 

@@ -79,7 +79,7 @@ def read_lists(
             line = hits.lines[hits.doc_ids.index(ids[index])]
             problem = (
                 f"{vectors.folder} has no vector of '{ids[index]}' for query '{hits.query_id}'; use the run of the "
-                f"vectors ({vectors.run}) or a smaller `depth`"
+                f"vectors ({vectors.run_path}) or a smaller `depth`"
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         has_vector = rows >= 0

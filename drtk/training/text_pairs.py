@@ -37,8 +37,8 @@ class TextPairs(Protocol):
 
     def __getitem__(self, index: int, /) -> TextPair: ...
 
-    def key(self, index: int) -> str:
-        """Return the key of the pair at `index`. Pairs with the same key are held out together."""
+    def get_group_key(self, index: int) -> str:
+        """Return the group of the pair at `index`. Pairs of one group are held out together."""
 
 
 class ExamplePairs:
@@ -62,10 +62,10 @@ class ExamplePairs:
 
     def __getitem__(self, index: int) -> TextPair:
         query = self._queries[self._examples.query_ids[self._pairs[2 * index]]]
-        (passage,) = self._corpus.get_many([self.key(index)])
+        (passage,) = self._corpus.get_many([self.get_group_key(index)])
         return TextPair(self._source(passage), query)
 
-    def key(self, index: int) -> str:
+    def get_group_key(self, index: int) -> str:
         """Return the id of the pair's passage."""
         return self._examples.passage_ids[self._pairs[2 * index + 1]]
 
@@ -93,10 +93,10 @@ class PassageQueryPairs:
         return len(self._pairs) // 2
 
     def __getitem__(self, index: int) -> TextPair:
-        (passage,) = self._corpus.get_many([self.key(index)])
+        (passage,) = self._corpus.get_many([self.get_group_key(index)])
         return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * index + 1]])
 
-    def key(self, index: int) -> str:
+    def get_group_key(self, index: int) -> str:
         """Return the id of the pair's passage."""
         return self._ids[self._pairs[2 * index]]
 
@@ -113,13 +113,13 @@ class TextPairSubset:
     def __getitem__(self, index: int) -> TextPair:
         return self._pairs[self._indices[index]]
 
-    def key(self, index: int) -> str:
-        return self._pairs.key(self._indices[index])
+    def get_group_key(self, index: int) -> str:
+        return self._pairs.get_group_key(self._indices[index])
 
 
 def split_held_out(pairs: TextPairs, fraction: float) -> tuple[TextPairSubset, TextPairSubset]:
-    """Return (training pairs, held-out pairs). A hash selects about `fraction` of the keys; their pairs are held out."""
-    is_held_out = [sample_uniform("dev", pairs.key(index)) < fraction for index in range(len(pairs))]
+    """Return (training pairs, held-out pairs). A hash selects about `fraction` of the groups; their pairs are held out."""
+    is_held_out = [sample_uniform("dev", pairs.get_group_key(index)) < fraction for index in range(len(pairs))]
     return (
         TextPairSubset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
         TextPairSubset(pairs, (index for index, out in enumerate(is_held_out) if out)),
@@ -131,7 +131,7 @@ def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
     counts: dict[str, int] = {}
     ranked = []
     for index in range(len(pairs)):
-        key = pairs.key(index)
+        key = pairs.get_group_key(index)
         ranked.append((sample_uniform("measured", key, counts.get(key, 0)), index))
         counts[key] = counts.get(key, 0) + 1
     return [pairs[index] for index in sorted(index for _, index in nsmallest(limit, ranked))]
@@ -175,8 +175,8 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
     """Return (key, digest of the target) of each pair. keys: only pairs with one of these keys; None: all pairs"""
-    indices = (index for index in range(len(pairs)) if keys is None or pairs.key(index) in keys)
-    return [(pairs.key(index), digest_question(pairs[index].target)) for index in indices]
+    indices = (index for index in range(len(pairs)) if keys is None or pairs.get_group_key(index) in keys)
+    return [(pairs.get_group_key(index), digest_question(pairs[index].target)) for index in indices]
 
 
 def warn_of_overlap(

@@ -122,7 +122,7 @@ class _SplittingFunction(BatchFunction):
         self._workers = Workers(create_splitter, plan, count=count)
 
     def prepare(self, records: list[Passage]) -> Iterator[SplitPassage]:
-        """Start to split the passages into words."""
+        """Return an iterator over the passages split into words, in order; worker processes, if any, start at once."""
         parts = [records[begin : begin + _SPLIT_BATCH] for begin in range(0, len(records), _SPLIT_BATCH)]
         return chain.from_iterable(self._workers.map(parts))
 

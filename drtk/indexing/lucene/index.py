@@ -184,8 +184,8 @@ def _make_text_row(passage: Passage) -> dict[str, Any] | None:
 class ImpactIndex(LuceneSearcher):
     """Impact index of Lucene, with `ids.txt` and `words.json` (stop words of queries).
 
-    Query texts are lowercased and split by BERT's basic tokenizer; repeated words count once (docs/methods/term-weights.md).
-    Other queries are the impacts of their terms (docs/methods/splade.md). Scores are dot products of integer impacts.
+    A query is a text or {term: impact} (docs/methods/splade.md). Texts are lowercased and split by BERT's basic tokenizer;
+    repeated words count once (docs/methods/term-weights.md). Scores are dot products of integer impacts.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"

@@ -222,7 +222,7 @@ def test_the_head_of_a_cross_encoder_is_negated(data, tmp_path, capfd):
     ("more", "message"),
     [
         ("--set depth=99", "`depth=99`: .*labeled.jsonl was labeled with `depth=100`"),
-        ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch of a device, 4"),
+        ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch size of each device, 4"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(data, tmp_path, more, message):

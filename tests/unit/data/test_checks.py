@@ -12,7 +12,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data import checks
-from drtk.data.checks import CorpusOrigin, check_origin, find_origins
+from drtk.data.checks import CorpusOrigin, check_corpus_origin, find_origins
 from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.streams import digest_file
@@ -181,7 +181,7 @@ def test_origins_are_read_from_manifests(cwd: Path) -> None:
     assert find_origins("mixed.jsonl") == find_origins("fused.run") == [old, new]
     assert find_origins("both.jsonl") == [old, old]
     assert find_origins("looked-up.jsonl") == [new]  # all its ids were looked up there
-    check_origin("index", CorpusOrigin("moved.jsonl", old.digest))  # the same content
+    check_corpus_origin("index", CorpusOrigin("moved.jsonl", old.digest))  # the same content
     for name in ("corpus.jsonl", "query-vectors", "scorer"):
         assert find_origins(name) == [], name
 

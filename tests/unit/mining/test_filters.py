@@ -174,7 +174,7 @@ class Judge:
 
     def __init__(self, scores: dict[str, float], *, low: float = -inf, high: float = inf) -> None:
         self.scores, self.asked = scores, list[tuple[str, str]]()
-        self.bounds = low, high
+        self.score_bounds = low, high
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         self.asked += pairs

@@ -250,8 +250,8 @@ def test_the_activation_function_bounds_the_scores(tmp_path):
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
         options = {"sbert_ce_default_activation_function": f"torch.nn.modules.{name}"}
         model = str(save_tiny_cross_encoder(tmp_path / name, **options))
-        assert CrossEncoderScorer(model, device="cpu").bounds == bounds
-    assert CrossEncoderScorer(model, device="cpu", logits=True).bounds == (-inf, inf)
+        assert CrossEncoderScorer(model, device="cpu").score_bounds == bounds
+    assert CrossEncoderScorer(model, device="cpu", logits=True).score_bounds == (-inf, inf)
 
 
 REJECTED = {  # options added to a call with a run and judgments, and the error

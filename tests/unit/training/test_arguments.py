@@ -79,7 +79,7 @@ def test_schedules(monkeypatch: pytest.MonkeyPatch):
     for count, other, message in (
         (15, config, "15 examples do not fill one batch of 16; use `batch_size` 15 or less"),
         (0, config, "training data: there are no examples to train on"),
-        (9, uneven, "`micro_batch_size` 3: must divide the batch of a device, 4"),
+        (9, uneven, "`micro_batch_size` 3: must divide the batch size of each device, 4"),
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)

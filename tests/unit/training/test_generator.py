@@ -114,7 +114,7 @@ def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_no
         TextPair("ask: text two", "what is a wing"),
         TextPair("ask: text two", "lift"),
     ]
-    assert [pairs.key(number) for number in range(3)] == ["d1", "d2", "d2"]
+    assert [pairs.get_group_key(number) for number in range(3)] == ["d1", "d2", "d2"]
 
 
 def test_each_query_of_a_passage_is_a_training_pair():
@@ -140,13 +140,13 @@ def make_passage_pairs(count: int) -> PassageQueryPairs:
 
 def held_out_keys(pairs: PassageQueryPairs, share: float) -> set[str]:
     side = split_held_out(pairs, share)[1]
-    return {side.key(number) for number in range(len(side))}
+    return {side.get_group_key(number) for number in range(len(side))}
 
 
 def test_held_out_passages_depend_only_on_their_id():
     pairs = make_passage_pairs(1000)
     train, dev = split_held_out(pairs, 0.1)
-    sides = [{side.key(number) for number in range(len(side))} for side in (train, dev)]
+    sides = [{side.get_group_key(number) for number in range(len(side))} for side in (train, dev)]
     assert not sides[0] & sides[1]
     assert len(train) + len(dev) == 2000
     assert 70 <= len(sides[1]) <= 130  # 1000 * .1 = 100, standard deviation sqrt(1000 * .1 * .9) = 9.5
