@@ -62,7 +62,9 @@ class CorpusIds(Sequence[str]):
     def __len__(self) -> int:
         return len(self._passages)
 
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # no slices
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # no slices, no negative rows
+        if row < 0:
+            raise IndexError(row)
         return self._read(row)[0]
 
     def __contains__(self, passage_id: object) -> bool:
@@ -100,7 +102,7 @@ class CorpusIds(Sequence[str]):
         return (id for id, document in rows if document == document_id)
 
     def _read(self, row: int) -> tuple[str, str]:
-        """Return the passage id and the document id of a row. Raises IndexError for a row out of range."""
+        """Return the passage id and the document id of a row. Raises IndexError for a row after the last."""
         id, _, document = str(self._text[self._starts[row] : self._starts[row + 1]], "utf-8").partition("\0")
         return id, document
 

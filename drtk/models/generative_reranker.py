@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
@@ -88,14 +89,18 @@ class ChatTokenizer(PromptTokenizer):
 
     As in sentence-transformers, the last tokens of a truncated prompt are replaced by the suffix.
     prompt: instruction; "": none    options: further arguments of the chat template
-    Raises MismatchError for a chat template that omits the query or the document.
+    Raises MismatchError for a chat template that omits or rejects the query or the document.
     """
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str, options: Mapping[str, Any]) -> None:
         super().__init__(tokenizer, max_length=max_length, left=True)
         self._prompt, self._options = prompt, {name: options[name] for name in options if name != "restore_suffix"}
-        rows = [self.format(filler, filler) for filler in _FILLERS]
-        if len({*rows, self.format(*_FILLERS), self.format(*_FILLERS[::-1])}) < 4:
+        try:
+            rows = [self.format(filler, filler) for filler in _FILLERS]
+            prompts = {*rows, self.format(*_FILLERS), self.format(*_FILLERS[::-1])}
+        except TemplateError:  # templates of chat models raise it for other roles than user and assistant
+            prompts = set()
+        if len(prompts) < 4:
             raise MismatchError(
                 f"{tokenizer.name_or_path}: its chat template has no roles query and document; use a model for "
                 "sentence-transformers' CrossEncoder"

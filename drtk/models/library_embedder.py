@@ -31,7 +31,7 @@ from drtk.runtime.integrity import compute_content_digest
 from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 
 _BATCH_SIZE, _TEXTS_AT_A_TIME = 32, 1024
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
+_DIGESTED = (".safetensors", ".bin", ".pt", ".onnx", ".npz", ".json", ".txt", ".model", ".py")
 
 
 def needs_library(model: str) -> bool:
@@ -46,6 +46,7 @@ def needs_library(model: str) -> bool:
 class LibraryEmbedder:
     """Encoder of texts by sentence-transformers; has the attributes and methods of `Embedder`.
 
+    load_weights: if False, the model is loaded on the CPU for its dimension only, and again at the first use
     Raises UsageError for settings without effect, MismatchError for untrusted code and a similarity that indexes do not have,
     DrtkError for a damaged folder, MissingDependency if sentence-transformers is not installed.
     """
@@ -53,14 +54,20 @@ class LibraryEmbedder:
     is_sparse = False
 
     def __init__(
-        self, model: str, *, role: Literal["query", "passage"], settings: EncodeSettings, device: str = "auto"
+        self,
+        model: str,
+        *,
+        role: Literal["query", "passage"],
+        settings: EncodeSettings,
+        device: str = "auto",
+        load_weights: bool = True,
     ) -> None:
         self.model, self.role, self.settings, self._device_name = model, role, settings, device
         for name in ("pooling", "batch_tokens", "model_file"):
             if getattr(settings, name) is not None:
                 raise UsageError(f"`{name}` has no effect on {model}, which sentence-transformers runs; omit it")
-        self.folder, self.device = resolve_model_folder(model), choose_device(device)
-        self._network = self._load()
+        self.folder, self.device = resolve_model_folder(model), choose_device(device if load_weights else "cpu")
+        self._network: Any = self._load()
         similarity = settings.similarity or str(self._network.similarity_fn_name or "cosine")
         if similarity not in ("cosine", "dot"):
             raise MismatchError(f"{model}: its similarity is {similarity}; give `similarity` cosine or dot")
@@ -80,6 +87,8 @@ class LibraryEmbedder:
             **{f"{role}_prompt": self._prompt},  # type: ignore[arg-type]
         )
         self.dimension = int(self.encode_tokens(self.tokenize(["dimension"])).shape[1])
+        if not load_weights:
+            self._network = None
 
     def _load(self) -> Any:
         try:
@@ -100,13 +109,16 @@ class LibraryEmbedder:
         return network.to(choose_dtype(self.settings.precision, self.device))
 
     def load(self) -> LibraryEmbedder:
-        """Return self; the weights are loaded."""
+        """Load the weights onto the device if needed; return self."""
+        if self._network is None:
+            self.device = choose_device(self._device_name)
+            self._network = self._load()
         return self
 
     @property
     def identity(self) -> dict[str, Any]:
         """Manifest entry of the model: digest of its files, and encoding settings."""
-        files = sorted(path for path in Path(self.folder).rglob("*") if path.suffix in _WEIGHTS and path.is_file())
+        files = sorted(path for path in Path(self.folder).rglob("*") if path.suffix in _DIGESTED and path.is_file())
         digests = [[str(path.relative_to(self.folder)), compute_content_digest(path)] for path in files]
         return {
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
@@ -130,7 +142,8 @@ class LibraryEmbedder:
 
         report: called with the size of each batch
         """
-        encode = self._network.encode_query if self.role == "query" else self._network.encode_document
+        network = self.load()._network
+        encode = network.encode_query if self.role == "query" else network.encode_document
         vectors = []
         for start in range(0, len(texts), _TEXTS_AT_A_TIME):
             batch = list(texts[start : start + _TEXTS_AT_A_TIME])

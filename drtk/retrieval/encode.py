@@ -241,7 +241,7 @@ def make_embedder(
     if is_endpoint(model):
         return EndpointEmbedder(model, role=role, settings=settings)
     if needs_library(model):
-        return LibraryEmbedder(model, role=role, settings=settings, device=device)
+        return LibraryEmbedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
 
 

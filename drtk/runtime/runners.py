@@ -249,7 +249,16 @@ def _run_worker(number: int, environment: dict[str, str], build: bytes, parent: 
             send((make_picklable(result),))
         send("end")
     except Exception as error:  # noqa: BLE001 - raised in the parent process
-        send(error)
+        send(_make_error_picklable(error))
+
+
+def _make_error_picklable(error: Exception) -> Exception:
+    """Return an error, or a DrtkError with its type and text if it cannot be pickled and unpickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - classes of libraries may raise any error
+        return DrtkError(f"a worker process raised {type(error).__name__}: {error}")
+    return error
 
 
 def _receive_message(worker: Any) -> Any:

@@ -20,6 +20,8 @@ def corpus() -> CorpusIds:
 
 def test_ids_are_in_file_order(corpus: CorpusIds) -> None:
     assert list(corpus) == [*IDS, "x#0"]
+    with pytest.raises(IndexError):
+        corpus[-1]
 
 
 def test_an_id_with_the_hash_of_another_is_not_in_the_corpus(corpus: CorpusIds) -> None:

@@ -133,10 +133,11 @@ def test_decoder_only_rerankers_compute_the_scores_of_sentence_transformers(caus
         scorer.compute_scores_and_vectors(scorer.tokenize(make_pairs()))
 
 
-def test_a_chat_template_without_the_document_is_rejected(causal: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("template", [TEMPLATE.replace("'document'", "'query'"), "{{ raise_exception('roles') }}"])
+def test_a_chat_template_without_the_document_is_rejected(template: str, tmp_path: Path) -> None:
     tokenizer = train_tokenizer()
     tokenizer.add_tokens(["yes", "no"])
-    tokenizer.chat_template = TEMPLATE.replace("'document'", "'query'")
+    tokenizer.chat_template = template
     save(tmp_path, "Qwen3ForCausalLM", tokenizer, **SIZE, head_dim=8)
     with pytest.raises(MismatchError, match="its chat template has no roles query and document"):
         CrossEncoderScorer(str(tmp_path), device="cpu")

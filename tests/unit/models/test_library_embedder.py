@@ -58,6 +58,23 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path, tmp_path: Path
         make(folder, "query", pooling="mean")
 
 
+def test_the_digest_of_a_model_includes_its_code_and_weights(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "m")
+    embedder = make(tmp_path / "m", "query")
+    digests = {embedder.identity["digest"]}
+    for name in ("a.py", "a.onnx", "a.npz"):
+        (tmp_path / "m" / name).touch()
+        digests.add(embedder.identity["digest"])
+    assert len(digests) == 4
+
+
+def test_the_network_is_not_kept_until_it_is_needed(folder: Path) -> None:
+    embedder = make_embedder(str(folder), role="query", settings=EncodeSettings(), device="cpu", load_weights=False)
+    assert isinstance(embedder, LibraryEmbedder)
+    assert embedder._network is None
+    np.testing.assert_array_equal(embedder(TEXTS), make(folder, "query")(TEXTS))
+
+
 def test_modules_with_code_of_their_own_need_trust(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,24 @@ def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, 
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
 
 
+class TwoArgumentsError(Exception):
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+
+
+def build_with_error(error: str) -> Squares:
+    raise TwoArgumentsError("here", error) if error == "two" else ValueError(error, threading.Lock())
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [("two", "TwoArgumentsError: here: two"), ("lock", r"ValueError: \('lock', ")]
+)
+def test_in_processes_an_error_that_cannot_be_pickled_keeps_its_text(error: str, message: str) -> None:
+    runner_settings = RunnerSettings(runner="processes", runner_workers=1)
+    with pytest.raises(DrtkError, match=f"^a worker process raised {message}"):
+        next(map_batches(iter([[1]]), build_with_error, error, runner_settings=runner_settings, gpu=False))
+
+
 class Hoarder(Squares):
     """Read all batches before the first result."""
 
