@@ -200,8 +200,8 @@ def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     try:
         pdf = PdfDocument(path)
     except PdfiumError as error:
-        problem = "encrypted; remove the password first" if "password" in str(error) else "damaged or not a PDF file"
-        raise RecordError(f"{path}:1", f"{problem}, or exclude it") from error
+        problem = "encrypted with a password" if "password" in str(error) else "damaged or not a PDF file"
+        raise RecordError(f"{path}:1", f"{problem}; repair or exclude it") from error
     try:
         texts = []
         for number in range(len(pdf)):

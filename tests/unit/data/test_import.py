@@ -219,7 +219,7 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
         ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),
         ("a.txt", "ok\n\0", ":2: contains a NUL character"),
-        ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file, or exclude it"),
+        ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file; repair or exclude it"),
         ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
         ("a.ipynb", "{}", ":1: damaged or not a .ipynb file ('cells'); exclude it"),
     ],
