@@ -33,13 +33,12 @@ def export(
     drtk export sentence-transformers/all-MiniLM-L6-v2 --dev scifact -o exported
     """
     from drtk.data.beir import choose_dev_split
+    from drtk.errors import MismatchError
     from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder
 
     folder = resolve_model_folder(model)
     split = choose_dev_split(dev) if dev is not None else ""
     if resolve_tower_folder(folder, "query") != folder:
-        from drtk.errors import MismatchError
-
         raise MismatchError(f"{model}: has two encoders; export {model}/query and {model}/passage")
     from drtk.evaluation.probes import compare_encoders
     from drtk.models.checkpoint import load_encoder, save_encoder
@@ -47,6 +46,8 @@ def export(
     from drtk.runtime.manifest import find_inputs
 
     encoder = load_encoder(folder)
+    if encoder.encoder.is_sparse:
+        raise MismatchError(f"{model}: is a sparse encoder, which cannot be exported")
     target = job.begin()
     save_encoder(encoder, target)
     name = export_onnx(encoder, target, quantize=settings.quantize)

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.client import HTTPException, IncompleteRead
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,16 @@ API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
 _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
 _LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file")  # settings that the server decides
+
+
+class _RejectRedirects(urllib.request.HTTPRedirectHandler):
+    """Handler that reports a redirect as an error, because another host must not get the API key."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_RejectRedirects)
 
 
 class EndpointEmbedder:
@@ -125,7 +136,7 @@ class EndpointEmbedder:
             delay = min(2.0**attempt, _LONGEST_DELAY)
             try:
                 request = urllib.request.Request(self._url, body, headers)
-                with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+                with _OPENER.open(request, timeout=_TIMEOUT) as answer:
                     content = answer.read()
                 break
             except urllib.error.HTTPError as error:
@@ -134,9 +145,10 @@ class EndpointEmbedder:
                 delay = min(float(wanted), _LONGEST_DELAY) if wanted.isdecimal() else delay
                 is_temporary = error.code == 429 or error.code >= 500
                 advice = f"; set {API_KEY}" if error.code in (401, 403) else ""
-            except (OSError, ValueError) as error:  # ValueError: a malformed URL
+            except (OSError, ValueError, HTTPException) as error:  # ValueError, InvalidURL: a malformed URL
                 problem, advice = f"cannot be reached: {getattr(error, 'reason', error)}", "; check the URL"
-                is_temporary = self.dimension > 0 and isinstance(error, OSError)  # the server answered before
+                # the server answered before
+                is_temporary = self.dimension > 0 and isinstance(error, (OSError, IncompleteRead))
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
             time.sleep(delay)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import MismatchError, MissingDependency, format_pip_command
+from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 
 _HIDDEN_STATES = (
     "last_hidden_state",
@@ -56,8 +56,11 @@ class ExportedBackbone(nn.Module):
 def _load_onnx(path: Path) -> Run:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
-    names = [item.name for item in session.get_inputs()]
+    try:
+        session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
+    except Exception as error:  # onnxruntime raises many types
+        raise DrtkError(f"{path}: cannot be loaded: {error}; export the model again") from error
+    names = _check_inputs([item.name for item in session.get_inputs()], path)
     output = _choose_output([item.name for item in session.get_outputs()], path)
 
     def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -72,7 +75,7 @@ def _load_openvino(path: Path) -> Run:
 
     # By default, CPUs and GPUs compute in 16 bits if they can.
     model = openvino.Core().compile_model(path, "AUTO", {"INFERENCE_PRECISION_HINT": "f32"})
-    names = [item.get_any_name() for item in model.inputs]
+    names = _check_inputs([item.get_any_name() for item in model.inputs], path)
     output = _choose_output([name for item in model.outputs for name in item.get_names()], path)
 
     def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -89,6 +92,15 @@ def _choose_output(names: list[str], path: Path) -> str:
     raise MismatchError(
         f"{path}: has no output {_HIDDEN_STATES[0]} (but {', '.join(names)}); export the model for feature extraction"
     )
+
+
+def _check_inputs(names: list[str], path: Path) -> list[str]:
+    """Return the names of the inputs. Raises MismatchError for one that a tokenizer does not return."""
+    if unknown := sorted({*names} - {"input_ids", "attention_mask", "token_type_ids"}):
+        raise MismatchError(
+            f"{path}: requires the inputs {', '.join(unknown)}; export the model for feature extraction"
+        )
+    return names
 
 
 def _select_inputs(inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import threading
-import urllib.request
 import zlib
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.models import endpoint
 from drtk.models.config import EncodeSettings
 from drtk.models.endpoint import API_KEY, EndpointEmbedder
 from drtk.records import Passage, Query
@@ -64,6 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         content = orjson.dumps(answer)
         self.send_response(status)
         self.send_header("Retry-After", "0")
+        self.send_header("Location", "/v1/embeddings")  # of a redirect
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -121,15 +123,15 @@ def test_the_key_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, delays = make(server), []
-    answers = iter([ConnectionResetError(), ConnectionResetError()])
-    connect = urllib.request.urlopen
+    answers = iter([ConnectionResetError(), IncompleteRead(b"{")])
+    connect = endpoint._OPENER.open
 
     def fail_twice(*given: Any, **options: Any) -> Any:
         for error in answers:
             raise error
         return connect(*given, **options)
 
-    monkeypatch.setattr("urllib.request.urlopen", fail_twice)
+    monkeypatch.setattr(endpoint._OPENER, "open", fail_twice)
     monkeypatch.setattr("time.sleep", delays.append)
     np.testing.assert_array_equal(embedder(["a b"]), [compute_vector("a b")])
     assert delays == [1, 2]
@@ -140,11 +142,12 @@ def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.Mo
     [
         ([(401, {"error": {"message": "bad key"}})], r"/v1/embeddings: 401 Unauthorized: bad key; set OPENAI_API_KEY$"),
         ([(400, {"error": "too long"})], "400 Bad Request: too long$"),
+        ([(302, {})], "302 Found$"),
         ([(500, {})] * 8, "500 Internal Server Error$"),
         ([(200, {"data": [{"index": 0}]})], "not a list of embeddings"),
         ([(200, ["x"])], "not a list of embeddings"),
         ([(200, {"data": [{"index": 1, "embedding": [1.0]}]})], "1 vectors for 1 texts"),
-        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1 after 16"),
+        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1, before of 16"),
     ],
 )
 def test_a_failure_is_an_error(server: Server, failures: list[tuple[int, Any]], message: str) -> None:

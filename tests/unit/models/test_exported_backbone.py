@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from drtk.retrieval.encode import Embedder
 from tests.run_commands import Capture, run_command
 from tests.tiny_models import save_tiny_encoder, write_collection
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TEXTS = ["rivers rivering rivered", "engines", "", "violins " * 80]
 
 
@@ -28,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def export(folder: Path, path: Path, *, output: str) -> None:
+def export(folder: Path, path: Path, *, output: str, names: Sequence[str] = INPUTS) -> None:
     class Backbone(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -39,13 +41,12 @@ def export(folder: Path, path: Path, *, output: str) -> None:
         ) -> object:
             return self.backbone(input_ids, attention_mask, token_type_ids).last_hidden_state
 
-    names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {name: {0: "texts", 1: "tokens"} for name in (*names, output)}
     inputs = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            Backbone(), inputs, str(path), input_names=names, output_names=[output], dynamic_axes=axes, dynamo=False
+            Backbone(), inputs, str(path), input_names=[*names], output_names=[output], dynamic_axes=axes, dynamo=False
         )
 
 
@@ -88,3 +89,14 @@ def test_files_that_cannot_be_run_are_rejected(folder: Path, tmp_path: Path) -> 
     export(folder, folder / "onnx" / "pooled.onnx", output="sentence_embedding")
     with pytest.raises(MismatchError, match="has no output last_hidden_state"):
         embed(folder, "onnx/pooled.onnx")
+    (folder / "onnx" / "damaged.onnx").write_bytes(b"x")
+    with pytest.raises(DrtkError, match=r"damaged\.onnx: cannot be loaded"):
+        embed(folder, "onnx/damaged.onnx")
+    export(
+        folder,
+        folder / "onnx" / "positions.onnx",
+        output="last_hidden_state",
+        names=("input_ids", "attention_mask", "position_ids"),
+    )
+    with pytest.raises(MismatchError, match="requires the inputs position_ids"):
+        embed(folder, "onnx/positions.onnx")

@@ -15,6 +15,7 @@ from drtk.models.checkpoint import load_encoder, save_encoder
 from drtk.models.config import SPARSE_POOLING, EncodeSettings
 from drtk.retrieval.encode import Embedder
 from tests.backbone_families import save_random_masked_lm
+from tests.run_commands import Capture, run_command
 from tests.tiny_models import save_tiny_encoder
 
 sparse = pytest.importorskip("sentence_transformers.sparse_encoder")
@@ -97,3 +98,9 @@ def test_gradients_reach_the_head_and_the_encoder(masked_lm: Path):
     model.encoder(inputs["input_ids"], inputs["attention_mask"]).sum().backward()
     for name in ("head.bias", "head.dense.weight", "backbone.embeddings.word_embeddings.weight"):
         assert torch.count_nonzero(model.encoder.get_parameter(name).grad) > 0, name
+
+
+def test_a_sparse_encoder_is_not_exported(masked_lm: Path, tmp_path: Path, capfd: Capture) -> None:
+    model = save_sparse_encoder(masked_lm, tmp_path / "sparse")
+    with pytest.raises(MismatchError, match="is a sparse encoder, which cannot be exported"):
+        run_command(capfd, "export", model, "-o", tmp_path / "out")
