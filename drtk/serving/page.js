@@ -9,6 +9,7 @@ const make = (tag, name, ...children) => {
 };
 const get = async (path, parameters = {}) => {
   const response = await fetch(`${path}?${new URLSearchParams(parameters)}`);
+  if (response.status === 400) throw new Error((await response.json()).detail);
   if (!response.ok) throw new Error(response.status === 422 ? "The query is empty or too long." : `${path}: ${response.statusText}`);
   return response.json();
 };

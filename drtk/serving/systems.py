@@ -77,12 +77,16 @@ class FullPassage:
 class SearchSystem:
     """An index that is searched with typed queries. Searches wait for each other, since index libraries are not reentrant.
 
-    Raises the errors of `IndexGroup` and `make_query_encoder`.
+    Raises MismatchError for vectors without a recorded encoder, and the errors of `IndexGroup`.
     """
 
     def __init__(self, name: str, folder: str) -> None:
         self.name, settings = name, SearchSettings()
         self.group = IndexGroup([folder], settings)
+        if self.group.needs_encoder and not (self.group.encoder or {}).get("model"):
+            raise MismatchError(
+                f"{folder}: does not record the encoder of its vectors; encode the passages with drtk encode and index them"
+            )
         self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
         self._lock = Lock()
 

@@ -240,6 +240,12 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
         assert (checkout / "runs" / "by-hand" / name).exists()
 
 
+def test_the_readme_searches_a_folder_of_documents(checkout):
+    script = shell_blocks(ROOT / "README.md", "## Your own documents", "## A pipeline")
+    outcome = run_shell("-eu", "-c", script, folder=checkout)
+    assert "--resume" in outcome.stdout, outcome.stderr
+
+
 def test_the_readme_and_the_quickstart_use_the_same_file_names():
     names = re.findall(r"-o (\S+)", shell_blocks(ROOT / "README.md", "## A pipeline", "drtk compare"))
     quickstart = (ROOT / "bin" / "quickstart").read_text(encoding="utf-8")

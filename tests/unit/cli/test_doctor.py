@@ -1,7 +1,10 @@
 """drtk doctor: each message contains the problem or its remedy."""
 
+import re
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +39,14 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     assert (extra.state, extra.found, extra.fix) == ("absent", "plots", f"{sys.executable} -m pip install matplotlib")
     assert not is_healthy([base, extra])
     assert is_healthy([extra])
+
+
+def test_the_packages_of_all_extras_are_checked():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    others = {"cpu", "gpu", "lucene", "dev"}  # faiss and Lucene have their own checks
+    extras = [packages for name, packages in project["optional-dependencies"].items() if name not in others]
+    names = {re.match(r"[\w-]+", package)[0] for packages in extras for package in packages}
+    assert names - {finding.what for finding in diagnosis._check_extras()} == set()
 
 
 def test_an_unreachable_hub_is_reported_with_the_reason(monkeypatch):

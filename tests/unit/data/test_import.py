@@ -183,6 +183,13 @@ def test_mail(capfd: Capture, tmp_path: Path) -> None:
     assert rows["one.eml"]["metadata"]["from"] == "Ann <a@b.org>"
 
 
+@pytest.mark.parametrize("charset", ["x-unknown", "idna"])
+def test_mail_with_an_unknown_charset_is_read_as_utf_8(capfd: Capture, tmp_path: Path, charset: str) -> None:
+    mails = f"From a\nContent-Type: text/plain; charset={charset}\n\nZürich\n\nFrom b\n\nPlain\n"
+    write(tmp_path / "all.mbox", mails)
+    assert [row["text"] for row in import_rows(capfd, tmp_path).values()] == ["Zürich\n", "Plain\n"]
+
+
 def test_tables(capfd: Capture, tmp_path: Path) -> None:
     table = write(tmp_path / "p.csv", 'sku;name;about\n7;Pump;"Inflates;\ntires"\n8;Lever;\n')
     fields = "--field _id=sku --field title=name --field text=name --field text=about".split()
@@ -219,7 +226,7 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
         ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),
         ("a.txt", "ok\n\0", ":2: contains a NUL character"),
-        ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file, or exclude it"),
+        ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file; repair or exclude it"),
         ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
         ("a.ipynb", "{}", ":1: damaged or not a .ipynb file ('cells'); exclude it"),
     ],

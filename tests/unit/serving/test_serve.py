@@ -9,10 +9,12 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
 from drtk.errors import MismatchError, UsageError
+from tests.embedding_folders import write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import Capture, run_command
 
@@ -20,7 +22,7 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 from fastapi.testclient import TestClient
 
 from drtk.serving.app import create_app
-from drtk.serving.systems import Systems
+from drtk.serving.systems import SearchSystem, Systems
 
 HOSTILE = "<script>alert(1)</script> gear"
 TEXTS = ["a gear of a bike", f"{HOSTILE} box", "rain in spring", "the gear and the chain"]
@@ -116,6 +118,22 @@ def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
     with pytest.raises(MismatchError, match="corpus"):
         Systems({"one": "one"})
     assert Systems({"one": "one"}, corpus="moved.jsonl").get_passage("d1#1") is not None
+
+
+def test_vectors_without_encoder_are_rejected_at_the_start(cwd: Path, capfd: Capture) -> None:
+    write_embeddings(cwd / "vectors", np.eye(2), ["d0#0", "d0#1"], encoder=None)
+    run_command(capfd, "index", "vectors", "--type", "exact", "-o", "dense")
+    with pytest.raises(MismatchError, match="dense: does not record the encoder"):
+        Systems({"dense": "dense"}, corpus="c.jsonl")
+
+
+def test_an_error_in_a_search_is_answered_with_its_message(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise MismatchError("dense: encoder e does not exist")
+
+    monkeypatch.setattr(SearchSystem, "search", fail)
+    answer = client.get("/api/search?query=gear")
+    assert (answer.status_code, answer.json()) == (400, {"detail": "dense: encoder e does not exist"})
 
 
 def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -> None:
