@@ -27,7 +27,9 @@ def index(
     ] = None,
     sources: Annotated[
         list[str] | None,
-        make_argument("SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embedding folders (other types)."),
+        make_argument(
+            "SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embeddings folders (impact, vector types)."
+        ),
     ] = None,
     *,
     settings: IndexSettings,
@@ -35,8 +37,8 @@ def index(
 ) -> None:
     """Build a search index of passages or vectors.
 
-    The types bm25, bm25s and impact index the texts of a corpus. All other types index vectors from drtk encode. By default,
-    bm25 stems words and removes stop words (English), and bm25s does neither.
+    bm25 and bm25s index the texts of a corpus, impact a corpus or sparse embeddings. All other types index vectors from drtk
+    encode. By default, bm25 stems words and removes stop words (English), and bm25s does neither.
 
     Examples:
     drtk index corpus.jsonl -o bm25

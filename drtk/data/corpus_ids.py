@@ -10,13 +10,14 @@ from zlib import crc32
 
 import numpy as np
 
-from drtk.data.arrays import RaggedWriter, map_array
+from drtk.data.arrays import RaggedArray, RaggedWriter, map_array
 from drtk.data.ids import get_document_id, parse_document_id
 from drtk.data.readers import read_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 
 _CHUNK = 512  # passages
+_CACHED = 1 << 18  # ids
 _ROW = np.uint64(0xFFFFFFFF)  # the bits of a row in a key
 
 
@@ -30,27 +31,37 @@ class CorpusIds(Sequence[str]):
     def __init__(self, passages: Iterable[Passage]) -> None:
         passages = iter(passages)
         self._has_other_documents = False  # whether a document id is not the one in the passage id
+        self._found: set[str] = set()  # the latest ids that `find_missing` found; runs repeat their ids
         with tempfile.TemporaryDirectory(prefix="drtk-") as name:  # mapped files can be read after their deletion
             folder = Path(name)
-            rows = RaggedWriter(folder, "rows", "uint8")
+            rows, others = RaggedWriter(folder, "ids", "uint8"), RaggedWriter(folder, "others", "uint8")
             with open(folder / "passages", "wb") as passage_keys, open(folder / "documents", "wb") as document_keys:
                 while chunk := list(islice(passages, _CHUNK)):
                     ids = [passage.id for passage in chunk]
                     documents = [get_document_id(passage) for passage in chunk]
-                    self._has_other_documents |= any(
-                        passage.metadata and parse_document_id(passage.id) != document
+                    differ = [
+                        bool(passage.metadata) and parse_document_id(passage.id) != document
                         for passage, document in zip(chunk, documents, strict=True)
-                    )
+                    ]
                     numbers = np.arange(rows.rows, rows.rows + len(chunk), dtype=np.uint64)
                     hashes = _hash(ids)
                     passage_keys.write((hashes | numbers).tobytes())
                     document_keys.write(((hashes if documents == ids else _hash(documents)) | numbers).tobytes())
-                    rows.extend_bytes(
-                        [f"{id}\0{document}".encode() for id, document in zip(ids, documents, strict=True)]
+                    self._has_other_documents |= any(differ)
+                    rows.extend_bytes([id.encode() for id in ids])
+                    others.extend_bytes(
+                        [
+                            document.encode() if differs else b""
+                            for document, differs in zip(documents, differ, strict=True)
+                        ]
                     )
             rows.close()
-            self._text = map_array(folder / "rows.values", "uint8").data  # passage id, zero byte, document id
-            self._starts = map_array(folder / "rows.starts", "int64")  # (passages + 1,)
+            others.close()
+            self._text = map_array(folder / "ids.values", "uint8").data
+            self._starts = map_array(
+                folder / "ids.starts", "int64"
+            ).data  # (passages + 1,); faster than numpy, one by one
+            self._others = RaggedArray(folder, "others", "uint8")  # document ids that are not in the passage id
             self._passages = _sort_file(folder / "passages")  # (passages,), 32 bits of the hash, 32 bits of the row
             self._documents = _sort_file(folder / "documents")  # the same of document ids
 
@@ -65,46 +76,51 @@ class CorpusIds(Sequence[str]):
     def __getitem__(self, row: int) -> str:  # type: ignore[override]  # no slices, no negative rows
         if row < 0:
             raise IndexError(row)
-        return self._read(row)[0]
+        return self._text[self._starts[row] : self._starts[row + 1]].tobytes().decode()
 
     def __contains__(self, passage_id: object) -> bool:
-        return any(self._read(row)[0] == passage_id for row in _find_rows(self._passages, str(passage_id)))
+        return self._find(str(passage_id)) is not None
 
     def __call__(self, passage_id: str) -> str:
-        rows = map(self._read, _find_rows(self._passages, passage_id) if self._has_other_documents else ())
-        return next((document for id, document in rows if id == passage_id), parse_document_id(passage_id))
+        row = self._find(passage_id) if self._has_other_documents else None
+        return parse_document_id(passage_id) if row is None else self._get_document(row)
 
     def find_missing(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids that are not in the corpus; faster than looking up each id."""
+        """Return the ids that are not in the corpus. This is faster than testing each id with `in`."""
+        found = self._found
+        unknown = [id for id in ids if id not in found]
+        missing = self._find_missing(unknown)
+        if len(found) > _CACHED:
+            found.clear()
+        found.update(unknown)
+        found.difference_update(missing)
+        return missing
+
+    def _find_missing(self, ids: list[str]) -> list[str]:
         if not len(self):
-            return list(ids)
-        places = self._passages.searchsorted(_hash(ids))
-        starts = self._starts[self._passages.take(places, mode="clip") & _ROW].tolist()
-        text = self._text
-        return [
-            id
-            for id, row, start in zip(ids, (f"{id}\0".encode() for id in ids), starts, strict=True)
-            if text[start : start + len(row)] != row and id not in self
-        ]
+            return ids
+        rows = self._passages.take(self._passages.searchsorted(_hash(ids)), mode="clip") & _ROW
+        return [id for id, row in zip(ids, rows.tolist(), strict=True) if self[row] != id and id not in self]
 
     def has_document(self, document_id: str) -> bool:
         """Return whether the corpus has a passage of the document."""
-        return any(True for _ in self._iter_passages(document_id))
+        return any(True for _ in self._iter_passage_ids(document_id))
 
     def get_only_passage(self, document_id: str) -> str | None:
         """Return the id of the only passage of a document; None if it has several or none."""
-        passages = list(islice(self._iter_passages(document_id), 2))
+        passages = list(islice(self._iter_passage_ids(document_id), 2))
         return passages[0] if len(passages) == 1 else None
 
-    def _iter_passages(self, document_id: str) -> Iterator[str]:
+    def _iter_passage_ids(self, document_id: str) -> Iterator[str]:
         """Yield the ids of the passages of a document."""
-        rows = map(self._read, _find_rows(self._documents, document_id))
-        return (id for id, document in rows if document == document_id)
+        return (self[row] for row in _find_rows(self._documents, document_id) if self._get_document(row) == document_id)
 
-    def _read(self, row: int) -> tuple[str, str]:
-        """Return the passage id and the document id of a row. Raises IndexError for a row after the last."""
-        id, _, document = str(self._text[self._starts[row] : self._starts[row + 1]], "utf-8").partition("\0")
-        return id, document
+    def _find(self, passage_id: str) -> int | None:
+        """Return the row of a passage; None if the corpus lacks it."""
+        return next((row for row in _find_rows(self._passages, passage_id) if self[row] == passage_id), None)
+
+    def _get_document(self, row: int) -> str:
+        return self._others[row].tobytes().decode() or parse_document_id(self[row])
 
 
 def _hash(ids: Sequence[str]) -> np.ndarray:

@@ -107,7 +107,7 @@ def _index_impacts(
     engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
 ) -> dict[str, Any]:
     if kind != "impact":
-        raise UsageError(f"{sources[0]}: contains term weights; use `type` impact")
+        raise UsageError(f"{sources[0]}: contains sparse embeddings; use `type` impact")
     if job.side_files:
         raise UsageError("`with` cannot be combined with sparse embeddings; omit it")
     passages, entries = open_sparse_embeddings(sources)

@@ -166,9 +166,11 @@ class CandidatePool:
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
         """Remove rejected candidates from all sources, and record the first rejection of each candidate."""
+        num_rejected = len(self.rejected)
         for rejection in rejections:
             self.rejected.setdefault(rejection.candidate.id, rejection)
-        self._remove_candidates(self.rejected.keys())
+        if len(self.rejected) > num_rejected:
+            self._remove_candidates(self.rejected.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
         """Make candidates positives. ids: passage ids, appended to the positives in this order"""

@@ -216,7 +216,7 @@ class Miner:
         if pool.skipped:
             self._add_count(pool.skipped)
             return None
-        positives, negatives = tuple(pool.positives), tuple(negative.id for negative in pool.negatives)
+        positives, negatives = tuple(pool.positives), tuple([negative.id for negative in pool.negatives])
         scores = None
         if all(CE in pool.values.get(id, {}) for id in (*positives, *negatives)):
             scores = {

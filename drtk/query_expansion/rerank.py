@@ -111,9 +111,9 @@ class RankEstimator:
 
     def __call__(self, candidates: Sequence[CandidateTexts]) -> np.ndarray:
         """Return the estimates of the candidates, (candidates,), float32."""
-        return self.estimate(self.prepare(candidates))
+        return self.estimate(self.tokenize(candidates))
 
-    def prepare(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
+    def tokenize(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
         """Tokenize the candidates."""
         return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # accepted by its CandidateTokenizer
 
@@ -167,7 +167,7 @@ class QuerySelector(BatchFunction):
                     top1 = expansion.top1 or top_passages[expand_query(question, expansion.text)]
                 text = CandidateTexts(question, expansion.text, top1.get("title", ""), top1.get("text", ""))
                 texts.setdefault(estimator, []).append(text)
-        tokens = {estimator: estimator.prepare(candidates) for estimator, candidates in texts.items()}
+        tokens = {estimator: estimator.tokenize(candidates) for estimator, candidates in texts.items()}
         return lists, tokens, counts
 
     def _get_estimator(self, kind: str) -> RankEstimator:

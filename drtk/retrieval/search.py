@@ -280,7 +280,7 @@ class StoredImpactSearcher:
     def __init__(self, indexes: IndexGroup, folder: str) -> None:
         if indexes.manifest["type"] != "impact":
             raise MismatchError(
-                f"{folder}: contains term weights, but {indexes.folders[0]} is of type {indexes.manifest['type']}; give query texts"
+                f"{folder}: contains sparse embeddings, but {indexes.folders[0]} is of type {indexes.manifest['type']}; give query texts"
             )
         _check_stored_queries(indexes, folder, SPARSE_KIND)
         self.indexes, self._folder = indexes, folder

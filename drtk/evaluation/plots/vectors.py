@@ -49,7 +49,7 @@ class CosineDistributions(Plot):
         paths = [Path(item.source) for item in inputs.inputs]
         folders = [any(path.glob("*.npy")) and any(path.glob("*.ids")) for path in paths]
         if any(folders) and not all(folders):
-            raise UsageError("models and embedding folders cannot be combined; plot them separately")
+            raise UsageError("models and embeddings folders cannot be combined; plot them separately")
         cosines, geometry = _compute_embedding_cosines(inputs) if folders[0] else _compute_model_cosines(inputs)
         all_cosines = np.concatenate([values for pair in cosines.values() for values in pair])
         edges = np.linspace(all_cosines.min() - 1e-9, all_cosines.max() + 1e-9, BINS + 1)
@@ -119,7 +119,7 @@ def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if inputs.pairs is None:
         raise UsageError("`pairs` is required to plot models")
     if inputs.qrels is not None:
-        raise UsageError("`qrels` is only valid for embedding folders; use `pairs` for models")
+        raise UsageError("`qrels` is only valid for embeddings folders; use `pairs` for models")
     pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if inputs.settings.positive is None else inputs.settings.positive
     positives = [at for at, pair in enumerate(pairs) if pair.score > positive]
@@ -130,16 +130,16 @@ def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
         vectors = normalize_vectors(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         first, second = vectors[positives], vectors[[at + len(pairs) for at in positives]]
         geometry[item.name] = {"alignment": compute_alignment(first, second), "uniformity": compute_uniformity(vectors)}
-        cosines[item.name] = compute_pair_cosines(first, second), _compute_random_cosines(vectors[sample])
+        cosines[item.name] = compute_pair_cosines(first, second), _compute_pairwise_cosines(vectors[sample])
     return cosines, geometry
 
 
 def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     settings = inputs.settings
     if inputs.pairs is not None:
-        raise UsageError("`pairs` is only valid for models; use `qrels` for embedding folders")
+        raise UsageError("`pairs` is only valid for models; use `qrels` for embeddings folders")
     if settings.positive is not None:
-        raise UsageError("`positive` is only valid for models; use `rel` for embedding folders")
+        raise UsageError("`positive` is only valid for models; use `rel` for embeddings folders")
     groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
@@ -149,7 +149,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
     geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
     if inputs.qrels is None:
-        return {name: (np.empty(0), _compute_random_cosines(vectors)) for name, vectors in samples.items()}, geometry
+        return {name: (np.empty(0), _compute_pairwise_cosines(vectors)) for name, vectors in samples.items()}, geometry
     judged = [
         (query, id)
         for query, grades in inputs.read_judgments().items()
@@ -173,7 +173,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
 
 
-def _compute_random_cosines(vectors: np.ndarray) -> np.ndarray:
+def _compute_pairwise_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows."""
     cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
     return cosines

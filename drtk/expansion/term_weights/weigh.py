@@ -84,7 +84,10 @@ def count_masked(
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
-    """Return the lines of a table of the summed counts of `count_masked`."""
+    """Return the lines of a table: the share of stop words among the word pieces that each strategy masks; [] without counts.
+
+    counts: sums of the counts of `count_masked`
+    """
     if not counts.get("hidden"):
         return []
     share = counts["stop words"] / counts["pieces"]
