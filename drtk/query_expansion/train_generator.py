@@ -29,7 +29,7 @@ from drtk.text.sentences import split_english_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
 from drtk.training.folds import get_fold_folder
-from drtk.training.generator import Score, StartModel, load_start_model, train_generator
+from drtk.training.generator import Scorer, StartModel, load_start_model, train_generator
 from drtk.training.text_pairs import TextPair, TextPairs, TextPairSubset, sample_pairs, split_held_out
 
 
@@ -243,7 +243,7 @@ def train_folds(
     folds: Mapping[str, int],
     settings: GeneratorConfig,
     dev: TextPairs | None = None,
-    score: Score | None = None,
+    score: Scorer | None = None,
     seed: int = 42,
     device: str = "auto",
     done: Collection[int] = (),

@@ -31,7 +31,7 @@ from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_s
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import get_rank, get_world_size
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
-from drtk.training.reranker import GROUP_TOKENS, score_tokens
+from drtk.training.reranker import GROUP_TOKENS, score_tokenized_pairs
 from drtk.training.sampling import EpochDataset
 
 MEASURE = "mean rank"  # of the selected candidates; lower is better
@@ -147,7 +147,7 @@ class MeanRank:
 
     def __call__(self) -> dict[str, float]:
         """Select a candidate of each list; return {metric name: mean rank of the first passage with an answer}."""
-        scores = score_tokens(self._model, self._tokens, self._tokenizer)
+        scores = score_tokenized_pairs(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)
         return {self.name: float(np.mean([ranks[list_scores.argmin()] for ranks, list_scores in by_list]))}
