@@ -14,7 +14,7 @@ import torch
 from drtk.data.embeddings import digest_records
 from drtk.errors import MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.models.config import EncodeSettings
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import format_passage
 from drtk.models.loading import report_load_errors
 from drtk.models.model_folder import (
@@ -106,7 +106,8 @@ class SentenceTransformersEmbedder:
             )  # fmt: skip
             if self.settings.max_length is not None:
                 network.max_seq_length = self.settings.max_length
-        return network.to(choose_dtype(self.settings.precision, self.device))
+        move_model(network, self.device, choose_dtype(self.settings.precision, self.device))
+        return network
 
     def load(self) -> SentenceTransformersEmbedder:
         """Load the weights onto the device if needed; return self."""
