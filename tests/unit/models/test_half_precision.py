@@ -15,8 +15,8 @@ from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.config import CrossEncoderSettings, EncodeSettings, GenerationSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, init_cross_encoder, save_cross_encoder
 from drtk.models.generation import TextGenerator
-from drtk.models.library_embedder import LibraryEmbedder
-from drtk.models.term_weighter import TermWeightPredictor, init_term_weighter
+from drtk.models.library_embedder import SentenceTransformersEmbedder
+from drtk.models.term_weighter import TermWeightPredictor, init_term_weight_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.query_expansion.read import AnswerReader
 from drtk.retrieval.encode import Embedder
@@ -70,7 +70,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 def load_library_model(folders: Folders) -> Any:
     settings = EncodeSettings(**SETTINGS)
-    return LibraryEmbedder(str(folders["library"]), role="passage", settings=settings, device="cpu")._network
+    return SentenceTransformersEmbedder(
+        str(folders["library"]), role="passage", settings=settings, device="cpu"
+    )._network
 
 
 def load_embedder(folders: Folders) -> Any:
@@ -78,8 +80,8 @@ def load_embedder(folders: Folders) -> Any:
     return embedder._encoder.backbone
 
 
-def load_term_weighter(folders: Folders) -> Any:
-    model = init_term_weighter(folders["encoder"], "deepct", seed=1)
+def load_term_weight_model(folders: Folders) -> Any:
+    model = init_term_weight_model(folders["encoder"], "deepct", seed=1)
     TermWeightPredictor(model, device="cpu", dtype="bfloat16")
     return model.module.backbone
 
@@ -110,7 +112,7 @@ LOADERS: dict[str, Callable[[Folders], Any]] = {
     "drtk/models/cross_encoder.py": load_scorer,
     "drtk/models/generation.py": load_generator,
     "drtk/query_expansion/read.py": load_reader,
-    "drtk/models/term_weighter.py": load_term_weighter,
+    "drtk/models/term_weighter.py": load_term_weight_model,
     "drtk/expansion/term_weights/bprop.py": load_attention,
 }
 
