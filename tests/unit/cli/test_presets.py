@@ -36,9 +36,9 @@ def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
     assert list(lines) == list_preset_names()
     assert (
         lines["master"]
-        == "valid, 8 slots, 8 terms; required passage fields: continuations, neighbors, queries, weights"
+        == "valid, 8 slots, 8 objectives; required passage fields: continuations, neighbors, queries, weights"
     )
-    assert lines["simlm"] == "valid, 2 slots, 2 terms, a generator; no passage fields required"
+    assert lines["simlm"] == "valid, 2 slots, 2 objectives, a generator; no passage fields required"
     assert lines["quickstart"] == "valid for drtk train-retriever"
 
 
