@@ -79,6 +79,7 @@ class Expansion:
     """A candidate expansion of a query (GAR), with its label for reranking (EAR).
 
     kind: what was generated, for example "answer" or "title"
+    score: score in the input file; drtk keeps it, but does not use it
     rank: rank of the first passage with an answer when the expanded query is searched
     depth: largest rank that was checked; a larger `rank` means that no passage had an answer
     top1: title and text of the top-ranked passage; fold: training fold of the query, held out from its generator

@@ -13,7 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from drtk.errors import DrtkError
 from drtk.serving.systems import FullPassage, ListedQuery, SystemHits, Systems
 
-HOSTS = ["127.0.0.1", "localhost", "testserver"]  # other names may be another site's that points to this machine
+HOSTS = ["127.0.0.1", "localhost", "testserver"]  # against DNS rebinding: sites with names that resolve to this machine
 MAX_QUERY, MAX_HITS = 2000, 100  # characters, passages
 _FILES = {
     "/": ("page.html", "text/html"),

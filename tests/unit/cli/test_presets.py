@@ -71,7 +71,7 @@ def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
     actual = tmp_path / "mine.toml"
     text = load_preset("rom").text
     actual.write_text(text)
-    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 term; required passage fields: weights\n"
+    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 objective; required passage fields: weights\n"
     actual.write_text(text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
         run_check(capsys, str(actual))
