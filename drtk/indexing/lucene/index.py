@@ -19,7 +19,7 @@ from drtk.indexing.lucene.search import (
     LuceneSearcher,
     compose_handles,
     make_json_reader,
-    make_weighted_terms,
+    make_weighted_query_builder,
     replace_surrogates,
 )
 from drtk.records import Passage
@@ -244,7 +244,7 @@ class ImpactIndex(LuceneSearcher):
 
     def _make_query_builder(self) -> Any:
         """Return a method handle JSON object {term: impact} -> query."""
-        return compose_handles(make_json_reader(), make_weighted_terms())
+        return compose_handles(make_json_reader(), make_weighted_query_builder())
 
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
