@@ -87,7 +87,7 @@ def _generate_candidates(
     kind = settings.kind or generators.kind
     if kind is None:
         raise UsageError(f"--kind: {model} does not record what it generates; set --kind to answer, sentence, title …")
-    job.lookups, job.no_input = (str(folder),), "the input has no questions, so nothing is expanded"
+    job.lookups, job.no_input_warning = (str(folder),), "the input has no questions, so nothing is expanded"
     queries = read_queries(source, tracker=job.tracker)
     draw = settings.outside == "draw"
     questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)

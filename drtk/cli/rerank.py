@@ -186,7 +186,7 @@ class _VectorWriter:
         self.job.recover()
         self._filter, self._dtype = job, dtype
         # An earlier run may have been killed after the vectors were finished and before the run was.
-        self._is_whole = job.resume and job.journal.exists() and is_current(folder, settings, program=job.command)
+        self._is_whole = job.resume and job.journal_path.exists() and is_current(folder, settings, program=job.command)
         if self._is_whole:
             return
         self.job.check()

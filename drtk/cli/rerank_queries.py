@@ -58,7 +58,7 @@ def rerank_queries__label(
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
     job.batch_size = settings.batch_size
-    job.no_input = "the input has no candidates, so nothing is labeled"
+    job.no_input_warning = "the input has no candidates, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)

@@ -142,7 +142,7 @@ class Audit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._opened is not None and (kind is not None or self._scratch):
-            if not self._job.journal.exists():  # nothing resumes from these rows
+            if not self._job.journal_path.exists():  # nothing resumes from these rows
                 self._opened.keep_part = False
             self._opened.__exit__(kind, error, trace)
 
@@ -157,7 +157,7 @@ def check_output_path(path: str, job: FilterJob) -> None:
         raise DrtkError(f"{path}: is a folder; give the path of a file")
     if not is_replaceable(path):
         raise DrtkError(f"{path}: is a stream, which cannot be read again; give the path of a file")
-    if target.exists() and not job.force and not (job.resume and job.journal.exists()):
+    if target.exists() and not job.force and not (job.resume and job.journal_path.exists()):
         raise DrtkError(f"{path}: exists already; `force` replaces it")
     if not target.parent.is_dir():
         raise DrtkError(f"{path}: folder {target.parent} does not exist; create it first")

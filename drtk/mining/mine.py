@@ -331,7 +331,7 @@ def mine_negatives(
         return textless or no_examples or miner.describe_id_mismatch()
 
     job.batch_size = settings.batch_size if miner.queries.indexes else BATCH_SIZE
-    job.no_input = "there are no queries to mine"
+    job.no_input_warning = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_batches(iter(miner.queries), mine, unit="queries")

@@ -16,7 +16,7 @@ from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
-from drtk.text.expanded_text import expand_query, format_query
+from drtk.text.expanded_text import expand_query, normalize_question_mark
 
 Check = Callable[[Expansion, Query], str | None]  # returns an error message for an invalid candidate, else None
 
@@ -141,7 +141,7 @@ class CandidateWriter:
         words["questions"] += 1
         words["without"] += not distinct
         words["candidates"] += len(distinct)
-        words["question"] += _count_words(format_query(query))
+        words["question"] += _count_words(normalize_question_mark(query))
         words["expanded"] += sum(_count_words(expand_query(query, text)) for text in distinct)
 
     def build_result(self) -> BatchResult:

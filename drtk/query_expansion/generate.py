@@ -19,7 +19,7 @@ from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts
-from drtk.text.expanded_text import format_query
+from drtk.text.expanded_text import normalize_question_mark
 from drtk.training.folds import KIND, TrainingQuestions, get_fold_folder
 
 TRAINED_ON = "trained on"  # key of the count of questions that their generator was trained on
@@ -104,7 +104,7 @@ def iter_questions(
 
 def fill_prompt(question: str, prompt: str) -> str:
     """Replace "…" in the prompt by the question, such as `who wrote hamlet ?`; without "…", prepend the question."""
-    plain = format_query(question)
+    plain = normalize_question_mark(question)
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 

@@ -28,7 +28,7 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path, is_current, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import get_source_name
-from drtk.text.expanded_text import expand_query, format_query
+from drtk.text.expanded_text import expand_query, normalize_question_mark
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tu
                 write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], rank)
         unexpanded = [(query, kind) for kind, ids in expanded.items() for id, query in queries.items() if id not in ids]
         for query, kind in unexpanded:
-            write(replace(query, text=format_query(query.text)), kind)
+            write(replace(query, text=normalize_question_mark(query.text)), kind)
     return {**counts, "unexpanded": len(unexpanded)}, len(queries.keys() - set().union(*expanded.values()))
 
 

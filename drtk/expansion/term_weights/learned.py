@@ -17,7 +17,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
-from drtk.text.words import load_function_words, normalize_word
+from drtk.text.words import load_stop_words_with_parts, normalize_word
 
 
 def _load_model(
@@ -134,5 +134,5 @@ def compute_impacts(positions: WordPositions, values: Sequence[float] | Any) -> 
 
     values: outputs of the model, one per word piece
     """
-    excluded = load_function_words()
+    excluded = load_stop_words_with_parts()
     return {word: float(values[head]) for word, head in positions.find_first_heads().items() if word not in excluded}

@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 from drtk.records import Passage
 from drtk.runtime import pages
 from drtk.runtime.progress import escape_control_characters
-from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, read_weights_tokenizer, split_by_pieces
+from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, get_weights_tokenizer_name, split_by_pieces
 
 Word = tuple[str, float]
 
@@ -51,7 +51,7 @@ def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: 
     """
     tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
-        name = read_weights_tokenizer(passage)
+        name = get_weights_tokenizer_name(passage)
         weights = passage.extra.get("weights")
         if not isinstance(weights, list) or not (name or tokenizers.replacement):
             raise MismatchError(f"passage '{passage.id}' has no weights; run `drtk termweight` first")

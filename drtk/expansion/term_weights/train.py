@@ -20,7 +20,7 @@ from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, locate_passage_words
-from drtk.text.words import extract_question_words, load_function_words, make_stemmer
+from drtk.text.words import extract_question_words, load_stop_words_with_parts, make_stemmer
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
@@ -64,7 +64,7 @@ class PassageQuestionsDataset:
 def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
     """Return the term recall of each word: the share of queries that contain a word with the same stem; 0 for stop words."""
     query_stems = [{stem(word) for word in extract_question_words(query)} for query in queries]
-    excluded = load_function_words()
+    excluded = load_stop_words_with_parts()
     recall: dict[str, float] = {}
     for word in words:
         if word not in recall:

@@ -25,7 +25,7 @@ from drtk.indexing.lucene.search import (
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
-from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
+from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_stop_words_with_parts, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
 _WHITE_SPACE = "".join(map(chr, range(33)))  # removed by Java's trim; Anserini skips texts that are empty afterwards
@@ -272,4 +272,6 @@ def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):
         return []
-    return sorted(load_function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    return (
+        sorted(load_stop_words_with_parts()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    )
