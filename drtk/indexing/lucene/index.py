@@ -114,7 +114,7 @@ def find_languages() -> list[str]:
 
 
 def _load_analyzers() -> Any:
-    """Return Anserini's class with the table of analyzers, after adding the missing ones."""
+    """Add the missing Lucene analyzers to Anserini's table of analyzers; return the Java class with the table."""
     analyzers = load_class(_ANALYZERS)
     for language, name in _MORE_ANALYZERS.items():
         analyzers.analyzerMap.putIfAbsent(language, _LUCENE + name)
