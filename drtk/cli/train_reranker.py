@@ -129,7 +129,7 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
+    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
@@ -147,7 +147,7 @@ def _train_on_pairs(
         first_positive=settings.first_positive,
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
-    title = resolve_title(model, settings.title, strict=False, default="colon")
+    title = resolve_title_format(model, settings.title, strict=False, default="colon")
     start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default_length=MAX_LENGTH)
     build_evaluator = None
     if probe is not None and dev is not None:

@@ -11,7 +11,12 @@ from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeights
 from drtk.models.model_folder import resolve_model_folder
-from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
+from drtk.models.term_weighter import (
+    TermWeightModel,
+    TermWeightPredictor,
+    load_term_weight_model,
+    read_training_metadata,
+)
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
@@ -24,7 +29,7 @@ def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
     """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
-    weigher = load_term_weighter(Path(resolve_model_folder(model)), method)
+    weigher = load_term_weight_model(Path(resolve_model_folder(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
         weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget

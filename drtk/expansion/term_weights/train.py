@@ -15,7 +15,7 @@ from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights.learned import compute_impacts
 from drtk.losses.ranking import pairwise_softmax_loss, term_recall_loss
-from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weight_model
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import get_added_texts
@@ -214,7 +214,7 @@ def train_term_weighter(
     arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=defaults)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     input_options: dict[str, Any] = {
-        "room": weigher.count_content_tokens(length),
+        "room": weigher.get_max_word_pieces(length),
         "title": title,
         "expand": settings.expand,
     }
@@ -238,7 +238,7 @@ def train_term_weighter(
                 weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
-        save_term_weighter(weigher, folder)
+        save_term_weight_model(weigher, folder)
 
     counts = fit(
         weigher.module.train(),

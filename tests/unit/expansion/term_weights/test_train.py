@@ -18,7 +18,7 @@ from drtk.expansion.term_weights.train import (
     compute_recall_terms,
     find_largest_impact,
 )
-from drtk.models.term_weighter import TermWeightModel, init_term_weighter
+from drtk.models.term_weighter import TermWeightModel, init_term_weight_model
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import make_stemmer
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weigher(model: Path) -> TermWeightModel:
-    return init_term_weighter(model, "deepct", seed=1)
+    return init_term_weight_model(model, "deepct", seed=1)
 
 
 class Corpus:
@@ -96,7 +96,7 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher, model):
 
 
 def test_the_largest_impact_is_that_of_all_passages(model):
-    weigher = init_term_weighter(model, "deepimpact", seed=1)
+    weigher = init_term_weight_model(model, "deepimpact", seed=1)
     passages = [Passage(f"p{number}", text) for number, text in enumerate(["rivers engines", "violins", "castles"])]
 
     def largest(ids: tuple[str, ...]) -> float:
