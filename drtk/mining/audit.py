@@ -148,9 +148,10 @@ class Audit:
 
 
 def check_output_path(path: str, job: FilterJob) -> None:
-    """Raise DrtkError if no audit or report can be written to `path`: a folder, a stream, or an existing file.
+    """Raise DrtkError if no audit or report can be written to `path`.
 
-    An existing file is allowed if `job` overwrites its output or resumes.
+    `path` must not be a folder, a stream or in a missing folder. An existing file is only allowed if `job` overwrites its
+    output or resumes.
     """
     target = Path(path)
     if target.is_dir():

@@ -47,8 +47,8 @@ def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -
     return list(by_text.values())[:limit]
 
 
-def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
-    """Return an error message if a required label is missing: the rank (if `rank`) or top-1 passage (if `top1`)."""
+def describe_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
+    """Return an error message if a required label is missing, else None. rank, top1: the labels that are required"""
     if rank and expansion.rank is None:
         return f"'{expansion.id}' has no rank; run `drtk rerank-queries label` first"
     if top1 and expansion.top1 is None:
@@ -104,8 +104,8 @@ def iter_expansion_lists(
             yield ExpansionList(query, kind, tuple(candidate.expansion for candidate in candidates))
 
 
-class CandidateWriter:
-    """Writer that formats the candidates of a batch of queries as JSON lines, and counts them."""
+class CandidateFormatter:
+    """Formatter of the candidates of a batch of queries as JSON lines; also counts the candidates."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -156,7 +156,7 @@ def _count_words(query: str) -> int:
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """Yield a line per kind: distinct candidates per query, and mean lengths in words.
 
-    words: counts of `CandidateWriter`, summed over batches
+    words: counts of `CandidateFormatter`, summed over batches
     """
     for kind, sums in words.items():
         queries, candidates = sums["questions"], sums["candidates"]

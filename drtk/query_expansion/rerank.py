@@ -18,7 +18,7 @@ from drtk.data.rows import dump
 from drtk.errors import DrtkError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import CrossEncoderSettings
-from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, describe_missing_label, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import SelectionSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
@@ -313,7 +313,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
                 f"no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one model for all kinds"
             )
         needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
-        missing = find_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
+        missing = describe_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
 
     return check

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeightingMethod
 from drtk.models.model_folder import resolve_model_folder
 from drtk.models.term_weighter import (
     TermWeightModel,
@@ -36,7 +36,7 @@ def _load_model(
     )
 
 
-class DeepCT(TermWeights):
+class DeepCT(TermWeightingMethod):
     """DeepCT: the weight of a word occurrence is the model's output at its first word piece, at least 0."""
 
     with_model: ClassVar[bool] = True
@@ -68,7 +68,7 @@ def _get_expansion_fields(settings: WeightingSettings, metadata: Mapping[str, An
     return list(settings.expand or metadata.get("expand") or ())
 
 
-def iter_with_added_texts(
+def iter_checked_passages(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
     """Yield the passages, and check the expansion fields that the model reads in addition to the text.
@@ -87,7 +87,7 @@ def iter_with_added_texts(
         yield passage
 
 
-class DeepImpact(TermWeights):
+class DeepImpact(TermWeightingMethod):
     """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
     The weight of a word is its impact divided by the largest impact in the passage, without expansions. Stop words have

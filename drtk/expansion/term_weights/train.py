@@ -61,7 +61,7 @@ class PassageQuestionsDataset:
         return PassageQuestions(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
-def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
+def compute_term_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
     """Return the term recall of each word: the share of queries that contain a word with the same stem; 0 for stop words."""
     query_stems = [{stem(word) for word in extract_question_words(query)} for query in queries]
     excluded = load_stop_words_with_parts()
@@ -114,7 +114,7 @@ class RecallCollator(_PassageCollator):
         first = np.zeros_like(recall)
         for row, (item, positions) in enumerate(zip(items, passages, strict=True)):
             columns = [self._offset + head for head in positions.heads if head < self._room]
-            recall[row, columns] = compute_recall(positions.words[: len(columns)], item.queries, stem=stem)
+            recall[row, columns] = compute_term_recall(positions.words[: len(columns)], item.queries, stem=stem)
             first[row, columns] = 1
         return _convert_to_tensors(batch | {"recall": recall, "first": first})
 
@@ -174,14 +174,14 @@ def plan_training(
     return plan_schedule(len(passages), training, unit="passages", source=source)
 
 
-def compute_recall_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def compute_deepct_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"recall": loss}, the DeepCT loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
-def compute_pair_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def compute_deepimpact_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"pairs": loss}, the DeepImpact loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
     in_question = inputs.pop("in_question")  # (2 * pairs, tokens)
@@ -244,7 +244,7 @@ def train_term_weighter(
         weigher.module.train(),
         dataset,
         collate,
-        objective=compute_recall_terms if method == "deepct" else compute_pair_terms,
+        objective=compute_deepct_loss if method == "deepct" else compute_deepimpact_loss,
         arguments=arguments,
         schedule=schedule,
         folder=folder,
