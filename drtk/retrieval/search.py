@@ -20,7 +20,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.indexed_text import IMPACTS
-from drtk.indexing.sparse_embeddings import iter_impacts
+from drtk.indexing.sparse_embeddings import iter_impact_passages
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
@@ -256,7 +256,7 @@ class StoredQuerySearcher:
 
     def __iter__(self) -> Iterator[StoredQuery]:
         for number, shard in enumerate(self._shards):
-            for row, id in enumerate(Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids):
+            for row, id in enumerate(Shard(shard.folder, shard.number, shard.num_rows, shard.dimension).ids):
                 yield StoredQuery(id, number, row)
 
     def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
@@ -286,7 +286,7 @@ class StoredImpactSearcher:
         self.indexes, self._folder = indexes, folder
 
     def __iter__(self) -> Iterator[Passage]:
-        return iter_impacts(self._folder)
+        return iter_impact_passages(self._folder)
 
     def __call__(self, queries: Sequence[Passage], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
         """Yield (query id, ranking) for each query, in order."""
