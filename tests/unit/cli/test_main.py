@@ -260,7 +260,7 @@ def test_commands_other_than_trainings_are_not_distributed(tmp_path):
 )
 def test_trainings_stay_distributed(monkeypatch, words, distributed):
     monkeypatch.setattr(sys, "argv", ["drtk", *words])
-    assert main._is_distributed() == distributed
+    assert main._is_training_command() == distributed
 
 
 def test_a_command_may_open_as_many_files_as_the_system_allows():
