@@ -23,7 +23,7 @@ def serve(
         str | None, make_option("--corpus FILE", "Corpus of the texts. [default: the indexed corpus]")
     ] = None,
     measures: Annotated[str, make_option("--measures NAMES", "Measures of each judged query.")] = "nDCG@10 RR@10 R@100",
-    port: Annotated[int, make_option("--port N", "Port on 127.0.0.1; 0 means a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, make_option("--port N", "Port on 127.0.0.1; 0 means a free one.", min=0)] = 8000,
 ) -> None:
     """Start a local page that shows the results of several systems side by side.
 
@@ -53,8 +53,8 @@ def serve(
 
     try:
         socket = create_server(("127.0.0.1", port))  # requests wait from now on
-    except OSError as error:
-        problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+    except (OSError, OverflowError) as error:
+        problem = "is in use" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
         raise DrtkError(f"port {port} {problem}; choose another with --port") from error
     with socket:
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # otherwise an answer waits 40 ms for the client's delayed ACK

@@ -189,12 +189,3 @@ def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monke
         encode_records(records[:count], encoder, writer, runner_settings=RunnerSettings())
     assert [entry.get("truncated") for entry in writer.entries] == [6, 16, 8]
     assert writer.num_truncated == 30
-
-
-def test_an_empty_input_is_rejected_before_the_output_is_replaced(model, tmp_path):
-    write_text(tmp_path / "empty.jsonl", "")
-    call = ["encode", str(tmp_path / "empty.jsonl"), "--model", model, "-o", str(tmp_path / "v"), "--device", "cpu"]
-    for role in ("passages", "queries"):
-        with pytest.raises(DrtkError, match=f"empty.jsonl: contains no {role}"):
-            app([*call, "--role", "query" if role == "queries" else "passage"], standalone_mode=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.jsonl"]

@@ -81,7 +81,14 @@ def test_queries_have_the_measures_of_eval(client: TestClient, cwd: Path, capfd:
 
 def test_a_passage_has_its_neighbors(client: TestClient) -> None:
     passage = client.get("/api/passage", params={"id": "d0#1"}).json()
-    assert passage == {"id": "d0#1", "title": "T1", "text": f"{HOSTILE} box", "previous": "d0#0", "next": None, "place": ""}
+    assert passage == {
+        "id": "d0#1",
+        "title": "T1",
+        "text": f"{HOSTILE} box",
+        "previous": "d0#0",
+        "next": None,
+        "place": "",
+    }
     assert client.get("/api/passage", params={"id": "../c.jsonl"}).status_code == 404
 
 
@@ -172,6 +179,8 @@ def test_a_port_in_use_and_missing_libraries_are_reported(monkeypatch: pytest.Mo
         port = server.getsockname()[1]
         with pytest.raises(DrtkError, match=f"^port {port} is in use; choose another with --port$"):
             run_command(capfd, "serve", "one", "--port", str(port))
+    with pytest.raises(DrtkError, match=r"^port 65536 cannot be used \(.*\); choose another with --port$"):
+        run_command(capfd, "serve", "one", "--port", "65536")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingDependency, match=r"pip install 'dense-retrieval-toolkit\[serve\]'$"):
         run_command(capfd, "serve", "one")

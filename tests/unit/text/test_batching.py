@@ -154,6 +154,8 @@ def test_truncated_texts_are_counted(tokenizer):
 
     exact = "rivers " * 3  # with two special tokens
     assert len(pieces(tokenizer, [exact])[0].split()) == 5
-    assert count([exact, exact + "rivers", Passage("d", "rivers " * 9, "rivers"), Passage("d", "rivers", "rivers")]) == 2
+    assert (
+        count([exact, exact + "rivers", Passage("d", "rivers " * 9, "rivers"), Passage("d", "rivers", "rivers")]) == 2
+    )
     assert count([exact], prompt="rivers ") == 1
     assert tokenize_texts(tokenizer, [exact, exact + "rivers"], max_length=5, are_targets=True).num_truncated == 1
