@@ -295,12 +295,12 @@ class Subjects:
         )
 
     def _weigher(self) -> Subject:
-        from drtk.models.term_weighter import init_term_weighter, save_term_weighter
+        from drtk.models.term_weighter import init_term_weight_model, save_term_weight_model
 
         path = self.folder / "weigher"
         if not path.exists():
-            weigher = init_term_weighter(Path(self._file("model")), "deepct", seed=1)
-            save_term_weighter(weigher, path)
+            weigher = init_term_weight_model(Path(self._file("model")), "deepct", seed=1)
+            save_term_weight_model(weigher, path)
             recipe = weigher.encoder.encoding.to_dict()
             facts = {"method": "deepct", "title": "join", "expand": []}
             _write_manifest(path, "termweight", encoding=recipe, term_weights=facts)

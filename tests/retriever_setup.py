@@ -116,8 +116,8 @@ class TrainingSetup:
         query = self.towers.get("query", passage)
         return collate(
             [self.draws[number] for number in numbers],
-            query=query.get_tokenizer("query"),
-            passage=passage.get_tokenizer("passage"),
+            query_tokenizer=query.get_tokenizer("query"),
+            passage_tokenizer=passage.get_tokenizer("passage"),
             corrupt=self.aux and self.aux.corrupt,
         )
 

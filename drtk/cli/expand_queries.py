@@ -54,7 +54,7 @@ def expand_queries(
     if (corpus is None) != (from_run is None):
         raise UsageError("--corpus and --from-run must be given together")
     settings.check()
-    settings.check_kind(from_run=from_run is not None)
+    settings.check_options(from_run=from_run is not None)
     if model is not None:
         _generate_candidates(source, model, seed, device, settings, runner_settings, job)
     elif from_run is not None and corpus is not None:
@@ -87,10 +87,11 @@ def _generate_candidates(
     kind = settings.kind or generators.kind
     if kind is None:
         raise UsageError(f"--kind: {model} does not record what it generates; set --kind to answer, sentence, title …")
-    job.lookups, job.no_input = (str(folder),), "the input has no questions, so nothing is expanded"
+    job.lookups, job.no_input_warning = (str(folder),), "the input has no questions, so nothing is expanded"
     queries = read_queries(source, tracker=job.tracker)
     draw = settings.outside == "draw"
-    questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)
+    known = generators.training_questions
+    questions = iter_questions(queries, source, training_questions=known, draw=draw, tracker=job.tracker)
     run_filter(
         questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
         runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions",

@@ -123,7 +123,7 @@ def pretrain(
         check_composition,
         check_lengths,
         load_training_modules,
-        warn_of_equal_views,
+        warn_of_equal_vectors,
     )
     from drtk.pretraining.dataset import PretrainingData
     from drtk.pretraining.trainer import check_batch
@@ -140,7 +140,7 @@ def pretrain(
     attention.check()
     network, tokenizer = build_network(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)
-    warn_of_equal_views(network)
+    warn_of_equal_vectors(network)
     check_batch(settings, network)
     num_loaded = load_training_modules(network, folder)
     corpus = TokenCorpus.open(passages, model, fields=fields, side_files=job.side_files, tracker=job.tracker)

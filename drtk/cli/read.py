@@ -59,7 +59,7 @@ def read(
         order=settings.order,
         tracker=job.tracker,
     )
-    job.no_input = "the input has no questions, so nothing is answered"
+    job.no_input_warning = "the input has no questions, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
         questions, job, AnswerReader, model, tokenizer, settings, device, runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions"

@@ -94,13 +94,13 @@ def _rerank_pairs(
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
-    from drtk.models.cross_encoder import resolve_title
+    from drtk.models.cross_encoder import resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
     from drtk.runtime.runners import map_batches
 
     corpus, queries = files
-    title = resolve_title(model, settings.title, strict=True)
+    title = resolve_title_format(model, settings.title, strict=True)
     job.lookups = (corpus, str(resolve_model_folder(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     depth = settings.depth or DEFAULT_DEPTH
@@ -186,7 +186,7 @@ class _VectorWriter:
         self.job.recover()
         self._filter, self._dtype = job, dtype
         # An earlier run may have been killed after the vectors were finished and before the run was.
-        self._is_whole = job.resume and job.journal.exists() and is_current(folder, settings, program=job.command)
+        self._is_whole = job.resume and job.journal_path.exists() and is_current(folder, settings, program=job.command)
         if self._is_whole:
             return
         self.job.check()

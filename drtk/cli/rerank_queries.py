@@ -58,7 +58,7 @@ def rerank_queries__label(
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
     job.batch_size = settings.batch_size
-    job.no_input = "the input has no candidates, so nothing is labeled"
+    job.no_input_warning = "the input has no candidates, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
@@ -130,7 +130,7 @@ def rerank_queries__train(
     from drtk.query_expansion.config import INPUT_LENGTHS
     from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, RERANKERS_BY_KIND, InputFormat
-    from drtk.query_expansion.train_reranker import plan_training, start_query_reranker, train_query_reranker
+    from drtk.query_expansion.train_reranker import init_query_reranker, plan_training, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.runtime.streams import get_source_name
@@ -161,7 +161,7 @@ def rerank_queries__train(
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=get_source_name(labeled))
     plan_training(len(examples), settings)
     input_format = InputFormat(settings.variant, settings.style, settings.max_length or INPUT_LENGTHS[settings.variant])
-    start = start_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
+    start = init_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
     input_format = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(

@@ -23,6 +23,6 @@ def sample(
     drtk sample collection
     drtk sample collection --packages numpy --packages torch --limit 2000
     """
-    from drtk.text.sample_collection import make_sample
+    from drtk.text.sample_collection import build_sample_collection
 
-    make_sample(settings, job)
+    build_sample_collection(settings, job)

@@ -44,7 +44,7 @@ def score(
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_examples, read_queries
-    from drtk.models.cross_encoder import resolve_title
+    from drtk.models.cross_encoder import resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
     from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_if_texts_missing
     from drtk.runtime.inputs import InputTracker
@@ -57,7 +57,7 @@ def score(
     check_examples(source)
     warn_if_swapped(corpus, queries)
     check_same_corpus(source, corpus, skip=skip_corpus_check)
-    title = resolve_title(model, settings.title, strict=True)
+    title = resolve_title_format(model, settings.title, strict=True)
     job.lookups = (corpus, str(resolve_model_folder(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     examples = read_examples(source, tracker=job.tracker)

@@ -307,13 +307,13 @@ def _show_term_weights(
     path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]
 ) -> None:
     from drtk.data.readers import read_passages
-    from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
+    from drtk.expansion.term_weights.show import build_page, format_for_terminal, iter_weighted_passages
 
     passages = iter_weighted_passages(
         islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer
     )
     if html is None:
-        for line in format_terminal(passages, color=_use_color()):
+        for line in format_for_terminal(passages, color=_use_color()):
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:

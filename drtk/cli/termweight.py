@@ -172,7 +172,7 @@ def _train_model(
     check_training_inputs(training.trainer, device, examples, queries, local_files=[corpus])
     resolve_model_folder(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan_training, train_term_weighter
-    from drtk.models.term_weighter import init_term_weighter
+    from drtk.models.term_weighter import init_term_weight_model
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
 
@@ -181,7 +181,7 @@ def _train_model(
     plan_training(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
-    weigher = init_term_weighter(Path(resolve_model_folder(model)), method, seed=seed)
+    weigher = init_term_weight_model(Path(resolve_model_folder(model)), method, seed=seed)
     counts, facts = train_term_weighter(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )

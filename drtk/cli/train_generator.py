@@ -86,7 +86,11 @@ def _read_passages(
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *dev_pairs = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, tracker=job.tracker
+        files,
+        corpus=given["corpus"],
+        queries=given["queries"],
+        format_source=start.input_format.format,
+        tracker=job.tracker,
     )
     if not dev_pairs:
         return pairs, None

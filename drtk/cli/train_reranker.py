@@ -129,7 +129,7 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
+    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
@@ -147,7 +147,7 @@ def _train_on_pairs(
         first_positive=settings.first_positive,
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
-    title = resolve_title(model, settings.title, strict=False, default="colon")
+    title = resolve_title_format(model, settings.title, strict=False, default="colon")
     start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default_length=MAX_LENGTH)
     build_evaluator = None
     if probe is not None and dev is not None:
@@ -222,7 +222,7 @@ def _train_on_lists(
     from drtk.retrieval.rerank import check_same_scorer
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
-    from drtk.training.list_reranker import plan_list_schedule, read_lists, train_list_reranker
+    from drtk.training.list_reranker import plan_list_schedule, read_candidate_lists, train_list_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     opened = PairVectors(vectors)
@@ -230,14 +230,14 @@ def _train_on_lists(
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(settings.dev_vectors), others.scorer)
     judgments = load_qrels(qrels, tracker=job.tracker)
-    data = read_lists(source, vectors=opened, judgments=judgments, depth=settings.depth, tracker=job.tracker)
+    data = read_candidate_lists(source, vectors=opened, judgments=judgments, depth=settings.depth, tracker=job.tracker)
     opened.warn_if_order_differs(data.source)
-    if data.without_relevant:
+    if data.num_without_relevant:
         log(
-            f"excluded {data.without_relevant:,} queries that have no positive among their first {settings.depth} documents"
+            f"excluded {data.num_without_relevant:,} queries that have no positive among their first {settings.depth} documents"
         )
-    if data.unjudged:
-        log(f"excluded {data.unjudged:,} of {data.queries:,} queries, because they have no judgments")
+    if data.num_unjudged:
+        log(f"excluded {data.num_unjudged:,} of {data.num_queries:,} queries, because they have no judgments")
     plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]
@@ -256,8 +256,8 @@ def _train_on_lists(
     job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": settings.dev_vectors})
     job.counts |= {
         "lists": len(data.lists),
-        "without a positive": data.without_relevant,
-        "without a judgment": data.unjudged,
+        "without a positive": data.num_without_relevant,
+        "without a judgment": data.num_unjudged,
         **facts,
     }
     job.finish(scorer=opened.scorer, best=best)

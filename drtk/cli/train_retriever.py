@@ -85,7 +85,7 @@ def train_retriever(
         check_first_record(source, read, job.tracker)
     from drtk.training.retriever import train_from_files
 
-    def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
+    def build_evaluator(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
         from drtk.evaluation.probes import RankingProbe
         from drtk.models.checkpoint import embed_for_scoring
         from drtk.runtime.progress import round_significant
@@ -133,6 +133,6 @@ def train_retriever(
         job,
         seed=seed,
         device=device,
-        build_dev=None if dev is None else build_dev,
+        build_evaluator=None if dev is None else build_evaluator,
         build_auxiliary=build_auxiliary if settings.aux == "diffcse" else None,
     )

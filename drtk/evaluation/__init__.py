@@ -1,6 +1,7 @@
 """Evaluate runs, answers and sentence vectors.
 
-METRICS has the measures that need the grade at every rank; metrics.RANK_MEASURES has those that need judged documents only.
+METRICS has the measures that need the grade at every rank; metrics.RANK_MEASURES has those that need only the ranks of
+judged documents.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ METRICS = Registry(
         ),
         "rbp": ("drtk.evaluation.metrics:rank_biased_precision", "rank-biased precision"),
         "rbp_resid": ("drtk.evaluation.metrics:rank_biased_residual", "possible gain of rbp by unjudged documents"),
-        "unj": ("drtk.evaluation.metrics:share_unjudged", "share of unjudged documents in the top k"),
+        "unj": ("drtk.evaluation.metrics:unjudged_share", "share of unjudged documents in the top k"),
         "utility": ("drtk.evaluation.metrics:utility", "weighted counts of retrieved and missed documents"),
         "relstring": ("drtk.evaluation.metrics:relevance_string", "grades of the top k as a string"),
     },

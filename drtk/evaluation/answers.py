@@ -17,7 +17,7 @@ from drtk.data.trec import Judgments, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.evaluation.config import EvalSettings, ScoringSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Value, log_shallow_runs
-from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
+from drtk.evaluation.judged_runs import JudgedRankings, log_missing_queries, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
@@ -90,7 +90,9 @@ def evaluate_predictions(
         if extra := len(predictions) - len(answered):
             log_detail(f"{run.name}: ignored {extra:,} predictions for questions without answers")
         where = "among the predictions"
-        log_missing(run.name, len(answered), len(answers), retrieved_only=only, judged_by="answers", where=where)
+        log_missing_queries(
+            run.name, len(answered), len(answers), retrieved_only=only, judged_by="answers", where=where
+        )
         results.append(_score_predictions(run.name, answered, answers, names, only))
     return format_results(results, [Measure(name, "builtin", name) for name in names], settings)
 
@@ -138,7 +140,7 @@ def evaluate_by_answers(
     for run in runs:
         rankings = judge(run)
         only = settings.retrieved_only
-        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
+        log_missing_queries(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
         result = Evaluator(judge.judgments, judge.measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest, result.is_complete = rankings.deepest, rankings.is_complete
         results.append(result)

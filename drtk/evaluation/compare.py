@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
-from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments, log_missing
+from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments, log_missing_queries
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
@@ -60,7 +60,7 @@ class System:
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
     def find_rank(self, query: str, id: str) -> int | None:
-        """Return the rank of a judged document or of a document in the top `TOP_RANKS`; None if not retrieved."""
+        """Return the rank of a judged document or of a document in the top `TOP_RANKS`; None for all others."""
         top = self.top_ids.get(query, [])
         return self.judged_ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
 
@@ -112,9 +112,9 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class RankedPassage:
-    """A passage with its grade (None: not judged) and its ranks (None: not retrieved).
+    """A passage with its grade (None: not judged) and its ranks.
 
-    before, after: rank by the baseline and by the other system
+    before, after: rank by the baseline and by the other system; None: not retrieved, or unjudged and below TOP_RANKS
     """
 
     id: str
@@ -130,7 +130,7 @@ class ChangedQuery:
     """A query with the values of a measure for both systems and the passages that explain the difference.
 
     before, after: value of the baseline and of the other system
-    relevant: relevant passages whose ranks differ
+    relevant: up to MAX_RELEVANT relevant passages whose ranks differ
     firsts: top-ranked passage of each system if it is not relevant, else None
     """
 
@@ -255,10 +255,10 @@ def compare_runs(
                     judged = judgments[query]
                     system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
-    queries = _find_common_queries(retrieved, judgments, settings, judged_by)
+    queries = _select_queries(retrieved, judgments, settings, judged_by)
     for run in (run for files in grouped.values() for run in files):
         num_present, only = len(retrieved[run.source]), settings.intersect
-        log_missing(run.name, num_present, len(judgments), retrieved_only=only, judged_by=judged_by)
+        log_missing_queries(run.name, num_present, len(judgments), retrieved_only=only, judged_by=judged_by)
     results = [result for system in systems.values() for result in system.runs]
     log_shallow_runs(results, measures, judged_by=judged_by, size=size)
     for result in results if settings.intersect else ():
@@ -299,7 +299,7 @@ def _judge_by_answers(
     return judge.measures, judge.judgments, judge.corpus_size
 
 
-def _find_common_queries(
+def _select_queries(
     retrieved: Mapping[str, set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
     """Return the queries to compare on, in the order of the judgments.

@@ -81,7 +81,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
 
 
 def format_p_value(p: float) -> str:
-    """Format a p value with three or four decimals."""
+    """Format a p value with three or four decimals; below 0.0001 as "<.0001"."""
     if p < 0.0001:
         return "<.0001"
     return f"{p:.4f}" if p < 0.1 else f"{p:.3f}"

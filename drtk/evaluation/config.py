@@ -40,7 +40,9 @@ class EvalSettings(ScoringSettings):
     )
     drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections, else off]")
     split: str = option("test", "Split of a BEIR collection, the file qrels/NAME.tsv.", metavar="NAME")
-    retrieved_only: bool = setting(False, "Ignore judged queries without a ranking, instead of counting them as 0.")
+    retrieved_only: bool = setting(
+        False, "Ignore judged queries without a ranking; if --qrels is a folder, collections without a run."
+    )
     per_query: bool = option(False, "Also print the value of each measure for each query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "Output format; trec is the output of trec_eval."

@@ -70,7 +70,7 @@ class RankingBuilder:
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
     def find_top_passage(self, hits: QueryHits) -> str:
-        """Return the best passage of the top-ranked document. Raises ValueError for an empty ranking."""
+        """Return the id of the highest-ranked passage of the top-ranked document. Raises ValueError for an empty ranking."""
         for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
                 return id
@@ -145,7 +145,7 @@ class Evaluator:
 
     @property
     def needs_rankings(self) -> bool:
-        """Whether any measure depends on the ids of unjudged documents."""
+        """Whether a measure requires complete rankings; the others require only the ranks of judged documents."""
         return bool(self._by_pytrec or self._by_ir_measures)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:

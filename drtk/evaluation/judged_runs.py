@@ -113,7 +113,7 @@ def read_rankings(
             f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(queries.looked_up))}', {judged_by}: "
             f"'{next(iter(judgments))}'); pass the {judged_by} of these queries"
         )
-    _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
+    _log_unjudged_queries(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
@@ -175,7 +175,7 @@ def evaluate_run(
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: reading line by line")
     result, rankings = evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)
-    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
+    log_missing_queries(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
     return result
 
 
@@ -208,8 +208,8 @@ def _evaluate_in_blocks(
         tag, deepest = tag or documents.tag, max(deepest, documents.length)
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
-    _log_unjudged(run.name, counts.unjudged)
-    log_missing(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
+    _log_unjudged_queries(run.name, counts.unjudged)
+    log_missing_queries(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest, result.is_complete = deepest, _is_complete(run.source, deepest)
     return result
@@ -224,12 +224,12 @@ def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], bu
     return ranks.truncate(builder.depth)
 
 
-def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
+def _log_unjudged_queries(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
     if count:
         log_detail(f"{name}: ignored {count:,} {'query' if count == 1 else 'queries'} without {judged_by}")
 
 
-def log_missing(
+def log_missing_queries(
     name: str,
     num_present: int,
     num_judged: int,

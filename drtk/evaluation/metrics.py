@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-Grades = Sequence[int | None]  # by rank; None: not judged
+Grades = Sequence[int | None]  # by rank; None: not in the judgments; below 0: pooled but not judged, as in trec_eval
 RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 
@@ -31,12 +31,12 @@ class JudgedRanks:
         return JudgedRanks([r for r, _ in pairs], [g for _, g in pairs], self.length - 1)
 
     def drop_unjudged(self) -> JudgedRanks:
-        """Return the ranking without unjudged documents."""
+        """Return the ranking without unjudged documents, which include those with a negative grade."""
         grades = [grade for grade in self.grades if grade >= 0]
         return JudgedRanks(range(1, len(grades) + 1), grades, len(grades))
 
     def to_grades(self) -> list[int | None]:
-        """Return the grade at every rank; None for unjudged documents."""
+        """Return the grade at every rank; None for documents that are not in the judgments."""
         grades: list[int | None] = [None] * self.length
         for rank, grade in zip(self.ranks, self.grades, strict=True):
             grades[rank - 1] = grade
@@ -144,7 +144,7 @@ def has_answer(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cu
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 
 
-def share_unjudged(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def unjudged_share(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the share of unjudged documents in the top `cutoff` (trec_eval's unj); missing ranks count as judged."""
     return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
 
@@ -185,7 +185,10 @@ def rank_biased_precision(grades: Grades, judged_grades: Sequence[int], *, rel: 
 
 
 def rank_biased_residual(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
-    """Return the increase of rank-biased precision if all unjudged documents were relevant; 0 if none is unjudged."""
+    """Return the increase of rank-biased precision if all unjudged documents, also those not retrieved, were relevant.
+
+    0 if all retrieved documents are judged, as in trec_eval.
+    """
     unjudged = [at for at, grade in enumerate(grades) if grade is None or grade < 0]
     return p ** len(grades) + (1 - p) * sum(p**at for at in unjudged) if unjudged else 0.0
 
@@ -208,7 +211,7 @@ def utility(
 
 
 def relevance_string(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
-    """Return a character per rank: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
+    """Return a character per rank, in single quotes: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
 
     def format_grade(grade: int | None) -> str:
         if grade is None:

@@ -41,7 +41,8 @@ SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest h
 class RankingProbe:
     """Probe of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
 
-    queries: maximum number of judged queries; pool: maximum number of passages, relevant ones included
+    queries: maximum number of judged queries; pool: maximum number of passages, but all relevant ones are included
+    sample_key: function that selects the sample; None: use all queries and passages
     Raises MismatchError if queries.jsonl has no judged query, DrtkError for missing files.
     """
 
@@ -77,7 +78,7 @@ class RankingProbe:
         self._evaluator = Evaluator(self._judgments, parse_measures(self.name))
 
     def __len__(self) -> int:
-        """Return the number of passages and queries."""
+        """Return the total number of passages and queries."""
         return len(self._passages) + len(self.queries)
 
     def __call__(self, encode: EncodeRecords) -> float:
@@ -212,7 +213,7 @@ class RatingProbe:
 def sample_passages(
     passages: Iterable[Passage], relevant: set[str], *, count: int, sample_key: SampleKey
 ) -> list[Passage]:
-    """Return `count` passages in file order: all relevant ones and a sample of the others.
+    """Return all relevant passages and a sample of the others, up to `count` passages in total, in file order.
 
     Only the returned passages are kept in memory.
     """

@@ -20,7 +20,7 @@ class RowLabels:
     """Labels of the items that an evaluation averages over: queries or BEIR collections.
 
     name: column heading; field, count: JSON keys of an item's id and the number of items; average: label of the average
-    has_system_columns: one column per system, with the best value of each row marked
+    has_system_columns: for several systems, one column per system, with the best value of each row marked
     """
 
     name: str = "query"

@@ -59,7 +59,8 @@ class LabeledText(NamedTuple):
 def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
     """Read a table with the columns sentence1, sentence2 and score; skip and count pairs with an empty score.
 
-    Raises RecordError (file:line) for a row with a wrong number of columns, or a score that is not a number.
+    Raises RecordError (file:line) for a row with a wrong number of columns, or a score that is not a number, DrtkError for a
+    table without rated pairs.
     """
     rated = RatedPairs([])
     for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), tracker):
@@ -154,7 +155,8 @@ class Task:
 def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
     """Return the tasks `names` of a folder (all tasks if `names` is empty), in the order of TASKS.
 
-    A task is a subfolder of `folder`; case and punctuation of its name are ignored (stsb is STS-B).
+    A task is a subfolder of `folder`; case and punctuation of its name are ignored (stsb is STS-B). Alignment, uniformity and
+    retrieval read the subfolder STS-B.
     Raises UsageError for an unknown task name, DrtkError for a task without a subfolder, or a folder without tasks.
     """
     if not folder.is_dir():

@@ -189,7 +189,9 @@ def evaluate_sentences(
     write_pair: Callable[[bytes], object] | None = None,
     device: str = "auto",
 ) -> Iterator[str]:
-    """Evaluate systems given as [NAME=]MODEL on the tasks of a folder; return the lines of a table.
+    """Evaluate systems on the tasks of a folder; return the lines of a table.
+
+    systems: [NAME=]MODEL, or [NAME=]FILE with vectors of sentences (see `load_vectors`)
 
     write_pair: function that writes one JSON line, a rated pair with its cosine
     """

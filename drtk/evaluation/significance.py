@@ -45,9 +45,9 @@ def run_t_test(differences: np.ndarray) -> TTest:
 def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
     """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007).
 
-    It is the share of sign assignments whose mean difference is at least as large as the observed one. All 2^n assignments
-    are counted if there are at most `permutations`; otherwise `permutations` are sampled and p = (count + 1) /
-    (permutations + 1). Queries with difference 0 have no influence.
+    It is the share of sign assignments whose absolute mean difference is at least the observed one. All 2^n assignments are
+    tested if there are at most `permutations`. Otherwise `permutations` are sampled, and p = (number of such assignments + 1)
+    / (permutations + 1). Queries with difference 0 have no influence.
     """
     nonzero = differences[np.abs(differences) > ZERO]
     count = len(nonzero)
@@ -58,7 +58,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     rows = max(1, _SIGNS // count)
 
     def count_extreme(keeps_sign: np.ndarray) -> int:
-        """Count the sign assignments whose sum is at least the observed one. keeps_sign: (assignments, count), 0 flips a sign"""
+        """Count the assignments whose absolute sum is at least the observed one. keeps_sign: (assignments, count), 0 flips a sign"""
         return int((np.abs(2 * (keeps_sign @ nonzero) - total) >= threshold).sum())
 
     if count < 63 and 2**count <= permutations:

@@ -1,6 +1,7 @@
 """Transfer tasks: logistic regression on frozen vectors by the protocol of SentEval (Conneau and Kiela 2018).
 
-Training uses Adam, batches of 64, an evaluation every 4 epochs, and early stopping after 5 evaluations without improvement.
+Training uses Adam, batches of 64 and an evaluation every 4 epochs. It stops early at the sixth evaluation without improvement;
+these evaluations need not be consecutive.
 The L2 penalty is selected from 1e-5 … 1e-2 by accuracy on held-out data.
 """
 
@@ -38,7 +39,10 @@ class LabeledVectors:
 
 @dataclass(frozen=True)
 class TransferScores:
-    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected L2 penalty."""
+    """Test accuracy, F1 of class 1, and dev accuracy of the selected L2 penalty.
+
+    f1: None if there are more than two classes, and after cross-validation
+    """
 
     accuracy: float
     f1: float | None

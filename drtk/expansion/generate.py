@@ -78,7 +78,7 @@ class PassageExpander(BatchFunction):
         counts = {"texts": sum(map(len, texts))}
         if self._scorer is None or self._filtering is None:
             return BatchResult([self._format_line(*pair) for pair in zip(passages, texts, strict=True)], counts)
-        scores = self._scorer.score(self._scorer.prepare(passages, texts))
+        scores = self._scorer.score(self._scorer.tokenize(passages, texts))
         result = drop_queries(passages, texts, scores, self._filtering, bare=self._bare)
         return BatchResult(result.lines, counts | result.counts)
 

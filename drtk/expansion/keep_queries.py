@@ -73,7 +73,7 @@ class QueryScorer:
 
         self._scorer, self._title = load_scorer(settings.scorer, settings, device=device)
 
-    def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
+    def tokenize(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Tokenize the queries with their passages."""
         from drtk.models.generator_input import format_passage
 
@@ -94,9 +94,9 @@ class QueryFilter(BatchFunction):
         self._settings, self._bare = settings, bare
 
     def prepare(self, records: list[Passage]) -> tuple[list[Passage], Pairs | None]:
-        """Return the passages, and the tokens of their queries and texts; None if the passages contain scores."""
+        """Return the passages, and the tokens of their queries and texts; None instead of tokens without a scorer."""
         queries = [get_queries(passage) for passage in records]
-        return records, None if self._scorer is None else self._scorer.prepare(records, queries)
+        return records, None if self._scorer is None else self._scorer.tokenize(records, queries)
 
     def __call__(self, batch: tuple[list[Passage], Pairs | None]) -> BatchResult:
         """Return the passages, in order, as JSON lines."""
@@ -120,6 +120,7 @@ def drop_queries(
 ) -> BatchResult:
     """Drop the queries below `min_score`; return the passages as JSON lines. `TopShareFilter` applies `keep` later.
 
+    The lines contain scores only if `settings` has `scores` or `keep`.
     scores: one per query of all passages, in order
     bare: write only the passage id, the queries and the scores
     """
@@ -183,6 +184,7 @@ class TopShareFilter:
 def find_threshold(scores: np.ndarray, count: int) -> tuple[np.float32, int]:
     """Return the lowest of the `count` highest scores, and how many of the `count` scores are equal to it.
 
+    Returns (inf, 0) for a `count` of 0.
     scores: (n,), float32, with n >= count; partially sorted in place
     """
     if not count:

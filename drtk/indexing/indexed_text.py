@@ -15,7 +15,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
-from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
+from drtk.text.word_pieces import RecordedTokenizers, WordPieces, get_weights_tokenizer_name
 
 Scale = Literal["linear", "sqrt"]
 # BM25 parameters for frequencies computed from weights, which reach 100; in plain text they rarely exceed 5.
@@ -69,12 +69,12 @@ class IndexedText:
                 unweighted_titles += bool(passage.title.strip()) and "title_weights" not in passage.extra
                 if "weights" not in passage.extra:
                     self._reject_passage(passage, line, "has no 'weights'; run `drtk termweight` first")
-                elif not read_weights_tokenizer(passage) and tokenizers.replacement is None:
+                elif not get_weights_tokenizer_name(passage) and tokenizers.replacement is None:
                     problem = "has no 'metadata.weights_tokenizer' (the tokenizer of the weights); give `tokenizer`"
                     self._reject_passage(passage, line, problem)
                 else:
                     readable.append((passage, line))
-            for name, group in groupby(readable, key=lambda item: read_weights_tokenizer(item[0])):
+            for name, group in groupby(readable, key=lambda item: get_weights_tokenizer_name(item[0])):
                 items = list(group)
                 texts = tokenizers(name)([passage.text for passage, _ in items])
                 titles = tokenizers(name)([passage.title for passage, _ in items])

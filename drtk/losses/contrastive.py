@@ -95,14 +95,14 @@ def simlm_full(
     return F.cross_entropy(torch.cat(scores, dim=1), columns, reduction="none").mean()
 
 
-def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
+def mask_duplicate_positives(passages: Tensor, num_queries: int) -> Tensor:
     """Return a mask of the duplicates of each query's positive in the batch, (B, B * n) bool; False at the positive itself.
 
-    passages: (B * n,), corpus indices of the passages, n per query, the positive first    queries: number of queries, B
+    passages: (B * n,), corpus indices of the passages, n per query, the positive first    num_queries: B
     """
-    columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
+    columns = torch.arange(num_queries, device=passages.device) * (len(passages) // num_queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)
-    same[torch.arange(queries, device=passages.device), columns] = False
+    same[torch.arange(num_queries, device=passages.device), columns] = False
     return same
 
 

@@ -3,6 +3,7 @@
 queries: (B, H), query vectors
 passages: (B * n, H), vectors of n candidates per query with the positive first
 teacher: (B, n), the teacher's scores of these candidates
+temperature, teacher_temperature: divisors of the student's and the teacher's scores
 Every loss is a scalar, the mean over queries.
 """
 
@@ -53,10 +54,11 @@ def margin_mse(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return Margin-MSE, the mean squared error of the margins positive - negative, a scalar; 0 without negatives.
+    """Return the mean squared difference of the student's and the teacher's margins, a scalar; 0 without negatives.
 
+    A margin is the score of the positive minus the score of a negative.
     queries: (B, H)    passages: (B * n, H), n candidates per query, the positive first    teacher: (B, n), teacher scores
-    Source: Hofstätter et al. 2020, Eq. 6.
+    Source: Margin-MSE, Hofstätter et al. 2020, Eq. 6.
     """
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     teacher = teacher.float() / teacher_temperature

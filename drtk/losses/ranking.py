@@ -57,7 +57,7 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def multi_positive_cross_entropy(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     """Return the cross-entropy with several positives, -sum of y / sum(y) * log softmax, averaged over queries, a scalar.
 
-    logits: (queries, n)    labels: (queries, n), relevance y
+    logits: (queries, n)    labels: (queries, n), relevance y, at least one above 0 per query, 0 at padding
     present: (queries, n) bool, False at padding, which is excluded from the softmax
     Source: docs/methods/hlatr.md.
     """

@@ -142,22 +142,23 @@ class Audit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._opened is not None and (kind is not None or self._scratch):
-            if not self._job.journal.exists():  # nothing resumes from these rows
+            if not self._job.journal_path.exists():  # nothing resumes from these rows
                 self._opened.keep_part = False
             self._opened.__exit__(kind, error, trace)
 
 
 def check_output_path(path: str, job: FilterJob) -> None:
-    """Raise DrtkError if no audit or report can be written to `path`: a folder, a stream, or an existing file.
+    """Raise DrtkError if no audit or report can be written to `path`.
 
-    An existing file is allowed if `job` overwrites its output or resumes.
+    `path` must not be a folder, a stream or in a missing folder. An existing file is only allowed if `job` overwrites its
+    output or resumes.
     """
     target = Path(path)
     if target.is_dir():
         raise DrtkError(f"{path}: is a folder; give the path of a file")
     if not is_replaceable(path):
         raise DrtkError(f"{path}: is a stream, which cannot be read again; give the path of a file")
-    if target.exists() and not job.force and not (job.resume and job.journal.exists()):
+    if target.exists() and not job.force and not (job.resume and job.journal_path.exists()):
         raise DrtkError(f"{path}: exists already; `force` replaces it")
     if not target.parent.is_dir():
         raise DrtkError(f"{path}: folder {target.parent} does not exist; create it first")

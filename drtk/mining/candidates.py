@@ -36,7 +36,7 @@ class MiningQuery:
     positives: ids of the positives in the training examples
     ce_scores: cross-encoder scores in the training examples, by passage id
     extra: other fields of the training examples
-    row: shard index and row of the query's vector in an embeddings folder; None without such a folder
+    vector_position: shard index and row of the query's vector in an embeddings folder; None without such a folder
     """
 
     query_id: str
@@ -45,7 +45,7 @@ class MiningQuery:
     positives: tuple[str, ...] = ()
     ce_scores: dict[str, float] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    row: tuple[int, int] | None = None
+    vector_position: tuple[int, int] | None = None
 
 
 def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
@@ -74,11 +74,11 @@ def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
     for record in records:
         ce_scores |= {id: record.ce_scores[id] for id in record.positives if id in record.ce_scores}
     positives = tuple(dict.fromkeys(id for record in records for id in record.positives))
-    return MiningQuery(first.query_id, hits, first.query, positives, ce_scores, extra, first.row)
+    return MiningQuery(first.query_id, hits, first.query, positives, ce_scores, extra, first.vector_position)
 
 
 class Candidate(NamedTuple):
-    """A passage retrieved by a source.
+    """A passage retrieved by a source, or a random passage.
 
     rank: 1-based rank in the source; 0 for a random passage
     score: None if the source has no scores
@@ -91,7 +91,7 @@ class Candidate(NamedTuple):
 
 
 def drop_duplicates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the first of the candidates with the same passage id, in the original order."""
+    """Return the first candidate of each passage id, in the original order."""
     unique: dict[str, Candidate] = {}
     for candidate in candidates:
         unique.setdefault(candidate.id, candidate)
@@ -142,7 +142,7 @@ class CandidatePool:
 
     @property
     def references(self) -> list[str]:
-        """Ids of the positives that filters compare candidates with: judged positives, or all if none is judged."""
+        """Ids of the positives whose scores limit the scores of negatives: judged positives, or all if none is judged."""
         return self.positives[: self.num_judged] or self.positives
 
     @property

@@ -48,7 +48,7 @@ class IndexSourceSettings(DenseSearchSettings, BM25SearchSettings):
         None, "Maximum query length in tokens (dense index). [default: the model's]", at_least=3
     )
 
-    def search_settings(self) -> SearchSettings:
+    def to_search_settings(self) -> SearchSettings:
         """Return the search options as SearchSettings, the class that `IndexGroup` takes."""
         shared = {item.name for item in fields(IndexSourceSettings)} & {item.name for item in fields(SearchSettings)}
         return SearchSettings(**{name: getattr(self, name) for name in shared})
@@ -86,7 +86,7 @@ class CandidateFilterSettings:
     ce_max: float | None = setting(None, "Drop candidates with a cross-encoder score above this.")
     max_overlap: float | None = setting(
         None,
-        "Drop candidates that share this fraction of word trigrams with a positive, 0 to 1.",
+        "Drop candidates with at least this Jaccard similarity of word trigrams to a positive, 0 to 1.",
         at_least=0,
         at_most=1,
     )

@@ -23,8 +23,8 @@ from drtk.runtime.manifest import read_manifest
 from drtk.text.answers import MATCHERS
 
 
-class PassageTexts:
-    """Passages of a corpus file by id. Only passages passed to `load` are available; `clear` removes them from memory."""
+class PassageCache:
+    """Passages of a corpus file by id. Only passages whose ids were passed to `load` are available, until `clear`."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)
@@ -53,19 +53,19 @@ class AnswerFilter(ContentFilter):
 
     name = "answer"
 
-    def __init__(self, texts: PassageTexts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
+    def __init__(self, passages: PassageCache, match: str, *, title: bool, counts: dict[str, Any]) -> None:
         super().__init__(1.0)
-        self._texts, self._match, self._title, self._counts = texts, MATCHERS[match], title, counts
+        self._passages, self._match, self._title, self._counts = passages, MATCHERS[match], title, counts
 
     def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
-        self._texts.load(id for pool_ids in ids for id in pool_ids)
+        self._passages.load(id for pool_ids in ids for id in pool_ids)
         counts = self._counts.setdefault(ANSWER_CHECKS, {PASSAGES: 0, WITHOUT_TEXT: 0})
         for pool, pool_ids in zip(pools, ids, strict=True):
             query = pool.query.query
             contains_answer = self._match((query.answers if query else None) or ())
             if contains_answer:
                 for id in pool_ids:
-                    passage = self._texts[id]
+                    passage = self._passages[id]
                     text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
                     pool.set_value(id, self.name, float(contains_answer(text)))
                     counts[WITHOUT_TEXT] += not text.strip()
@@ -96,13 +96,15 @@ class OverlapFilter(ContentFilter):
 
     name = "overlap"
 
-    def __init__(self, texts: PassageTexts, max_value: float | None = None) -> None:
+    def __init__(self, passages: PassageCache, max_value: float | None = None) -> None:
         super().__init__(max_value)
-        self._texts = texts
-        self._shingles = lru_cache(maxsize=20_000)(lambda passage: make_shingles(texts[passage].text))
+        self._passages = passages
+        self._shingles = lru_cache(maxsize=20_000)(lambda passage_id: make_shingles(passages[passage_id].text))
 
     def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
-        self._texts.load(id for pool, pool_ids in zip(pools, ids, strict=True) for id in (*pool.positives, *pool_ids))
+        self._passages.load(
+            id for pool, pool_ids in zip(pools, ids, strict=True) for id in (*pool.positives, *pool_ids)
+        )
         for pool, pool_ids in zip(pools, ids, strict=True):
             positives = [self._shingles(id) for id in pool.positives]
             for id in pool_ids:
@@ -194,14 +196,14 @@ class CrossEncoderFilter(ContentFilter):
     def __init__(
         self,
         scorer: Any,
-        texts: PassageTexts | None,
+        passages: PassageCache | None,
         *,
         margin: float | None = None,
         max_value: float | None = None,
         title: str = "join",
     ) -> None:
         super().__init__(max_value)
-        self._scorer, self._texts, self._margin, self._title = scorer, texts, margin, title
+        self._scorer, self._passages, self._margin, self._title = scorer, passages, margin, title
         if scorer is not None and margin is not None:
             low, high = scorer.score_bounds
             if margin >= high - low:
@@ -217,7 +219,7 @@ class CrossEncoderFilter(ContentFilter):
             for id in dict.fromkeys((*pool.positives, *pool_ids))
             if self.name not in pool.values.get(id, {})
         ]
-        if self._scorer is None or self._texts is None:
+        if self._scorer is None or self._passages is None:
             for pool, id in missing:
                 raise DrtkError(
                     f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; give `scorer` to compute it"
@@ -225,9 +227,9 @@ class CrossEncoderFilter(ContentFilter):
             return
         from drtk.models.generator_input import format_passage  # imports torch
 
-        self._texts.load(id for _, id in missing)
+        self._passages.load(id for _, id in missing)
         pairs = [
-            (pool.query.query.text if pool.query.query else "", format_passage(self._texts[id], self._title))
+            (pool.query.query.text if pool.query.query else "", format_passage(self._passages[id], self._title))
             for pool, id in missing
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)

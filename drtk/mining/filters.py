@@ -25,7 +25,7 @@ def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -
     """Return the filters by rank and score that `settings` select, in the order of application.
 
     sources: names of the runs and indexes; None: do not check the names in limits
-    Raises UsageError for a limit that is not a number or refers to an unknown source.
+    Raises the errors of `parse_limits`, and UsageError for a share outside 0 to MAX_SHARE.
     """
     filters: list[ScoreFilter] = []
     if settings.from_rank > 1:
@@ -105,6 +105,7 @@ def reject_near_positive(
 ) -> None:
     """Reject candidates with a score too near the positive's in the same source.
 
+    Of several positives, the one with the lowest score counts.
     name: "margin": the maximum is the positive's score minus the limit; "max-share": the positive's score times the limit
     limits: limit by source name; key "": all other sources
     keep_unretrieved: keep the candidates of a source that did not retrieve the positive; by default they are rejected,
@@ -140,7 +141,7 @@ def compute_share_limit(reference: float, share: float) -> float:
 
 
 class ContentFilter:
-    """Base class of filters that compute a value of each passage, such as a similarity, and reject values from a limit on.
+    """Base class of filters that compute a value of each passage, and reject values at or above a limit.
 
     max_value: lowest rejected value; None: reject nothing
     Subclasses set `name`, and implement `measure_passages`, which stores values with `CandidatePool.set_value`.

@@ -37,7 +37,7 @@ from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream
 
 if TYPE_CHECKING:
-    from drtk.mining.content_filters import PassageTexts
+    from drtk.mining.content_filters import PassageCache
 
 BATCH_SIZE = 100  # queries; each may have thousands of hits in every run
 RANDOM = "random"  # source name of random passages
@@ -56,7 +56,7 @@ class Miner:
     score_filters, content_filters: filters that reject candidates, in the order of application
     answers: filter that finds passages with an answer, which become positives; None: keep them as candidates
     measuring_filters: content filters that reject nothing; their values are written to the examples and the audit
-    texts: passages of the corpus, if a content filter reads them
+    passages: passages of the corpus, if a content filter reads them
     """
 
     queries: QueryStream
@@ -69,7 +69,7 @@ class Miner:
     answers: ContentFilter | None = None
     content_filters: list[ContentFilter] = field(default_factory=list)
     measuring_filters: list[ContentFilter] = field(default_factory=list)
-    texts: PassageTexts | None = None
+    passages: PassageCache | None = None
     _judged: dict[str, JudgedHitCounter] = field(default_factory=dict, init=False)
 
     @property
@@ -101,8 +101,8 @@ class Miner:
         self.add_random_passages(active)
         for content_filter in self.measuring_filters:
             content_filter.measure_passages(active, [[negative.id for negative in pool.negatives] for pool in active])
-        if self.texts is not None:
-            self.texts.clear()
+        if self.passages is not None:
+            self.passages.clear()
         for pool in pools:
             pool.example = self.build_example(pool)
             self._count_judged_hits(pool)
@@ -111,9 +111,9 @@ class Miner:
 
     def build_pool(self, query: MiningQuery) -> CandidatePool:
         """Return the positives and the candidates of a query: all other hits down to rank `policy.depth` of each source."""
-        relevant = self.find_relevant(query.query_id)
+        relevant = self.find_relevant_ids(query.query_id)
         depth, document_of = self.policy.depth, self.document_of
-        judged = relevant if document_of is None else self._find_passages(relevant, query.hits.values(), document_of)
+        judged = relevant if document_of is None else self._find_passage_ids(relevant, query.hits.values(), document_of)
         positives = list(dict.fromkeys((*judged, *query.positives)))
         excluded = {*relevant, *positives}
         candidates = {}
@@ -131,12 +131,12 @@ class Miner:
         pool.num_candidates = len({candidate.id for candidate in pool.all_candidates()})
         return pool
 
-    def find_relevant(self, query_id: str) -> list[str]:
+    def find_relevant_ids(self, query_id: str) -> list[str]:
         """Return the ids of relevant passages (or documents, if documents were judged), highest grade first."""
         grades = (self.queries.judgments or {}).get(query_id, {})
         return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
 
-    def _find_passages(
+    def _find_passage_ids(
         self, documents: Sequence[str], hits: Iterable[Hits], document_of: Callable[[str], str]
     ) -> list[str]:
         """Return one passage id per document: its top-ranked passage in the first source that retrieved it.
@@ -200,7 +200,7 @@ class Miner:
         corpus, missing = self.queries.corpus, self.policy.min_negatives - len(pool.negatives)
         if missing <= 0 or corpus is None:
             return []
-        positives = {*self.find_relevant(pool.query_id), *pool.positives}
+        positives = {*self.find_relevant_ids(pool.query_id), *pool.positives}
         excluded = {candidate.id for candidate in (*pool.negatives, *pool.all_candidates())}
         excluded |= positives | pool.rejected.keys() | pool.rejected_random.keys()
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{attempt}" if attempt else ""))
@@ -269,7 +269,7 @@ class Miner:
             elif check.describe_problem():
                 judged.setdefault(name, 0)
 
-    def describe_unjudged_sources(self) -> list[str]:
+    def describe_sources_without_judged_hits(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""
         sources = [name for name, has_judged in self.counts.get(JUDGED_HITS, {}).items() if not has_judged]
         problems = [self._judged[name].describe_problem() if name in self._judged else None for name in sources]
@@ -280,7 +280,7 @@ class Miner:
 
     def describe_id_mismatch(self) -> str | None:
         """Return an error message if no source retrieved a judged document and the ids cannot be checked without a corpus."""
-        problems = self.describe_unjudged_sources()
+        problems = self.describe_sources_without_judged_hits()
         if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
             return None
         return f"{problems[0]}. Judged documents could become negatives; give `corpus` to check all ids"
@@ -331,12 +331,12 @@ def mine_negatives(
         return textless or no_examples or miner.describe_id_mismatch()
 
     job.batch_size = settings.batch_size if miner.queries.indexes else BATCH_SIZE
-    job.no_input = "there are no queries to mine"
+    job.no_input_warning = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_batches(iter(miner.queries), mine, unit="queries")
     warn_if_texts_missing(job.counts.get(ANSWER_CHECKS, {}), str(inputs.corpus))
-    for problem in miner.describe_unjudged_sources():
+    for problem in miner.describe_sources_without_judged_hits():
         warn(problem)
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
@@ -389,7 +389,7 @@ def open_miner(
     needs_text = policy.answers or settings.scorer or has_report or from_index
     if needs_text and inputs.queries is not None and (queries.indexes is None or queries.indexes.stored is not None):
         records = read_queries(inputs.queries, tracker=job.tracker)
-        queries.texts = {query.id: query for query in records if queries.may_have_positives(query.id)}
+        queries.queries_by_id = {query.id: query for query in records if queries.may_have_positives(query.id)}
     return miner
 
 
@@ -419,7 +419,7 @@ def _check_inputs(
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` requires `vectors`, a folder of `drtk encode`"),
         (by_ce and not settings.scorer and (not only_examples or policy.min_negatives),
-         "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`, unless all sources are training examples with scores"),
+         "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`, unless all sources are examples with scores and `min_negatives` is 0"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
          "`corpus` is a stream, in which passages cannot be looked up by id; give the path of a file"),
     ):  # fmt: skip
@@ -466,20 +466,20 @@ def _add_content_filters(
         CosineFilter,
         CrossEncoderFilter,
         OverlapFilter,
-        PassageTexts,
+        PassageCache,
         VectorsById,
     )
 
     if inputs.corpus is not None and reads_texts:
-        miner.texts = PassageTexts(inputs.corpus)
+        miner.passages = PassageCache(inputs.corpus)
         if inputs.queries is not None and (policy.answers or has_report):
             counts = job.counts if policy.answers else {}
-            answers = AnswerFilter(miner.texts, settings.match, title=settings.match_title, counts=counts)
+            answers = AnswerFilter(miner.passages, settings.match, title=settings.match_title, counts=counts)
             if policy.answers:
                 miner.answers = answers
             else:
                 measuring_filters.append(answers)
-        overlap = OverlapFilter(miner.texts, settings.max_overlap)
+        overlap = OverlapFilter(miner.passages, settings.max_overlap)
         (measuring_filters if settings.max_overlap is None else filters).append(overlap)
     if inputs.vectors is not None:
         cosine = CosineFilter(VectorsById(inputs.vectors), settings.max_cosine)
@@ -494,7 +494,7 @@ def _add_content_filters(
 
             scorer, title = load_scorer(settings.scorer, settings, device=settings.device)
             job.lookups = (str(resolve_model_folder(settings.scorer)),)  # the output is outdated if this folder changes
-        ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
+        ce = CrossEncoderFilter(scorer, miner.passages, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
         # Without a limit the scores are still computed, because examples contain them.
         (filters if by_ce else miner.measuring_filters).append(ce)
 

@@ -256,6 +256,7 @@ def format_text(summary: AuditSummary) -> Iterator[str]:
 def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
     """Write the report of an audit to `target`: an HTML page if the name ends in .html, else text; "-" is stdout.
 
+    The text of a report in a file is also logged.
     rows: rows of the audit    corpus, queries: files with the texts of passages and queries, for the HTML page
     """
     summary = summarize_audit(rows)
@@ -331,7 +332,7 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
             ranks = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in positive["found"].items())
             label = "became a positive: contains an answer" if "promoted" in positive else "positive"
             items.append(render_passage(query, positive, f"{label}, {ranks or 'not retrieved'}"))
-        for negative in sorted(row["kept"], key=_order_by_hardness)[:NUM_NEGATIVES]:
+        for negative in sorted(row["kept"], key=_get_hardness_key)[:NUM_NEGATIVES]:
             suspicions = "; ".join(SUSPICIONS[name] for name in negative.get("suspicious", ()))
             items.append(render_passage(query, negative, f"negative, {_format_rank(negative)}", suspicions, "bad"))
         for candidate in row["dropped"][:NUM_REJECTED]:
@@ -349,7 +350,7 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
         yield pages.render_details(summary, items)
 
 
-def _order_by_hardness(negative: AuditRow) -> tuple[bool, int, float, int]:
+def _get_hardness_key(negative: AuditRow) -> tuple[bool, int, float, int]:
     """Return the sort key of a negative: suspicious negatives first, then by the gap to the positive's score."""
     num_suspicions = len(negative.get("suspicious", ()))
     gap = negative.get("ce_gap", negative.get("gap"))

@@ -114,9 +114,7 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
             place = f"{get_source_name(qrels)}:{number}"
             grades = judgments.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
-                problem = (
-                    f"document '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
-                )
+                problem = f"{unit} '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
                 tracker.skip_or_raise(RecordError(place, problem))
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
                 problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
@@ -193,7 +191,7 @@ class IndexSearch:
         self.encodes_texts = False
         self.stored: StoredQuerySearcher | None = None
         for name, paths in folders.items():
-            indexes = IndexGroup(paths, settings.search_settings())
+            indexes = IndexGroup(paths, settings.to_search_settings())
             is_dense = indexes.reads == "vectors"
             if is_dense and inputs.query_vectors is not None:
                 self._searchers[name] = self.stored = StoredQuerySearcher(indexes, inputs.query_vectors)
@@ -201,7 +199,7 @@ class IndexSearch:
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= indexes.needs_encoder
-            search_settings = settings.search_settings()
+            search_settings = settings.to_search_settings()
             encoder = QueryEncoder(indexes, search_settings, inputs.model) if indexes.needs_encoder else None
             self._searchers[name] = TextQuerySearcher(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
@@ -209,13 +207,15 @@ class IndexSearch:
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added.
 
-        names: source names, in whose order the hits of a query are sorted
+        names: source names, in the order of `hits` in the returned queries
         """
         hits: list[dict[str, Hits]] = [{} for _ in batch]
         for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
             if isinstance(searcher, StoredQuerySearcher):
-                rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in batch], options)
+                rankings = searcher(
+                    [StoredQuery(query.query_id, *(query.vector_position or (0, 0))) for query in batch], options
+                )
             else:
                 rankings = searcher([query.query for query in batch if query.query is not None], options)
             for hits_by_name, (query_id, ranking) in zip(hits, rankings, strict=True):
@@ -255,7 +255,7 @@ class QueryStream:
     allow_unjudged: also yield queries without judgments, whose positives come from answers
     by_source: the judgments are of source documents, not of passages
     queries: file of the queries to search indexes with
-    texts: queries by id, for filters that read query texts; None if none does or if indexes are searched with `queries`
+    queries_by_id: for filters that read query texts; None if none does or if indexes are searched with `queries`
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
 
@@ -268,7 +268,7 @@ class QueryStream:
     by_source: bool = False
     indexes: IndexSearch | None = None
     queries: str | None = None
-    texts: dict[str, Query] | None = None
+    queries_by_id: dict[str, Query] | None = None
 
     def may_have_positives(self, query_id: str) -> bool:
         """Return whether the query can have positives, from judgments, training examples or answers."""
@@ -323,8 +323,8 @@ class QueryStream:
 
         def merge(records: Sequence[MiningQuery | None]) -> MiningQuery:
             merged = merge_queries([record for record in records if record is not None])
-            if merged.query is None and self.texts is not None:
-                return replace(merged, query=self.texts.get(merged.query_id))
+            if merged.query is None and self.queries_by_id is not None:
+                return replace(merged, query=self.queries_by_id.get(merged.query_id))
             return merged
 
         read = set()
@@ -351,10 +351,12 @@ class QueryStream:
                 raise MismatchError(
                     f"{self.queries}: has no query '{stored.id}' of the embeddings folder; give the queries that were encoded"
                 )
-            yield MiningQuery(stored.id, row=(stored.shard, stored.row))
+            yield MiningQuery(stored.id, vector_position=(stored.shard, stored.row))
 
     def _lacks_text(self, query_id: str) -> bool:
-        return self.texts is not None and query_id not in self.texts and self.may_have_positives(query_id)
+        return (
+            self.queries_by_id is not None and query_id not in self.queries_by_id and self.may_have_positives(query_id)
+        )
 
     def _find_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]

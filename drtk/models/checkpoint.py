@@ -80,7 +80,8 @@ def load_encoder(
     strict: reject overrides that contradict the training of a drtk model
     weights: False: build the backbone without weights, on the meta device
     model_file: ONNX or OpenVINO file of the backbone in the folder, to run instead of the weights
-    Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
+    Raises MismatchError for a folder without an encoder or a contradicting override, UsageError for an unknown pooling,
+    DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
@@ -279,7 +280,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def digest_weights(folder: Path, *, model_file: str | None = None) -> str:
-    """Return a digest, as hex string, of the weights and the pooling of a text encoder in a model folder.
+    """Return a digest, as hex string, of the weights, pooling, normalization and truncation of a text encoder.
 
     model_file: ONNX or OpenVINO file of the backbone, which is used instead of the weights
     The digest excludes lengths, prompts and title formats, which may differ between the queries and passages of one model.

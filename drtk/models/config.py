@@ -17,7 +17,10 @@ SPARSE_POOLING = ("splade",)  # of sparse encoders, which pool the logits of the
 
 
 def check_pooling(text: str | None, *, allow_sparse: bool = False) -> None:
-    """Raise UsageError if a pooling, such as "cls+mean", has a mode that is not in POOLINGS. None is valid."""
+    """Raise UsageError if a pooling, such as "cls+mean", has a mode that is not in POOLINGS. None is valid.
+
+    allow_sparse: also accept SPARSE_POOLING, "splade"
+    """
     if text is None or (allow_sparse and text == "+".join(SPARSE_POOLING)):
         return
     for mode in text.split("+"):
@@ -92,7 +95,7 @@ class GenerationSettings:
     engine: ClassVar[str] = "transformers"
     n: int = option(5, "Number of queries to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
-        "sample", "Decoding method; greedy generates one text, beam the --n best."
+        "sample", "Decoding method; greedy: one text, beam: the --n best, greedy+sample: one greedy, others sampled."
     )
     top_k: int = option(
         25, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING

@@ -74,8 +74,9 @@ class CrossEncoder:
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoder:
-    """Load a cross-encoder of sentence-transformers or transformers, or monoT5, in float32 on the CPU, in evaluation mode.
+    """Load a cross-encoder of sentence-transformers or transformers in float32 on the CPU, in evaluation mode.
 
+    It may be a classifier or a generative reranker, such as monoT5.
     As in sentence-transformers, the default activation function is a sigmoid.
     Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
     """
@@ -182,8 +183,8 @@ class CrossEncoderScorer:
     logits: return logits instead of applying the activation function
     make_tokenizer: function from the model's tokenizer to a function that tokenizes inputs; None: inputs are text pairs
     batch_field: name of the option that sets `settings.batch_tokens`, for the out-of-memory error
-    Raises MismatchError for a `max_length` above the model's, or a query reranker (its scores are ranks, lower is better),
-    and the errors of `load_cross_encoder`.
+    Raises MismatchError for a `max_length` above the model's or, without `make_tokenizer`, for a query reranker (its scores
+    are ranks, lower is better), and the errors of `load_cross_encoder`.
     """
 
     def __init__(
@@ -239,7 +240,11 @@ class CrossEncoderScorer:
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
-        """Tokenize text pairs. In pairs of more than `max_length` tokens, the longer text is truncated first."""
+        """Tokenize text pairs, each distinct pair once.
+
+        In pairs of more than `max_length` tokens, the longer text is truncated first. If the model has a prompt template,
+        the prompt is truncated before its suffix instead.
+        """
         row_of = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
         return TokenizedPairs(self._tokenizer(row_of), rows)
@@ -400,7 +405,7 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
     save_pretrained_model(classifier, model.tokenizer, folder)
 
 
-def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
+def resolve_title_format(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
     """Return the title format of a cross-encoder's passages: `override`, else the format of the training, else `default`.
 
     model: a folder or hub name    strict: raise MismatchError if `override` differs from the format of the training
@@ -414,9 +419,9 @@ def resolve_title(model: str, override: str | None, *, strict: bool, default: st
 def load_scorer(model: str, settings: ScorerSettings, *, device: str) -> tuple[CrossEncoderScorer, str]:
     """Return the scorer for a cross-encoder (a folder or hub name), and its title format.
 
-    Raises the errors of `CrossEncoderScorer` and `resolve_title`.
+    Raises the errors of `CrossEncoderScorer` and `resolve_title_format`.
     """
-    title = resolve_title(model, settings.scorer_title, strict=True)
+    title = resolve_title_format(model, settings.scorer_title, strict=True)
     scorer = CrossEncoderScorer(
         model,
         device=device,

@@ -130,7 +130,9 @@ class AttentionBackend:
             )
 
     def apply(self, backbone: Any) -> str:
-        """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
+        """Set the attention implementation of a backbone, and return its name.
+
+        Call it before layers of the backbone are copied, because copies keep their implementation.
 
         "auto" runs the model without padding if `packed` is set, and device, dtype and model support it. Otherwise it selects
         flash attention, if installed and supported, or keeps the current implementation (sdpa).

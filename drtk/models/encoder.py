@@ -46,7 +46,7 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     return torch.cat([_pool(mode, hidden, included, mask) for mode in modes], dim=-1)
 
 
-def pool_terms(logits: Tensor, mask: Tensor, *, skip: int = 0) -> Tensor:
+def pool_splade(logits: Tensor, mask: Tensor, *, skip: int = 0) -> Tensor:
     """Return the term weights of each text, (batch, vocabulary) float32: the maximum over tokens of log(1 + ReLU(logit)).
 
     logits: (batch, tokens, vocabulary), overwritten at excluded tokens    mask, skip: as in `pool`
@@ -171,7 +171,7 @@ class Encoder(nn.Module):
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
         if self.is_sparse:
-            return pool_terms(self.head.compute_logits(hidden), attention_mask, skip=prompt_length)
+            return pool_splade(self.head.compute_logits(hidden), attention_mask, skip=prompt_length)
         with torch.autocast(hidden.device.type, enabled=False):
             vectors = pool(hidden, attention_mask, self.pooling, skip=prompt_length)
             for layer in self.dense:

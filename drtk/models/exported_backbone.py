@@ -109,8 +109,9 @@ def _select_inputs(inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[s
 
 
 def find_exported_file(folder: Path, backbone: Path, name: str) -> Path:
-    """Return the path of an exported file, relative to the model folder or the folder of its backbone.
+    """Return the path of the exported file `name`, which is in the model folder or in the folder of its backbone.
 
+    name: path relative to that folder, such as onnx/model.onnx
     Raises MismatchError if it does not exist or is neither ONNX nor OpenVINO.
     """
     for path in (folder / name, backbone / name):

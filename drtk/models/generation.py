@@ -52,7 +52,9 @@ def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
     return {name: value for name, value in stated.items() if value is not None and value != neutral[name]}
 
 
-def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
+def compute_filtered_probabilities(
+    logits: Tensor, *, top_k: int, top_p: float, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, top_k) each.
 
     Keep the `top_k` most likely tokens (0: all) and normalize, then keep the smallest set with a total probability of at
@@ -125,7 +127,7 @@ class InputBatch:
     """A batch of inputs to generate texts from.
 
     ids, mask: (inputs, tokens), token ids and attention mask    numbers: index of each input
-    keys: seed of random numbers for each input
+    keys: key of each input, which together with the seed determines its random numbers
     """
 
     ids: Tensor
@@ -134,8 +136,8 @@ class InputBatch:
     keys: Sequence[str]
 
 
-# Tokens of texts by (index of the input, index of the text)
-Texts = dict[tuple[int, int], list[int]]
+# Token ids of texts by (index of the input, index of the text)
+GeneratedTokens = dict[tuple[int, int], list[int]]
 
 
 def generate_tokens(
@@ -148,17 +150,17 @@ def generate_tokens(
     ids, mask: (inputs, tokens), token ids and attention mask    keys: key of each input
     """
     batches = iter([InputBatch(ids, mask, range(len(keys)), keys)])
-    texts: Texts = {}
-    for finished in iter_texts(model, lambda: next(batches, None), settings, seed=seed):
+    texts: GeneratedTokens = {}
+    for finished in iter_generated_tokens(model, lambda: next(batches, None), settings, seed=seed):
         texts |= finished
     count = max(text for _, text in texts) + 1 if texts else 0
     return [[texts[row, text] for text in range(count)] for row in range(len(keys))]
 
 
 @torch.inference_mode()
-def iter_texts(
+def iter_generated_tokens(
     model: GenerationModel, read: Callable[[], InputBatch | None], settings: GenerationSettings, *, seed: int
-) -> Iterator[Texts]:
+) -> Iterator[GeneratedTokens]:
     """Generate the texts of all inputs (continuous batching); yield finished texts as token ids without the end token.
 
     When a quarter of the texts in the batch is finished, new inputs replace them.
@@ -216,7 +218,9 @@ def _sample_next_tokens(logits: Tensor, uniform: Tensor, settings: GenerationSet
     """
     if settings.top_k or settings.top_p < 1:
         return sample_tokens(
-            *filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature),
+            *compute_filtered_probabilities(
+                logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature
+            ),
             uniform,
         )
     tokens = sample_from_softmax(logits / settings.temperature, uniform)
@@ -226,7 +230,7 @@ def _sample_next_tokens(logits: Tensor, uniform: Tensor, settings: GenerationSet
 def _start_decoding(
     model: GenerationModel, batch: InputBatch, settings: GenerationSettings, *, seed: int
 ) -> tuple[DecodingState, dict[str, Tensor]]:
-    """Encode a batch; return its decoding state before the first token, and the `rows` of `iter_texts` for its texts."""
+    """Encode a batch; return its decoding state before the first token, and the `rows` of `iter_generated_tokens` for its texts."""
     device, count = batch.ids.device, settings.n if "sample" in settings.decode else 1
     decoding = DecodingState(model, batch.ids, batch.mask)
     decoding.repeat_rows(count)
@@ -367,7 +371,7 @@ class _InputQueue:
         self._tokens = TokenizedTexts.concatenate(parts)
         self._order = np.argsort(-self._tokens.lengths, kind="stable")
 
-    def add(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
+    def add_finished(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
         """Add finished texts.
 
         texts: (index of the input, index of the text) of each text    decoded: the decoded texts in the same order
@@ -446,7 +450,10 @@ class TextGenerator:
         return tokenize_texts(self._model.tokenizer, texts, max_length=self.max_input_tokens)
 
     def _choose_budget(self) -> int:
-        """Return the default token budget: the number of tokens whose KV cache takes half of the free GPU memory."""
+        """Return the default token budget: the number of tokens whose KV cache takes half of the free memory of a CUDA GPU.
+
+        On other devices: 16,384.
+        """
         if self._device.type != "cuda":
             return _CPU_TOKENS
         free, _ = torch.cuda.mem_get_info(self._device)
@@ -463,8 +470,8 @@ class TextGenerator:
         """Yield what `generate` returns for each batch (inputs, keys). Inputs of several batches are processed together."""
         source = _InputQueue(batches, self._model, self._settings, self._budget, self._device)
         with report_out_of_memory(self._device, "lower `batch_tokens`"), ThreadPoolExecutor(1) as pool:
-            for finished in iter_texts(self._model, source.read, self._settings, seed=self._seed):
-                source.add(finished, pool.submit(self._detokenize, [*finished.values()]))
+            for finished in iter_generated_tokens(self._model, source.read, self._settings, seed=self._seed):
+                source.add_finished(finished, pool.submit(self._detokenize, [*finished.values()]))
                 yield from source.pop_finished(wait=False)
             yield from source.pop_finished(wait=True)
 

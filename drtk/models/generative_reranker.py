@@ -80,7 +80,7 @@ class PromptTokenizer:
         return TokenizedTexts.from_lists([self.truncate_prompt(row) for row in ids], None)
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids of a prompt that ends with the suffix, at most `max_length`. ids: result of the tokenizer"""
+        """Return at most `max_length` token ids, which end with the suffix. ids: token ids of a prompt"""
         raise NotImplementedError
 
 
@@ -118,7 +118,7 @@ class ChatTokenizer(PromptTokenizer):
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids; ids beyond `max_length` are truncated such that they end with the suffix."""
+        """Return the token ids; if there are more than `max_length`, truncate them and end them with the suffix."""
         if len(ids) <= self.max_length:
             return ids
         suffix = self.suffix[-self.max_length :]
@@ -141,7 +141,7 @@ class MonoT5Tokenizer(PromptTokenizer):
         return ids[: max(0, self.max_length - len(self.suffix))] + self.suffix
 
 
-def find_logit_score(folder: Path) -> dict[str, Any] | None:
+def read_logit_score_config(folder: Path) -> dict[str, Any] | None:
     """Return the configuration of the LogitScore module in a sentence-transformers folder; None if it has no such module."""
     for module in read_modules(folder) if (folder / MODULES).exists() else []:
         if module["type"].rpartition(".")[2] == LOGIT_SCORE:
@@ -158,7 +158,7 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
     if read_training_entry(folder, "writing") is not None:
         raise MismatchError(f"{folder}: expected a cross-encoder, got a generator; use another model")
     loaded = load_generation_model(path)
-    modules = find_logit_score(folder)
+    modules = read_logit_score_config(folder)
     if modules is not None:
         return GenerativeReranker(loaded, modules["true_token_id"], modules.get("false_token_id")), loaded
     words = ("▁true", "▁false") if loaded.is_encoder_decoder else ("yes", "no")

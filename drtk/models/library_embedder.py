@@ -14,13 +14,13 @@ import torch
 from drtk.data.embeddings import digest_records
 from drtk.errors import MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.models.config import EncodeSettings
-from drtk.models.device import choose_device, choose_dtype, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import format_passage
 from drtk.models.loading import report_load_errors
 from drtk.models.model_folder import (
     OWN_MODULES,
     EncodingConfig,
-    UnsupportedModules,
+    UnsupportedModulesError,
     read_layout,
     read_modules,
     resolve_model_folder,
@@ -34,20 +34,20 @@ _BATCH_SIZE, _TEXTS_AT_A_TIME = 32, 1024
 _DIGESTED = (".safetensors", ".bin", ".pt", ".onnx", ".npz", ".json", ".txt", ".model", ".py")
 
 
-def needs_library(model: str) -> bool:
+def needs_sentence_transformers(model: str) -> bool:
     """Return whether only sentence-transformers can run the encoder of a model folder or hub name."""
     try:
         read_layout(resolve_tower_folder(resolve_model_folder(model), "passage"))
-    except UnsupportedModules:
+    except UnsupportedModulesError:
         return True
     return False
 
 
-class LibraryEmbedder:
+class SentenceTransformersEmbedder:
     """Encoder of texts by sentence-transformers; has the attributes and methods of `Embedder`.
 
     load_weights: if False, the model is loaded on the CPU for its dimension only, and again at the first use
-    Raises UsageError for settings without effect, MismatchError for untrusted code and a similarity that indexes do not have,
+    Raises UsageError for settings without effect, MismatchError for untrusted code and a similarity other than cosine and dot,
     DrtkError for a damaged folder, MissingDependency if sentence-transformers is not installed.
     """
 
@@ -106,9 +106,10 @@ class LibraryEmbedder:
             )  # fmt: skip
             if self.settings.max_length is not None:
                 network.max_seq_length = self.settings.max_length
-        return network.to(choose_dtype(self.settings.precision, self.device))
+        move_model(network, self.device, choose_dtype(self.settings.precision, self.device))
+        return network
 
-    def load(self) -> LibraryEmbedder:
+    def load(self) -> SentenceTransformersEmbedder:
         """Load the weights onto the device if needed; return self."""
         if self._network is None:
             self.device = choose_device(self._device_name)
@@ -140,7 +141,7 @@ class LibraryEmbedder:
     def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n texts, (n, dimension), float32. Raises DrtkError if the device is out of memory.
 
-        report: called with the size of each batch
+        report: function that is called with the number of texts of each finished batch
         """
         network = self.load()._network
         encode = network.encode_query if self.role == "query" else network.encode_document
@@ -162,5 +163,5 @@ class LibraryEmbedder:
         return self.encode_tokens(self.tokenize(items))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(LibraryEmbedder, role=self.role, settings=self.settings, device=self._device_name)
+        make = partial(SentenceTransformersEmbedder, role=self.role, settings=self.settings, device=self._device_name)
         return make, (self.model,)

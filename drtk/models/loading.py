@@ -104,8 +104,9 @@ def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
 def load_weights(
     auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
-    """Load a model in float32; return (model, names of head and pooler weights that are missing in the checkpoint).
+    """Load a model in float32; return (model, names of randomly initialized weights of head and pooler).
 
+    These are the weights that the checkpoint lacks or has in another shape.
     If the names of all backbone weights have a prefix (`module.`, `bert.`, …), it is removed.
 
     auto_class: class of transformers, such as AutoModel    key_mapping, options: arguments of its `from_pretrained`
@@ -164,6 +165,7 @@ def _get_backbone_prefix(model: Any) -> str:
 
 
 def _is_needed(model: Any, name: str) -> bool:
+    """Return whether a weight of the model must be in the checkpoint: all weights of the backbone, except the pooler."""
     return name.startswith(_get_backbone_prefix(model)) and "pooler" not in name.split(".")
 
 

@@ -181,7 +181,7 @@ class ModelLayout:
     strict: bool = False
 
 
-class UnsupportedModules(MismatchError):
+class UnsupportedModulesError(MismatchError):
     """Error for an encoder with modules that only sentence-transformers can run."""
 
 
@@ -244,9 +244,11 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
         elif kind == "Normalize":
             encoding = replace(encoding, normalize=True)
         elif kind != "Dropout":  # which matters in training only
-            raise UnsupportedModules(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
+            raise UnsupportedModulesError(
+                f"{folder / MODULES}: module {module['type']} is not supported; use another model"
+            )
     if not encoding.pooling:
-        raise UnsupportedModules(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
+        raise UnsupportedModulesError(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
     shared = _read_shared_entries(folder)
     shared["similarity"] = shared["similarity"] or ("dot" if encoding.pooling == SPARSE_POOLING else "cosine")
     return ModelLayout(backbone, replace(encoding, **shared), tuple(dense))

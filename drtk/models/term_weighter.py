@@ -83,7 +83,7 @@ class TermWeightModel:
         self.first, self.last = whole[:begin], whole[begin + len(content) :]
         self.pad = int(tokenizer.pad_token_id or 0)
 
-    def count_content_tokens(self, max_length: int) -> int:
+    def get_max_word_pieces(self, max_length: int) -> int:
         """Return the maximum number of word pieces in an input of `max_length` tokens, without special tokens.
 
         Raises MismatchError for a `max_length` above the model's maximum.
@@ -104,7 +104,7 @@ class TermWeightModel:
         return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
-def _build_term_weighter(
+def _build_term_weight_model(
     folder: Path, method: str, metadata: dict[str, Any], *, seed: int | None = None
 ) -> TermWeightModel:
     """Load an encoder and add a new head: a linear layer (method "deepct") or an ImpactHead ("deepimpact").
@@ -119,12 +119,12 @@ def _build_term_weighter(
     return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), metadata)
 
 
-def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
+def init_term_weight_model(model: Path, method: str, *, seed: int) -> TermWeightModel:
     """Load an encoder and add a randomly initialized head.
 
     model: model folder    method: "deepct" or "deepimpact"    seed: seed of the head
     """
-    weighter = _build_term_weighter(model, method, {}, seed=seed)
+    weighter = _build_term_weight_model(model, method, {}, seed=seed)
     # the saved model must accept inputs of this length
     weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.max_length)
     return weighter
@@ -145,18 +145,18 @@ def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
     return metadata
 
 
-def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
+def load_term_weight_model(folder: Path, method: str) -> TermWeightModel:
     """Load a term weighting model, in evaluation mode. method: "deepct" or "deepimpact"
 
     Raises MismatchError for a folder without such a model, or with a model of another method.
     """
-    weighter = _build_term_weighter(folder, method, read_training_metadata(folder, method))
+    weighter = _build_term_weight_model(folder, method, read_training_metadata(folder, method))
     load_head(weighter.module.head, folder, method)
     weighter.module.eval()
     return weighter
 
 
-def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
+def save_term_weight_model(weighter: TermWeightModel, folder: Path) -> None:
     """Write a model folder with the encoder, which AutoModel can load, and the head. The caller writes meta.json."""
     save_encoder(weighter.encoder, folder)
     save_module(weighter.module.head, get_head_path(folder, weighter.method))
@@ -180,7 +180,7 @@ class TermWeightPredictor:
     ) -> None:
         self._weighter = weighter
         self._device = choose_device(device)
-        self._limit = weighter.count_content_tokens(max_length or weighter.max_length)
+        self._limit = weighter.get_max_word_pieces(max_length or weighter.max_length)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         move_model(weighter.module.backbone, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
         weighter.module.to(self._device).eval()  # the head stays float32

@@ -80,7 +80,7 @@ def build_network(
     model: folder of the encoder to start from
     place: prefix of error messages
     attention: attention implementation of the encoder, the decoders and the generator; None: the default
-    Raises MismatchError if a decoder or the generator does not support the encoder.
+    Raises MismatchError if a decoder or the generator does not support the encoder, UsageError for a generator without model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a new head, if the folder has none
@@ -174,7 +174,7 @@ def get_max_positions(config: Any) -> int:
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
 
-def warn_of_equal_views(network: PretrainingNetwork) -> None:
+def warn_of_equal_vectors(network: PretrainingNetwork) -> None:
     """Warn if a contrastive objective compares the same text twice and the encoder has no dropout."""
     plan, config = network.composition, network.adapter.config.to_dict()
     if any(config.get(name) for name in _DROPOUTS):

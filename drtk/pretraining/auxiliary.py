@@ -175,7 +175,7 @@ class BiEncoderWithDiffCSE(nn.Module):
         return all_reduce_sum(token_loss.count_labels({f"{role}_changed": slot}))
 
     def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return {objective name: loss} of a chunk of queries or passages (`role`).
+        """Return {objective name: loss times the number of processes} of a chunk of queries or passages (`role`).
 
         vectors: (texts, dimension), vectors of these texts    count: number of labels in all chunks and processes, the divisor
         """

@@ -42,7 +42,7 @@ class Slot:
     masking_options: Options = field(default_factory=dict)
     view_options: Options = field(default_factory=dict)
 
-    def compute_text_length(self, max_length: int) -> int:
+    def compute_max_text_length(self, max_length: int) -> int:
         """Return the maximum length of the original text in tokens, without special and inserted tokens.
 
         max_length: maximum input length in tokens, if the slot sets none

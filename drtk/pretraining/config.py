@@ -117,5 +117,6 @@ def _describe_type(kind: Any) -> str:
         plain, low, high = get_args(kind)
         name = _describe_type(plain)
         return f"{name} from {low} to {high}" if high < float("inf") else f"{name} of {low} or more"
-    names = {float: "a number", int: "a whole number", type(None): "nothing", str: "a string", bool: "true or false"}
-    return " or ".join(names.get(inner) or _describe_type(inner) for inner in get_args(kind) or (kind,))
+    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+    kinds = [inner for inner in get_args(kind) or (kind,) if inner is not type(None)]  # TOML has no null
+    return " or ".join(names.get(inner) or _describe_type(inner) for inner in kinds)

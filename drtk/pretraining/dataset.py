@@ -234,7 +234,7 @@ class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
 class PretrainingData:
     """The training and held-out rows of a corpus: indices of its passages, or of its documents if examples are documents.
 
-    max_held_out: maximum share of rows to hold out, in [0, 1]
+    max_held_out: maximum share of rows to hold out, in [0, 0.5]
     batch_from: name of the preset that sets the batch size, for the error message
     Raises DrtkError if there are fewer training rows than the batch size.
     """
@@ -282,7 +282,7 @@ class PretrainingData:
         """Return (held-out rows, training rows), sampled by a hash of the ids.
 
         If views use other passages of a document, whole documents are held out. Passages of these documents beyond
-        `num_held_out` are not used at all. At least half of all passages are training rows.
+        `num_held_out` are not used at all. At most half of all rows are held out.
         """
         if not num_held_out:
             return rows[:0], rows
@@ -310,7 +310,7 @@ class PretrainingData:
             self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
         )
 
-    def sample_slots(self, count: int) -> list[Mapping[str, TokenizedSlot]]:
+    def build_spaced_examples(self, count: int) -> list[Mapping[str, TokenizedSlot]]:
         """Return the tokenized inputs of at most `count` evenly spaced training examples, {slot name: TokenizedSlot} each."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
@@ -341,7 +341,7 @@ class PretrainingData:
 
         Raises MismatchError for a slot without text in all of these examples.
         """
-        examples = self.sample_slots(INSPECTED)
+        examples = self.build_spaced_examples(INSPECTED)
         total = len(examples)
         slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows
         for name in self.composition.slots:

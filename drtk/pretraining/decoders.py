@@ -1,7 +1,7 @@
 """The decoders of pre-training, which predict tokens from a text vector, token embeddings or states.
 
 A decoder is an nn.Module class, created as Decoder(adapter, **options). The call decoder(inputs, source) gets a `DecoderInput`
-and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Class attributes:
+and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Class attributes (default False):
 
 needs_source: whether the decoder requires text vectors
 predicts_next: whether the output at a token predicts the next token

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drtk.pretraining.composition import ContrastiveObjective
 from drtk.pretraining.dataset import Batch, to_device
-from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Sums, compute_contrastive_losses
+from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Tensors, compute_contrastive_losses
 
 MAX_ROWS = 2048  # vectors for alignment and uniformity
 GROUP_SIZE = 64  # batch size of the contrastive losses, whose value depends on it
@@ -18,7 +18,7 @@ BATCH_SIZE = 32  # examples of a held-out batch
 
 
 @torch.no_grad()
-def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
+def evaluate_network(network: PretrainingNetwork, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
     """Return the metrics of a network on held-out batches, {name: value}, computed in evaluation mode.
 
     held_out_NAME: loss of objective NAME, averaged over labeled tokens, or over examples for a contrastive objective
@@ -32,7 +32,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
     counts: dict[str, float] = {}
     vectors: dict[str, list[Tensor]] = {}
     present_rows: dict[str, list[Tensor]] = {}
-    compared: list[tuple[Sums, Sums]] = []
+    compared: list[tuple[Tensors, Tensors]] = []
     slots = [*dict.fromkeys(name for objective in network.composition.objectives for name in objective.vector_slots)]
     slots = slots or [next(iter(network.composition.slots))]
 
@@ -54,7 +54,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
             if network.contrastive_slots:
                 compared.append((network.collect_vectors(encoded), present))
             for name in slots:
-                vectors.setdefault(name, []).append(F.normalize(encoded.get_vector(name).float(), dim=-1))
+                vectors.setdefault(name, []).append(F.normalize(encoded.get_vectors(name).float(), dim=-1))
                 present_rows.setdefault(name, []).append(present[name])
         for group, present in regroup_rows(compared):
             rows = len(next(iter(present.values())))
@@ -70,7 +70,7 @@ def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], devic
     )
 
 
-def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
+def regroup_rows(batches: Sequence[tuple[Tensors, Tensors]]) -> Iterator[tuple[Tensors, Tensors]]:
     """Concatenate the rows (examples) of all batches, and split them into groups of GROUP_SIZE; the last may be smaller.
 
     A group of a single row is dropped, because it has no negatives.
@@ -92,7 +92,9 @@ def regroup_rows(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, S
             )
 
 
-def _compute_alignment_and_uniformity(network: PretrainingNetwork, vectors: Sums, present: Sums) -> dict[str, float]:
+def _compute_alignment_and_uniformity(
+    network: PretrainingNetwork, vectors: Tensors, present: Tensors
+) -> dict[str, float]:
     """Return {"uniformity": of the first slot's vectors, "alignment": of the first contrastive objective's positive pairs}.
 
     vectors: {slot: (rows, hidden)}, normalized    present: {slot: (rows,) bool, False without text}

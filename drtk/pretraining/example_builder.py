@@ -125,7 +125,7 @@ class ExampleBuilder:
         self._views = {name: load_views(composition, name) for name in slots}
         self._samples = {  # two slots with equal ones share a sample
             name: [
-                (view.name, slots[name].compute_text_length(max_length), *sorted(view.options.items()))
+                (view.name, slots[name].compute_max_text_length(max_length), *sorted(view.options.items()))
                 for view in views
             ]
             for name, views in self._views.items()
@@ -214,7 +214,7 @@ class ExampleBuilder:
         if sample not in texts:
             rng = create_generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
-            max_length = slot.compute_text_length(self._max_length)
+            max_length = slot.compute_max_text_length(self._max_length)
             views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
             texts[sample] = None if views is None else {key: self._special.add_to(text) for key, text in views.items()}
         result = texts[sample]

@@ -20,20 +20,21 @@ from drtk.pretraining.token_generator import fill_masks
 from drtk.registry import load_attribute
 
 GENERATOR_LOSS = "generator"
-Sums = dict[str, Tensor]
+Tensors = dict[str, Tensor]  # by name
 
 
 class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    losses: {objective name: token loss, a scalar}, unweighted; a mean over labels if `forward` gets `counts`, else a sum
+    losses: {objective name, or GENERATOR_LOSS: token loss, a scalar}, unweighted; reduced as the objective says if `forward`
+        gets `counts`, else a sum
     statistics: {name: (numerator, denominator) of a share for the log, (2,)}
     vectors: {key of `build_vector_key`: text vectors of a slot, (batch, hidden)}, for contrastive losses
     """
 
-    losses: Sums
-    statistics: Sums
-    vectors: Sums
+    losses: Tensors
+    statistics: Tensors
+    vectors: Tensors
 
 
 class Projector(nn.Module):
@@ -119,23 +120,23 @@ class PretrainingNetwork(nn.Module):
         objectives = [objective for objective in self.composition.objectives if objective.compares_vectors]
         return [*dict.fromkeys(name for objective in objectives for name in objective.vector_slots)]
 
-    def count_labels(self, batch: Batch) -> Sums:
-        """Return {objective name: number of labeled positions of its token loss in a batch, a scalar}."""
+    def count_labels(self, batch: Batch) -> Tensors:
+        """Return {objective name, or GENERATOR_LOSS: number of labeled positions of its token loss in a batch, a scalar}."""
         counts = {name: token_loss.count_labels(batch) for name, token_loss in self.recoveries.items()}
         if self._joint is not None:
             counts[GENERATOR_LOSS] = _select_masked(batch[self._joint.slot]).sum().float()
         return counts
 
-    def collect_vectors(self, encoded: EncodedBatch) -> Sums:
+    def collect_vectors(self, encoded: EncodedBatch) -> Tensors:
         """Return the vectors for contrastive losses, {key of `build_vector_key`: (batch, hidden)}."""
         return {
-            build_vector_key(objective, name): encoded.get_vector(name, objective.projector)
+            build_vector_key(objective, name): encoded.get_vectors(name, objective.projector)
             for objective in self.composition.objectives
             if objective.compares_vectors
             for name in objective.vector_slots
         }
 
-    def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> PretrainingOutput:
+    def forward(self, batch: Batch, counts: Tensors | None = None, *, only_vectors: bool = False) -> PretrainingOutput:
         """Compute the token losses of a batch, and the vectors for contrastive losses.
 
         counts: result of `count_labels`, summed over all micro-batches and processes; None: return sums instead of means
@@ -143,7 +144,7 @@ class PretrainingNetwork(nn.Module):
         """
         encoded = EncodedBatch(self, batch)
         vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the token losses
-        losses: Sums = {}
+        losses: Tensors = {}
         if only_vectors:
             return PretrainingOutput(losses, {}, vectors)
         for name, token_loss in self.recoveries.items():
@@ -161,9 +162,9 @@ class PretrainingNetwork(nn.Module):
         return linear_cross_entropy(features, head.weight, head.bias, slot.original_ids[where])
 
     @torch.no_grad()
-    def _count_statistics(self, encoded: EncodedBatch) -> Sums:
+    def _count_statistics(self, encoded: EncodedBatch) -> Tensors:
         """Return {SLOT_replaced, SLOT_stop_words: (count, total), (2,)}, the replaced tokens and the masked stop words."""
-        statistics: Sums = {}
+        statistics: Tensors = {}
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
             if slot.corruption == "replaced":
@@ -215,7 +216,7 @@ class EncodedBatch:
             self._states[name] = self.network.adapter.encode(self.get_ids(name), slot.attention, slot.types)
         return self._states[name]
 
-    def get_vector(self, name: str, projector: str = "") -> Tensor:
+    def get_vectors(self, name: str, projector: str = "") -> Tensor:
         """Return the text vectors of the slot `name`, (batch, hidden).
 
         projector: name of the projector to apply; all its slots are projected together; "": none
@@ -224,7 +225,7 @@ class EncodedBatch:
         if projector:
             if projector not in self._projected:
                 slots = composition.projectors[projector].slots
-                rows = torch.cat([self.get_vector(slot) for slot in slots])
+                rows = torch.cat([self.get_vectors(slot) for slot in slots])
                 parts = self.network.projectors[projector](rows).chunk(len(slots))
                 self._projected[projector] = dict(zip(slots, parts, strict=True))
             return self._projected[projector][name]
@@ -238,7 +239,7 @@ def _select_masked(slot: SlotBatch) -> Tensor:
     return slot.masked & slot.present[:, None]
 
 
-def compute_contrastive_losses(composition: Composition, vectors: Sums, present: Sums) -> Sums:
+def compute_contrastive_losses(composition: Composition, vectors: Tensors, present: Tensors) -> Tensors:
     """Return the contrastive losses of the batch of all processes, {objective name: scalar}.
 
     vectors: {key of `build_vector_key`: (batch, hidden)}    present: {slot: (batch,) bool, False without text}
@@ -252,7 +253,7 @@ def compute_contrastive_losses(composition: Composition, vectors: Sums, present:
     }
 
 
-def find_contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
+def find_contrasts_without_negatives(composition: Composition, present: Tensors) -> list[str]:
     """Return the names of contrastive objectives whose loss is 0, because the batch has a single pair and no negatives.
 
     present: {slot: (batch,) bool, False without text}, of the batch of all processes

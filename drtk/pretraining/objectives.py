@@ -81,7 +81,7 @@ class TokenLoss(nn.Module):
         for index, name in enumerate(self.objective.slot):
             vector = None
             if sources:
-                vector = encoded.get_vector(sources[index], self.objective.projector)
+                vector = encoded.get_vectors(sources[index], self.objective.projector)
             elif other_sources and self._uses_own_vector:
                 vector = encoded.get_states(name)[-1][:, 0]
             if other_sources and vector is not None:
@@ -92,7 +92,8 @@ class TokenLoss(nn.Module):
 
 
 class TokenPrediction(nn.Module):
-    """Loss for target "masked" or "all": predict the original tokens at masked or at all positions (docs/methods/simlm.md).
+    """Loss for target "masked" or "all": predict the original tokens at masked positions, or at all positions without special
+    tokens (docs/methods/simlm.md).
 
     With a causal decoder, the target at every position is the next token, including the last special token
     (docs/methods/cotmae.md).
@@ -167,7 +168,7 @@ class EditDetection(nn.Module):
 
 
 class CorrectiveLM(nn.Module):
-    """Loss for target "corrected", corrective language modeling: predict the original token at every position.
+    """Loss for target "corrected", corrective language modeling: predict every original token except special tokens.
 
     A gate c copies the input token: p(original) = c * [input token is the original] + (1 - c) * softmax.
     Source: COCO-LM; docs/methods/diffcse.md.

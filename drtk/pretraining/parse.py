@@ -72,7 +72,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
                 _check_objective(plan, objective)
         for name, projector in plan.projectors.items():
             with prefix_errors(f"[projectors.{name}]"):
-                _check_names(plan, projector.slots)
+                _check_slot_names(plan, projector.slots)
         with prefix_errors("[generator]"):
             _check_generator(plan)
     return plan.drop_unused()
@@ -232,7 +232,7 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
     return tuple(named.values())
 
 
-def _check_names(plan: Composition, names: Iterable[str]) -> None:
+def _check_slot_names(plan: Composition, names: Iterable[str]) -> None:
     for name in names:
         if name not in plan.slots:
             raise UsageError(f"there is no slot '{name}'; {format_choices(plan.slots)}")
@@ -243,7 +243,7 @@ def _check_slot(plan: Composition, name: str) -> None:
     with prefix_errors(f"[slots.{name}]"):
         if slot.of:
             with prefix_errors("of"):
-                _check_names(plan, [slot.of])
+                _check_slot_names(plan, [slot.of])
             other = plan.slots[slot.of]
             if _get_view_settings(slot) != _get_view_settings(other) or other.corruption in (
                 "inserted",
@@ -274,7 +274,7 @@ def _get_view_settings(slot: Slot) -> tuple[Any, ...]:
 
 def _check_objective(plan: Composition, objective: Objective) -> None:
     names = objective.vector_slots
-    _check_names(plan, (*objective.token_slots, *names))
+    _check_slot_names(plan, (*objective.token_slots, *names))
     if objective.weight < 0:
         raise UsageError(f"weight {objective.weight} is negative; use 0 or more")
     if objective.projector:
@@ -320,7 +320,7 @@ def _check_generator(plan: Composition) -> None:
     if generator is None:
         return
     with prefix_errors("slot"):
-        _check_names(plan, [generator.slot] if generator.slot else [])
+        _check_slot_names(plan, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":
             raise UsageError(f'init "{generator.init}" requires mode "joint"; for a frozen generator use init "model"')

@@ -118,7 +118,7 @@ class TokenFormatter:
 def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
     """Return the tokens of a slot to print, marked as masked, replaced, inserted or following a deletion.
 
-    Special tokens are omitted, except for an edited last token.
+    The first and last token, which are special tokens, are omitted; the last is kept if it is edited.
     input_ids: input ids of the slot, with the generator's tokens if there is a generator
     """
     pieces = []
@@ -306,7 +306,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
         terms.append(("generator", f"{joint.weight:g} x", "", what))
     yield from _format_table(terms)
     yield "Slots"
-    examples = data.sample_slots(64)
+    examples = data.build_spaced_examples(64)
     slots, tokens = [], 0.0
     for name, slot in plan.slots.items():
         present = [example[name] for example in examples if example[name].present]

@@ -43,7 +43,7 @@ class TokenGenerator(nn.Module):
     ) -> TokenGenerator:
         """Load the generator from a model folder (SimLM, DiffCSE).
 
-        tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights
+        tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights, which are never frozen
         Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained masked-LM head.
         """
         backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)

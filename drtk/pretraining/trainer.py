@@ -20,11 +20,11 @@ from drtk.models.model_folder import EncodingConfig
 from drtk.pretraining.assembly import MODULES_FILE
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import Batch, PretrainingCollator, PretrainingData
-from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
+from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_network
 from drtk.pretraining.network import (
     PretrainingNetwork,
     PretrainingOutput,
-    Sums,
+    Tensors,
     compute_contrastive_losses,
     find_contrasts_without_negatives,
 )
@@ -44,7 +44,7 @@ from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
 _MAX_PARTS = 1 << 20  # upper bound of the micro-batches of a step
-EncoderScore = Callable[[TextEncoder], float]
+EncoderScorer = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
@@ -60,10 +60,10 @@ class Pretrainer(DrtkTrainer):
         if micro_batch is not None:
             data_collator.micro = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
-        self._statistics: Sums = {}
+        self._statistics: Tensors = {}
         self._has_warned = False
 
-    def halve_micro_batch(self) -> int | None:
+    def compute_smaller_micro_batch(self) -> int | None:
         """Return half the size of the micro-batch; None if the size is 1 or batch norm needs the whole batch."""
         return (self.micro_batch or 0) // 2 or None
 
@@ -87,8 +87,8 @@ class Pretrainer(DrtkTrainer):
             name: all_reduce_sum(torch.stack([counts_of_part[name] for counts_of_part in counts_of_parts]).sum())
             for name in counts_of_parts[0]
         }
-        gradients: Sums | None = None
-        contrastive: Sums = {}
+        gradients: Tensors | None = None
+        contrastive: Tensors = {}
         if len(parts) > 1 and network.contrastive_slots:
             gradients, contrastive = self._cache_gradients(model, network, parts)
         total = torch.zeros((), device=self.args.device)
@@ -129,9 +129,9 @@ class Pretrainer(DrtkTrainer):
 
     def _cache_gradients(
         self, model: nn.Module, network: PretrainingNetwork, parts: Sequence[Batch]
-    ) -> tuple[Sums, Sums]:
+    ) -> tuple[Tensors, Tensors]:
         """Return the gradients of the contrastive losses, {vector key: (rows, hidden)}, and the losses, {objective name: loss}."""
-        vectors: list[Sums] = []
+        vectors: list[Tensors] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
                 self._set_part_seed(number)
@@ -146,7 +146,9 @@ class Pretrainer(DrtkTrainer):
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
-    def _compute_contrastive_losses(self, network: PretrainingNetwork, vectors: Sums, parts: Sequence[Batch]) -> Sums:
+    def _compute_contrastive_losses(
+        self, network: PretrainingNetwork, vectors: Tensors, parts: Sequence[Batch]
+    ) -> Tensors:
         """Return the contrastive losses over the batch of all processes, {objective name: scalar}.
 
         vectors: {vector key: (rows, hidden)}, vectors of this process    parts: micro-batches that contain these rows
@@ -167,12 +169,12 @@ class Pretrainer(DrtkTrainer):
             rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
             return compute_contrastive_losses(network.composition, rows, present)
 
-    def _sum_weighted(self, network: PretrainingNetwork, terms: Sums) -> Tensor:
+    def _sum_weighted(self, network: PretrainingNetwork, terms: Tensors) -> Tensor:
         weights = network.weights
         parts = [weights[name] * value for name, value in terms.items()]
         return torch.stack(parts).sum() if parts else torch.zeros((), device=self.args.device, requires_grad=True)
 
-    def _check_finite(self, loss: Tensor, terms: Sums, ids: Sequence[str]) -> None:
+    def _check_finite(self, loss: Tensor, terms: Tensors, ids: Sequence[str]) -> None:
         if bool(torch.isfinite(loss)):
             return
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
@@ -248,7 +250,7 @@ def pretrain(
     network: PretrainingNetwork,
     tokenizer: Any,
     device: str = "auto",
-    probe: EncoderScore | None = None,
+    probe: EncoderScorer | None = None,
 ) -> dict[str, Any]:
     """Pre-train a network, and write the encoder and its heads into a folder (rank zero).
 
@@ -287,7 +289,7 @@ def pretrain(
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
 
     def evaluate() -> dict[str, float]:
-        values = evaluate_losses(network, batches, arguments.device) if batches else {}
+        values = evaluate_network(network, batches, arguments.device) if batches else {}
         if probe is not None:
             values["probe"] = probe(exporter.build_encoder())
             network.train()

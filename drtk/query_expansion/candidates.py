@@ -16,7 +16,7 @@ from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
-from drtk.text.expanded_text import expand_query, format_query
+from drtk.text.expanded_text import expand_query, normalize_question_mark
 
 Check = Callable[[Expansion, Query], str | None]  # returns an error message for an invalid candidate, else None
 
@@ -47,8 +47,8 @@ def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -
     return list(by_text.values())[:limit]
 
 
-def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
-    """Return an error message if a required label is missing: the rank (if `rank`) or top-1 passage (if `top1`)."""
+def describe_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
+    """Return an error message if a required label is missing, else None. rank, top1: the labels that are required"""
     if rank and expansion.rank is None:
         return f"'{expansion.id}' has no rank; run `drtk rerank-queries label` first"
     if top1 and expansion.top1 is None:
@@ -104,8 +104,8 @@ def iter_expansion_lists(
             yield ExpansionList(query, kind, tuple(candidate.expansion for candidate in candidates))
 
 
-class CandidateWriter:
-    """Writer that formats the candidates of a batch of queries as JSON lines, and counts them."""
+class CandidateFormatter:
+    """Formatter of the candidates of a batch of queries as JSON lines; also counts the candidates."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -141,7 +141,7 @@ class CandidateWriter:
         words["questions"] += 1
         words["without"] += not distinct
         words["candidates"] += len(distinct)
-        words["question"] += _count_words(format_query(query))
+        words["question"] += _count_words(normalize_question_mark(query))
         words["expanded"] += sum(_count_words(expand_query(query, text)) for text in distinct)
 
     def build_result(self) -> BatchResult:
@@ -156,7 +156,7 @@ def _count_words(query: str) -> int:
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """Yield a line per kind: distinct candidates per query, and mean lengths in words.
 
-    words: counts of `CandidateWriter`, summed over batches
+    words: counts of `CandidateFormatter`, summed over batches
     """
     for kind, sums in words.items():
         queries, candidates = sums["questions"], sums["candidates"]

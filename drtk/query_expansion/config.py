@@ -77,14 +77,14 @@ class ExpansionSettings(GenerationSettings):
     terms: int = setting(10, "Number of feedback terms per candidate (from_run).", at_least=1, no_effect=_RUN)
 
     def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
-        """Return the settings with their defaults. trained_length: longest target the generator was trained on, if known"""
+        """Return the settings with their defaults. trained_length: tokens of the longest training target, if known"""
         decode = self.decode or ("sample" if self.prompt is None else "greedy+sample")
         longest = _PROMPTED_TOKENS if self.prompt is not None else (trained_length or _TOKENS)
         return replace(
             self, n=1 if decode == "greedy" else self.n, decode=decode, max_new_tokens=self.max_new_tokens or longest
         )
 
-    def check_kind(self, *, from_run: bool) -> None:
+    def check_options(self, *, from_run: bool) -> None:
         """Raise UsageError for an invalid kind, or with `from_run` for options that require a generator."""
         if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
@@ -136,7 +136,10 @@ class LabelSettings(_BM25Settings):
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
-    """Settings of drtk rerank-queries train (docs/methods/ear.md). Defaults: the thesis, table B.1, NQ with rd."""
+    """Settings of drtk rerank-queries train (docs/methods/ear.md).
+
+    The defaults of `max_rank`, `batch_size` and `max_lr` are the best for NQ and variant rd (Chuang's thesis, table B.1).
+    """
 
     batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float | None = option(  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from itertools import count
 
 from drtk.data.checks import count_texts, iter_known_hits, skip_unknown_ids
 from drtk.data.corpus_store import CorpusStore
-from drtk.query_expansion.candidates import CandidateWriter
+from drtk.query_expansion.candidates import CandidateFormatter
 from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import BatchResult
@@ -55,7 +55,7 @@ class PassageBasedExpander(BatchFunction):
 
     def __call__(self, batch: list[QuestionPassages]) -> BatchResult:
         """Return the candidates as JSON lines, and counts; passages without text are counted unless only titles are used."""
-        candidates = CandidateWriter()
+        candidates = CandidateFormatter()
         for question in batch:
             for kind in self._kinds:
                 texts = make_candidates(question, kind, self._settings)
@@ -75,7 +75,7 @@ def make_candidates(record: QuestionPassages, kind: str, settings: ExpansionSett
     elif kind == "title":
         texts = (" ".join(passage.title.split()) for passage in record.passages)
     else:
-        texts = iter_terms(record.question, record.passages, feedback=settings.feedback, size=settings.terms)
+        texts = iter_term_strings(record.question, record.passages, feedback=settings.feedback, size=settings.terms)
     distinct: dict[str, None] = {}
     for text in texts:
         if text:
@@ -109,7 +109,7 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
             return
 
 
-def iter_terms(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
+def iter_term_strings(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
     """Yield strings of `size` terms: the best terms of the top `feedback` passages, then the most frequent of each passage.
 
     The best terms are ranked by the number of passages that contain them, then by frequency; ties keep the order of first

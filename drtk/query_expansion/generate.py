@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models.generation import TextGenerator
 from drtk.models.vllm_generator import load_generator
-from drtk.query_expansion.candidates import CandidateWriter
+from drtk.query_expansion.candidates import CandidateFormatter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import BatchResult
@@ -19,7 +19,7 @@ from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts
-from drtk.text.expanded_text import format_query
+from drtk.text.expanded_text import normalize_question_mark
 from drtk.training.folds import KIND, TrainingQuestions, get_fold_folder
 
 TRAINED_ON = "trained on"  # key of the count of questions that their generator was trained on
@@ -46,13 +46,13 @@ class Generators(NamedTuple):
     models: folders or hub names of the generators
     kind: kind of the expansions in the training data, if known
     length: maximum length of the expansions in the training data, in tokens, if known
-    seen: questions in the training data, if known
+    training_questions: questions in the training data, if known
     """
 
     models: list[str]
     kind: str | None
     length: int | None
-    seen: TrainingQuestions | None
+    training_questions: TrainingQuestions | None
 
 
 def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
@@ -74,16 +74,21 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
-    seen = TrainingQuestions.read(folder, count=count)
-    if count is not None and seen is None:
+    training_questions = TrainingQuestions.read(folder, count=count)
+    if count is not None and training_questions is None:
         raise MismatchError(
             f"{model}: does not record which questions each fold's generator was trained on; train it again"
         )
-    return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), seen)
+    return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), training_questions)
 
 
 def iter_questions(
-    queries: Iterable[Query], source: str, *, seen: TrainingQuestions | None, draw: bool, tracker: InputTracker
+    queries: Iterable[Query],
+    source: str,
+    *,
+    training_questions: TrainingQuestions | None,
+    draw: bool,
+    tracker: InputTracker,
 ) -> Iterator[GeneratorInput]:
     """Yield the questions; with several generators, each question has the fold of its generator.
 
@@ -94,17 +99,19 @@ def iter_questions(
         try:
             if not query.text.strip():
                 raise MismatchError(f"'{query.id}' has no text")
-            fold = seen.choose_fold(query, allow_unknown=draw) if seen is not None and seen.count is not None else None
+            fold = None
+            if training_questions is not None and training_questions.count is not None:
+                fold = training_questions.choose_fold(query, allow_unknown=draw)
         except MismatchError as error:
             tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(error)))
             continue
-        known = None if seen is None else fold is None and query in seen
-        yield GeneratorInput(query.id, query.text, fold, known)
+        seen = None if training_questions is None else fold is None and query in training_questions
+        yield GeneratorInput(query.id, query.text, fold, seen)
 
 
 def fill_prompt(question: str, prompt: str) -> str:
     """Replace "…" in the prompt by the question, such as `who wrote hamlet ?`; without "…", prepend the question."""
-    plain = format_query(question)
+    plain = normalize_question_mark(question)
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
@@ -161,7 +168,7 @@ class QueryExpander(BatchFunction):
             generated = self._generators[fold].generate(tokens, [questions[index].id for index in indices])
             for index, texts in zip(indices, generated, strict=True):
                 expansions[index] = texts
-        candidates = CandidateWriter()
+        candidates = CandidateFormatter()
         for question, texts in zip(questions, expansions, strict=True):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
         result = candidates.build_result()

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, UsageError
-from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, describe_missing_label, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import DEFAULT_DEPTH, QueryRerankerConfig
 from drtk.query_expansion.label import PROGRAM
 from drtk.query_expansion.query_reranker_input import CandidateTexts
@@ -190,7 +190,7 @@ def load_labeled_candidates(
     check_depth = DepthCheck(source, settings, assumed)
 
     def check(expansion: Expansion, query: Query) -> str | None:
-        missing = find_missing_label(expansion, rank=True, top1=settings.variant == "rd")
+        missing = describe_missing_label(expansion, rank=True, top1=settings.variant == "rd")
         return check_depth(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
 
     lists = iter_expansion_lists(source, queries, tracker, check=check)

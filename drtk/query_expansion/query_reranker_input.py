@@ -79,10 +79,10 @@ def load_input_format(model: str) -> InputFormat:
 
 
 class CandidateTokenizer:
-    """Tokenizer of candidates (query, expansion, further texts) as text pairs.
+    """Tokenizer of candidates as single texts or text pairs, by the parts of `InputFormat.split_into_parts`.
 
-    The query is the first segment; the other texts, joined by separator tokens, are the second. Long inputs are truncated at the end, but
-    keep their special tokens.
+    The first part is the first segment; the other parts, joined by separator tokens, are the second. Long inputs are
+    truncated at the end, but keep their special tokens.
     """
 
     def __init__(self, tokenizer: Any, input_format: InputFormat) -> None:

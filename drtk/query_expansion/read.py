@@ -110,7 +110,7 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # tokens encoded at once
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """A question and one reader input per passage, in rank order.
+    """A question and one reader input per passage, best passage first.
 
     textless: number of passages without text
     """

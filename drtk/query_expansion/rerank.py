@@ -18,7 +18,7 @@ from drtk.data.rows import dump
 from drtk.errors import DrtkError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import CrossEncoderSettings
-from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, describe_missing_label, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import SelectionSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
@@ -28,7 +28,7 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path, is_current, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import get_source_name
-from drtk.text.expanded_text import expand_query, format_query
+from drtk.text.expanded_text import expand_query, normalize_question_mark
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
                 f"no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one model for all kinds"
             )
         needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
-        missing = find_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
+        missing = describe_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
 
     return check
@@ -350,7 +350,7 @@ def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tu
                 write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], rank)
         unexpanded = [(query, kind) for kind, ids in expanded.items() for id, query in queries.items() if id not in ids]
         for query, kind in unexpanded:
-            write(replace(query, text=format_query(query.text)), kind)
+            write(replace(query, text=normalize_question_mark(query.text)), kind)
     return {**counts, "unexpanded": len(unexpanded)}, len(queries.keys() - set().union(*expanded.values()))
 
 

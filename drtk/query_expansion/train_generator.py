@@ -29,7 +29,7 @@ from drtk.text.sentences import split_english_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
 from drtk.training.folds import get_fold_folder
-from drtk.training.generator import Score, StartModel, load_start_model, train_generator
+from drtk.training.generator import Scorer, StartModel, load_start_model, train_generator
 from drtk.training.text_pairs import TextPair, TextPairs, TextPairSubset, sample_pairs, split_held_out
 
 
@@ -184,7 +184,7 @@ def _iter_targets(
         contains = MATCHERS[settings.match](answers[hits.query_id])
         num_invalid += len(getattr(contains, "invalid", ()))
         if contains:
-            passages = _count_texts(
+            passages = _iter_counted_passages(
                 map(store.__getitem__, hits.to_ranked_ids()[: settings.depth]), text_counts, settings
             )
             if settings.task == "gar-sentence":
@@ -196,7 +196,7 @@ def _iter_targets(
         warn(f"{num_invalid:,} answers are not valid regular expressions and match nothing")
 
 
-def _count_texts(
+def _iter_counted_passages(
     passages: Iterator[Passage], text_counts: Counter[str], settings: GeneratorConfig
 ) -> Iterator[Passage]:
     """Yield the passages; count them, and those without text (without text and title, if titles are matched), in `text_counts`."""
@@ -217,7 +217,7 @@ def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> TextP
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
-    """Return the pairs for training and the pairs for evaluation, from `dev` or from a held-out share of `pairs`."""
+    """Return the pairs for training and for evaluation; the latter are a held-out `dev_share` of `pairs`, else from `dev`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
     train_pairs, held_out = split_held_out(pairs, settings.dev_share)
@@ -243,7 +243,7 @@ def train_folds(
     folds: Mapping[str, int],
     settings: GeneratorConfig,
     dev: TextPairs | None = None,
-    score: Score | None = None,
+    score: Scorer | None = None,
     seed: int = 42,
     device: str = "auto",
     done: Collection[int] = (),
@@ -252,7 +252,7 @@ def train_folds(
     """Train a generator for each fold, on the pairs of all other folds, and write it into a subfolder of `folder`.
 
     folds: fold of each question, by question id
-    dev: pairs to evaluate every generator with; None uses a held-out share of each generator's training pairs
+    dev: pairs to evaluate every generator with, unless `dev_share` holds out a share of each generator's training pairs
     score: function that computes metrics of generated texts in evaluations
     done: folds that an earlier run finished
     finish: function that is called after the training of each fold

@@ -31,14 +31,14 @@ from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_s
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import get_rank, get_world_size
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
-from drtk.training.reranker import GROUP_TOKENS, score_tokens
+from drtk.training.reranker import GROUP_TOKENS, score_tokenized_pairs
 from drtk.training.sampling import EpochDataset
 
 MEASURE = "mean rank"  # of the selected candidates; lower is better
 HIGH_LEARNING_RATE = 5e-4  # above, training destroys a pre-trained encoder
 
 
-def start_query_reranker(model: str, input_format: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
+def init_query_reranker(model: str, input_format: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
     """Return the model to train: an encoder with a new head, or a cross-encoder.
 
     The head of a cross-encoder is negated, because lower scores of a query reranker are better.
@@ -64,7 +64,7 @@ def _negate_head(classifier: Any, model: str) -> None:
     log(f"{model}: the head is negated, because lower scores of a query reranker are better")
 
 
-def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
+def compute_inverse_sqrt_factor(step: int, *, warmup: float) -> float:
     """Return the learning-rate factor min(t^-.5, t * warmup^-1.5) of step t, counted from 1 (docs/methods/ear.md).
 
     It rises to 1 / sqrt(warmup) at t = warmup and then falls. With 10,000 warmup steps, `max_lr` 2e-3 peaks at 2e-5.
@@ -74,7 +74,7 @@ def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
 
 def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
     """Return a function from a 1-based step to its learning-rate factor; None for schedules of transformers."""
-    return partial(compute_inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
+    return partial(compute_inverse_sqrt_factor, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
@@ -147,7 +147,7 @@ class MeanRank:
 
     def __call__(self) -> dict[str, float]:
         """Select a candidate of each list; return {metric name: mean rank of the first passage with an answer}."""
-        scores = score_tokens(self._model, self._tokens, self._tokenizer)
+        scores = score_tokenized_pairs(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)
         return {self.name: float(np.mean([ranks[list_scores.argmin()] for ranks, list_scores in by_list]))}

@@ -26,7 +26,7 @@ from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_mo
 from drtk.models.encoder import Encoder
 from drtk.models.endpoint import EndpointEmbedder
 from drtk.models.generator_input import format_passage
-from drtk.models.library_embedder import LibraryEmbedder, needs_library
+from drtk.models.library_embedder import SentenceTransformersEmbedder, needs_sentence_transformers
 from drtk.models.model_folder import Role, is_endpoint, read_layout, resolve_model_folder, resolve_tower_folder
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
@@ -236,12 +236,14 @@ def make_embedder(
     settings: EncodeSettings,
     device: str = "auto",
     load_weights: bool = True,
-) -> Embedder | EndpointEmbedder | LibraryEmbedder:
+) -> Embedder | EndpointEmbedder | SentenceTransformersEmbedder:
     """Return the embedder of a model folder or hub name, or of the URL of an endpoint."""
     if is_endpoint(model):
         return EndpointEmbedder(model, role=role, settings=settings)
-    if needs_library(model):
-        return LibraryEmbedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
+    if needs_sentence_transformers(model):
+        return SentenceTransformersEmbedder(
+            model, role=role, settings=settings, device=device, load_weights=load_weights
+        )
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
 
 
@@ -340,7 +342,7 @@ class RecordEncoder(BatchFunction):
     The result has the vectors, (records, dimension) float32, or the impacts, and the number of truncated texts.
     """
 
-    def __init__(self, embedder: Embedder | EndpointEmbedder | LibraryEmbedder) -> None:
+    def __init__(self, embedder: Embedder | EndpointEmbedder | SentenceTransformersEmbedder) -> None:
         self._embedder: Any = embedder.load()
 
     def prepare(self, records: list[Any]) -> TokenizedTexts | list[str]:
@@ -356,7 +358,7 @@ class RecordEncoder(BatchFunction):
 
 def encode_records(
     records: Iterable[Passage] | Iterable[Query],
-    embedder: Embedder | EndpointEmbedder | LibraryEmbedder,
+    embedder: Embedder | EndpointEmbedder | SentenceTransformersEmbedder,
     writer: ShardWriter | ImpactShardWriter,
     *,
     runner_settings: RunnerSettings,

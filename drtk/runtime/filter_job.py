@@ -130,7 +130,7 @@ class FilterJob:
     lookups: further files and folders on which the output depends
     log_summary: log the final counts; otherwise only in verbose mode
     count_names: names of counts in this log line, such as {"in": "files"}
-    no_input: the warning if the input has no records, for example because a previous command in a pipe failed
+    no_input_warning: the warning if the input has no records, for example because a previous command in a pipe failed
     find_problem: called at the end with the number of output lines; returns an error message if the output is useless
     side_outputs: further outputs, which are flushed to disk before the journal is written
     total: number of input records for the progress bar, if it cannot be counted from the lines of the source
@@ -150,7 +150,7 @@ class FilterJob:
     lookups: tuple[str, ...] = ()
     log_summary: bool = True
     count_names: dict[str, str] = field(default_factory=dict)
-    no_input: str = "the input has no records, so the output is empty"
+    no_input_warning: str = "the input has no records, so the output is empty"
     find_problem: Callable[[int], str | None] | None = None
     tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
@@ -169,12 +169,15 @@ class FilterJob:
         self._written = -JOURNAL_EVERY  # time at which the journal was written
 
     @property
-    def journal(self) -> Path:
+    def journal_path(self) -> Path:
         """The path of the journal."""
         return Path(self.output + ".part.json")
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings. Call this in Python programs only: the command line does it itself."""
+        """Check and record the settings, and check the output. It has no effect if the command line has set `settings`.
+
+        Library functions call it, so that they can be used in Python programs.
+        """
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -187,7 +190,7 @@ class FilterJob:
 
     def _may_replace_final(self) -> bool:
         """Return whether the interrupted run may replace the existing output."""
-        journal = Journal.load(self.journal)
+        journal = Journal.load(self.journal_path)
         return (
             journal is not None
             and journal.replaces is not None
@@ -211,7 +214,7 @@ class FilterJob:
         self._folders = find_folders(self._drop_outputs(self.settings))
         if self.resume or self.force:
             return
-        journal = Journal.load(self.journal)
+        journal = Journal.load(self.journal_path)
         if journal is not None and Path(self.output + ".part").exists():
             raise DrtkError(
                 f"{self.output}.part: contains {journal.records:,} finished records of an interrupted run; "
@@ -276,7 +279,7 @@ class FilterJob:
                 yield batch
 
         with (
-            self._open_first_pass(has_second=revise is not None) as target,
+            self._prepare_first_pass_path(has_second=revise is not None) as target,
             closing(
                 work(iter_batches())
             ) as results,  # before the progress bar starts a thread, because `work` may fork
@@ -284,7 +287,7 @@ class FilterJob:
                 target,
                 append_at=journal.offset if journal.records else None,
                 scratch=revise is not None,
-                journal=self.journal if resumable else None,
+                journal=self.journal_path if resumable else None,
             ) as output,
             self._keep_journal(output),
             Progress(
@@ -311,7 +314,7 @@ class FilterJob:
             problem = self.find_problem(journal.lines) if self.find_problem is not None and journal.records else None
             if problem is not None:  # there is nothing to resume
                 self._pending, output.keep_part = None, False
-                self.journal.unlink(missing_ok=True)
+                self.journal_path.unlink(missing_ok=True)
                 raise DrtkError(problem)
             if revise is not None:
                 assert output.part is not None
@@ -321,7 +324,7 @@ class FilterJob:
         self._log_summary()
 
     def _count_records(self, unit: str) -> int | None:
-        """Return the number of records in the source; None if it is unknown or expensive to count."""
+        """Return the number of records that this run will process; None if it is unknown or expensive to count."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
@@ -339,7 +342,7 @@ class FilterJob:
             with suppress(DrtkError):  # report the first error, not this one
                 if self._pending is not None:
                     self._write_journal(self._pending, output)
-            journal = Journal.load(self.journal) if output.keep_part else None
+            journal = Journal.load(self.journal_path) if output.keep_part else None
             if journal is not None:
                 log(f"{output.part}: contains the output of {journal.records:,} records; use `resume` to continue")
             raise
@@ -352,12 +355,12 @@ class FilterJob:
         journal.others = [entry for entry in self.tracker.inputs if entry.get("digest") is not None]
         journal.others += [entry for entry in self._input_entries if entry["path"] not in opened]
         with delay_interrupts():  # journal and part are useless without each other
-            write_json(self.journal, asdict(journal))
+            write_json(self.journal_path, asdict(journal))
             output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
     @contextmanager
-    def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
+    def _prepare_first_pass_path(self, *, has_second: bool) -> Iterator[str]:
         """Yield the path to which the first pass writes: the output, or a temporary file if a second pass writes to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
@@ -393,7 +396,7 @@ class FilterJob:
         return self._finished.lines - before
 
     def _open_journal(self) -> Journal:
-        """Return the journal to resume from, or a new one.
+        """List the input files, and return the journal to resume from, or a new one.
 
         Raises MismatchError if the interrupted run had other settings or files.
         """
@@ -403,7 +406,7 @@ class FilterJob:
         self._input_entries = find_inputs(self._drop_outputs(settings), self._folders)  # before the command writes any
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
         fresh = Journal(settings, replaces=identify_file(Path(self.output)))
-        journal = Journal.load(self.journal) if self.resume else None
+        journal = Journal.load(self.journal_path) if self.resume else None
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
             return fresh
@@ -459,7 +462,7 @@ class FilterJob:
                 f"shard {number} of {of} is empty: the input has fewer than {number} batches of {self.batch_size:,} records"
             )
         elif not self._finished.records:
-            warn(f"{self.command}: {self.no_input}")
+            warn(f"{self.command}: {self.no_input_warning}")
         counts = self._collect_counts().items()
         numbers = [(name, value) for name, value in counts if isinstance(value, int)]
         summary = ", ".join(f"{value:,} {self.count_names.get(name, name)}" for name, value in numbers)

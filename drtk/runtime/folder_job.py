@@ -83,7 +83,10 @@ class FolderJob:
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings. Call this in Python programs only: the command line does it itself."""
+        """Check and record the settings, and check the output. It has no effect if the command line has set `settings`.
+
+        Library functions call it, so that they can be used in Python programs.
+        """
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -91,7 +94,10 @@ class FolderJob:
             self.check()
 
     def check(self) -> None:
-        """Check settings and output before anything is read or loaded. Raises UsageError and DrtkError."""
+        """Check settings and output before anything is read or loaded; first `recover` a killed run.
+
+        Raises UsageError and DrtkError.
+        """
         if not self._is_leader:
             return
         for path in (self._final, self.path):
@@ -285,9 +291,10 @@ class FolderJob:
         return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
 
     def begin(self) -> Path:
-        """Return the folder to write to. It is empty, unless an interrupted run is resumed.
+        """Create and lock the folder to write to, and return it. It has no files of earlier runs, unless one is resumed.
 
-        Raises DrtkError if another run is writing the folder, or the folder cannot be created.
+        Raises DrtkError if another run is writing the folder, or the folder cannot be created; MismatchError if the
+        resumed run has read other records from stdin or a pipe.
         """
         if not self._is_leader:
             return self.path

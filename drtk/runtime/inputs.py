@@ -20,7 +20,7 @@ from drtk.runtime.streams import (
     read_lines,
 )
 
-MIN_SHARED_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
+MIN_BYTES_FOR_SHARE = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
 
 
 @dataclass
@@ -44,7 +44,7 @@ class InputTracker:
     _readers: dict[str, DigestingReader] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
-        """Return the first decompressed bytes of a source, usually 4 kB, without consuming them."""
+        """Return the first decompressed bytes of a source, at most 1 MiB, without consuming them; b"" for damaged data."""
         if source not in self._peeked:
             self._peeked[source] = self._open(source)
         stream: Any = self._peeked[source][0]
@@ -109,7 +109,7 @@ class InputTracker:
     def get_share_read(self, source: str) -> float | None:
         """Return the share of a file's bytes, before decompression, that was read; None for streams and small files."""
         reader = self._readers.get(source)
-        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_SHARED_BYTES:
+        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_BYTES_FOR_SHARE:
             return None
         return min(reader.size / size, 1.0)
 

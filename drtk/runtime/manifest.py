@@ -128,7 +128,7 @@ def complete_manifest(
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of drtk, Python, and the libraries that are imported."""
+    """Return the versions of drtk, Python, and the imported libraries among `_RECORDED_PACKAGES`."""
     versions = {"drtk": __version__, "python": sys.version.split()[0]}
     for module in _RECORDED_PACKAGES:
         if module in sys.modules:
@@ -150,7 +150,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
     kind: the expected kind of folder; if given, also compare the files of the folder with the manifest
     keys: types of required entries (see `read_object`)
     Raises MismatchError for a file, for an unfinished or damaged folder, a folder of another kind, or one that drtk did
-    not make.
+    not make; DrtkError if the folder or a required entry is missing.
     """
     path = Path(folder)
     if not path.exists():
@@ -173,7 +173,10 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
-    """Read the meta.json of a folder, which may be from another program; return {} if there is none."""
+    """Read the meta.json of a folder, which may be from another program; return {} if there is none.
+
+    Raises DrtkError if it is damaged.
+    """
     path = folder / FOLDER_MANIFEST
     if not path.exists():
         return {}
@@ -184,7 +187,10 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the meta.json of a folder, with size, time and digest of every file. This marks the folder as finished."""
+    """Write the meta.json of a folder, with size, time and digest of every file. This marks the folder as finished.
+
+    For a folder of kind "model", also write its model card.
+    """
     if manifest["kind"] == "model":
         write_model_card(folder, manifest)
     files = record_files(folder, list_output_files(folder), times=True)
@@ -238,7 +244,7 @@ def is_current(output: str, settings: Mapping[str, Any], *, program: str = "") -
 
 
 def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
-    """Return the settings and input files that changed since an output was made; None if there is no output."""
+    """Return what changed since an output was made: settings, inputs, the output itself; None if there is no output."""
     path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
@@ -288,7 +294,7 @@ def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_unchanged(entry: Mapping[str, Any]) -> bool:
-    """Return whether an input still matches its manifest entry: in size and time, or else in content."""
+    """Return whether an input still matches its manifest entry, by size and time or by content; False for streams."""
     path = Path(entry["path"])
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
@@ -427,7 +433,7 @@ def _get_recorded_digest(entry: Any, status: os.stat_result) -> str | None:
 
 
 def add_folders(inputs: list[dict[str, Any]], entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the manifest entries `inputs`, followed by those of `entries` that are finished folders."""
+    """Return the manifest entries `inputs`, followed by those of `entries` that are other, finished folders."""
     known = {Path(entry["path"]) for entry in inputs}
     folders = [entry for entry in entries if "files" in entry and Path(entry["path"]) not in known]
     return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]

@@ -177,7 +177,7 @@ def track(
 
 @contextlib.contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Silence the progress bars and warnings of transformers."""
+    """Context manager that silences the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

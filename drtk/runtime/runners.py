@@ -54,7 +54,7 @@ class RunnerSettings:
     """Settings for where a batch function runs: in this process, in several processes, or on a Ray cluster."""
 
     runner: Literal["local", "processes", "ray"] = option(
-        "local", "Run in this process (local), in a process per GPU, or on Ray.", panel=HARDWARE
+        "local", "Run in this process (local), in a process per GPU or CPU core, or on Ray.", panel=HARDWARE
     )
     runner_workers: int | None = setting(
         None, "Number of worker processes. [default: one per GPU, else per core]", at_least=1
@@ -82,7 +82,7 @@ class BatchFunction:
         raise NotImplementedError
 
     def map(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Return an iterator over the results for batches, in order. Override it to process several batches together."""
+        """Return an iterator over the results for prepared batches, in order. Override it to process several batches together."""
         return map(self, batches)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ def _receive_message(worker: Any) -> Any:
         message = worker.recv()
     except (EOFError, OSError) as error:
         raise DrtkError(
-            "a worker process was killed, probably because memory ran out; use fewer: `runner_workers`"
+            "a worker process was killed, probably because memory ran out; use fewer processes: `runner_workers`"
         ) from error
     if isinstance(message, Exception):
         raise message

@@ -75,7 +75,7 @@ class _ZstdReader(io.RawIOBase):
         return count
 
 
-def open_compressor(target: str) -> Any:
+def create_compressor(target: str) -> Any:
     """Return a gzip or zstd compressor for one frame, by the suffix of `target`. Its output has no time stamp or name."""
     if target.endswith(".gz"):
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
@@ -127,7 +127,7 @@ def get_source_name(source: str) -> str:
 
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of a JSONL file divided by the number of shards; None if it takes long to count."""
+    """Return the number of lines of a JSONL file divided by the number of shards; None for other files and large ones."""
     limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
     is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
     if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
@@ -176,7 +176,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 
 @contextlib.contextmanager
 def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
-    """Convert errors of reading compressed data into DrtkErrors that name the place.
+    """Context manager that converts errors of reading compressed data into DrtkErrors that name the place.
 
     place: function that returns the current file:line
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
@@ -244,7 +244,7 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def is_replaceable(target: str) -> bool:
-    """Return whether an output is a regular file, which is written as NAME.part and renamed; False for "-" and devices."""
+    """Return whether an output is written as NAME.part and renamed: True for a regular file or a new one; False for "-" and devices."""
     if target == STANDARD:
         return False
     if os.path.realpath(target).startswith(("/dev/", "/proc/")) or target.startswith("/dev/"):
@@ -333,7 +333,7 @@ class Output:
         self._empty = False
         if self._compress:
             if self._frame is None:
-                self._frame = open_compressor(self.target)
+                self._frame = create_compressor(self.target)
             data = self._frame.compress(data)
         try:
             self._file.write(data)

@@ -19,7 +19,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 Contains = Callable[[str], bool]
 
 
-def tokenize_answer(text: str) -> list[str]:
+def tokenize_for_matching(text: str) -> list[str]:
     """Return the lower-case tokens of a text, decomposed (NFD), as in DPR's released code (Karpukhin 2020)."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
@@ -31,7 +31,7 @@ class TokenMatcher:
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
-        self._answers = [tokens for tokens in map(tokenize_answer, answers) if tokens]
+        self._answers = [tokens for tokens in map(tokenize_for_matching, answers) if tokens]
         self._needles = [
             [_fold_case(token) for token in sorted(set(answer), key=len, reverse=True)] for answer in self._answers
         ]
@@ -49,7 +49,7 @@ class TokenMatcher:
         ]
         if not likely:
             return False
-        tokens = tokenize_answer(text)
+        tokens = tokenize_for_matching(text)
         return any(_contains_tokens(tokens, answer) for answer in likely)
 
 

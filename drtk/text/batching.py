@@ -43,7 +43,7 @@ class TokenizedTexts:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
-        """Concatenate texts without segment types."""
+        """Concatenate tokenized texts; drop their segment types."""
         ids = np.concatenate([part.ids for part in parts]) if parts else np.empty(0, dtype=np.int32)
         lengths = np.concatenate([part.lengths for part in parts]) if parts else np.empty(0, dtype=np.int64)
         return cls(ids, None, lengths, np.cumsum(lengths) - lengths)

@@ -130,7 +130,7 @@ class _GroupBuilder:
 
 @dataclass(frozen=True)
 class PassageSpan:
-    """The spans of a passage and of its sentences in the text of a document."""
+    """The spans of a passage and of its sentences in the normalized text of a document or section."""
 
     begin: int
     end: int
@@ -413,7 +413,10 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first documents (`head`)."""
+    """Return the Punkt model: `punkt_model`, else the installed model, else a model trained on the first documents (`head`).
+
+    With `save_punkt`, always train a model, and save it.
+    """
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)

@@ -57,7 +57,9 @@ class ChunkSettings:
     )
     punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
-    save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
+    save_punkt: str | None = option(
+        None, "Train a sentence model on the input, and save it to this file.", metavar="FILE", panel=INPUT
+    )
     num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 

@@ -20,8 +20,8 @@ def get_added_texts(passage: Passage, field: str) -> list[str]:
     return value
 
 
-def format_query(question: str) -> str:
-    """Return `question` with a single question mark at its end, after a space.
+def normalize_question_mark(question: str) -> str:
+    """Return `question` with " ?" at its end, in place of its final question mark, if any.
 
     Queries with and without expansions then differ only by the expansion (docs/methods/gar.md).
     """
@@ -35,5 +35,8 @@ def expand_query(question: str, *expansions: str) -> str:
     'who wrote hamlet ? william shakespeare'
     """
     return " ".join(
-        [format_query(question), *(text for expansion in expansions if (text := " ".join(expansion.split())))]
+        [
+            normalize_question_mark(question),
+            *(text for expansion in expansions if (text := " ".join(expansion.split()))),
+        ]
     )

@@ -23,7 +23,7 @@ def sample_uniform(*key: str | int) -> float:
 
 
 def sample_uniform_of_ids(ids: Iterable[bytes | memoryview], *key: str | int) -> np.ndarray:
-    """Return `sample_uniform(*key, id)` of each UTF-8 id, (ids,) float64, in a fifth of the time."""
+    """Return `sample_uniform(*key, id)` of each UTF-8 id, (ids,) float64, in a fifth of the time of separate calls."""
     import numpy as np
 
     start = blake2b("\0".join(map(str, (*key, ""))).encode(), digest_size=8)

@@ -55,7 +55,7 @@ class DocString:
 
 
 def parse_docstrings(path: Path, module: str) -> list[DocString]:
-    """Return the docstrings of a source file in file order; [] if the file cannot be parsed."""
+    """Return the public docstrings with summary and body in a source file, in file order; [] if it cannot be parsed."""
     try:
         source = path.read_text(encoding="utf-8")
         if '"""' not in source and "'''" not in source:
@@ -167,7 +167,7 @@ class SampledPair:
     is_test: bool
 
 
-def make_sample(settings: SampleSettings, job: FolderJob) -> None:
+def build_sample_collection(settings: SampleSettings, job: FolderJob) -> None:
     """Write a collection from docstrings: documents.jsonl, queries.jsonl and qrels/{train,test}.tsv.
 
     The records are ordered by a hash of the qualified name of the documented object.
@@ -251,7 +251,7 @@ def _iter_sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _find_version(package: str) -> tuple[str, Path]:
-    """Return the version of a package, and a file that changes with it."""
+    """Return the version of a package, "" if unknown, and a file that changes with it."""
     if package == STDLIB:
         return sys.version.split()[0], Path(sys.executable).resolve()
     try:
@@ -294,7 +294,7 @@ def _normalize_key(text: str) -> str:
 
 
 def is_query(summary: str) -> bool:
-    """Return whether the first line of a docstring can be a query: 4 to 30 words, at least two content words, no parameter list."""
+    """Return whether a summary can be a query: 4 to 30 words, at least two content words, no parameter list or markup."""
     head = summary.partition(":")[0]
     return (
         len(summary.split()) in _QUERY_WORDS

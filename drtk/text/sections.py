@@ -106,5 +106,5 @@ def find_pages(document: Passage, section: Section, text: str, begins: Sequence[
 
 
 def _count_characters(text: str) -> int:
-    """Return the number of characters that are not white space, which chunking changes."""
+    """Return the number of characters, not counting white space, which chunking changes."""
     return sum(map(len, text.split()))

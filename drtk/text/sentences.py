@@ -43,7 +43,10 @@ class PunktModel:
 
 
 def load_installed_model(language: str) -> PunktModel | None:
-    """Return nltk's sentence model for `language`; None if it is not installed. Nothing is downloaded."""
+    """Return nltk's sentence model for `language`; None if it is not installed. Nothing is downloaded.
+
+    Raises DrtkError if it is damaged.
+    """
     from nltk.tokenize.punkt import PunktTokenizer
 
     try:

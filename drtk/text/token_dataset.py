@@ -110,7 +110,8 @@ class TokenCorpus:
         side_files: files with further fields of the passages, line by line
         shortest: exclude passages with fewer word pieces, and count them as `short`
         Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a passage
-        lacks one of the fields, its weights belong to another tokenizer, or all values of a field are empty.
+        lacks one of the fields, its weights belong to another tokenizer, a field has no usable value in the corpus, or no
+        passage is long enough.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(fields) <= set(FIELDS), fields

@@ -64,7 +64,7 @@ class PassageFields(NamedTuple):
 def parse_fields(
     passages: Iterable[tuple[str, Passage]], fields: frozenset[str], *, tracker: InputTracker
 ) -> Iterator[PassageFields]:
-    """Parse the fields of (location, passage) pairs; errors of malformed fields go to `tracker`.
+    """Parse the fields of (location, passage) pairs. `tracker` skips a passage with a malformed field, or raises its error.
 
     Raises MismatchError for a passage without the queries, continuations or weights in `fields`.
     """

@@ -263,7 +263,7 @@ def append_added_words(
     ]
 
 
-def read_weights_tokenizer(passage: Passage) -> str:
+def get_weights_tokenizer_name(passage: Passage) -> str:
     """Return `metadata.weights_tokenizer` of a passage; "" if there is none."""
     name = (passage.metadata or {}).get("weights_tokenizer")
     return name if isinstance(name, str) else ""

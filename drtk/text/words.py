@@ -111,9 +111,9 @@ def split_basic_words(text: str) -> list[Word]:
 def extract_question_words(text: str, *, stop_words: frozenset[str] | None = None) -> list[str]:
     """Return the distinct words of a question in order, without stop words.
 
-    stop_words: words to exclude; by default `load_function_words`
+    stop_words: words to exclude; by default `load_stop_words_with_parts`
     """
-    excluded = load_function_words() if stop_words is None else stop_words
+    excluded = load_stop_words_with_parts() if stop_words is None else stop_words
     return [word for word in dict.fromkeys(word.text for word in split_basic_words(text)) if word not in excluded]
 
 
@@ -124,7 +124,7 @@ def normalize_word(word: str) -> str:
 
 
 @cache
-def load_function_words() -> frozenset[str]:
+def load_stop_words_with_parts() -> frozenset[str]:
     """Return the English stop words and their parts after apostrophes, such as t, since "don't" is split into don and t."""
     return load_stop_words() | {word.split("'")[1] for word in load_stop_words() if "'" in word}
 

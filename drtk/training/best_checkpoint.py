@@ -47,15 +47,17 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Delete incomplete checkpoints in a folder, and return the newest complete checkpoint; None if there is none."""
+    """Return the newest complete checkpoint in a folder; None if there is none."""
     wait_for_all()  # rank zero may just have deleted checkpoints
+    return next(iter(list_complete_checkpoints(folder)), None)
+
+
+def delete_incomplete_checkpoints(folder: Path) -> None:
+    """Delete the incomplete checkpoints in a folder."""
     complete = list_complete_checkpoints(folder)
-    wait_for_all()
-    if get_rank() == 0:
-        for path in folder.glob("checkpoint-*"):
-            if path not in complete:
-                shutil.rmtree(path)
-    return complete[0] if complete else None
+    for path in folder.glob("checkpoint-*"):
+        if path not in complete:
+            shutil.rmtree(path)
 
 
 def list_complete_checkpoints(folder: Path) -> list[Path]:

@@ -216,13 +216,13 @@ class RetrieverConfig(TrainingConfig):
                 raise UsageError(f"`matryoshka` {size}: must be given only once")
 
 
-_PAIRS = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, NoEffect("requires `loss=listwise`", {"loss": ("bce",)}))
-_LISTS = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
+_NOT_CROSS_ENCODER = (NoEffect("requires `kind=crossencoder`", {"kind": ("hlatr",)}),)
+_NOT_LISTWISE = (*_NOT_CROSS_ENCODER, NoEffect("requires `loss=listwise`", {"loss": ("bce",)}))
+_NOT_HLATR = (NoEffect("requires `kind=hlatr`", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
-@redeclare("gradient_checkpointing", no_effect=_PAIRS)
+@redeclare("gradient_checkpointing", no_effect=_NOT_CROSS_ENCODER)
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
@@ -236,49 +236,53 @@ class RerankerConfig(TrainingConfig):
         "crossencoder", "Model type: cross-encoder of pairs, or HLATR, which reranks lists of --vectors."
     )
     loss: Literal["listwise", "bce"] = setting(
-        "listwise", "Loss: softmax over the passages of a query (listwise), or binary per pair (bce).", no_effect=_PAIRS
+        "listwise",
+        "Loss: softmax over the passages of a query (listwise), or binary per pair (bce).",
+        no_effect=_NOT_CROSS_ENCODER,
     )
     negatives: int | None = option(
-        None, "Number of negatives per query (listwise loss only). [default: 63]", at_least=1, no_effect=_LISTWISE
+        None, "Number of negatives per query (listwise loss only). [default: 63]", at_least=1, no_effect=_NOT_LISTWISE
     )
-    first_positive: bool = setting(False, "Train only on the first positive of each query.", no_effect=_PAIRS)
+    first_positive: bool = setting(
+        False, "Train only on the first positive of each query.", no_effect=_NOT_CROSS_ENCODER
+    )
     r_drop: bool = setting(
-        False, "Add R-Drop, the KL divergence of two forward passes (listwise loss only).", no_effect=_LISTWISE
+        False, "Add R-Drop, the KL divergence of two forward passes (listwise loss only).", no_effect=_NOT_LISTWISE
     )
     backward: int | None = setting(
         None,
         "Backpropagate through N passages per query: positive, top negatives (listwise loss only).",
         at_least=2,
-        no_effect=_LISTWISE,
+        no_effect=_NOT_LISTWISE,
     )
     max_length: int | None = option(
         None,
         "Maximum length of query and passage in tokens. [default: 192, at most the model's maximum]",
         at_least=4,
-        no_effect=_PAIRS,
+        no_effect=_NOT_CROSS_ENCODER,
         panel=TRAINING,
     )
     title: PairTitle | None = setting(
         None,
         'Pair text: colon "title: text", join "title text", or none. [default: the start model\'s, or colon]',
-        no_effect=_PAIRS,
+        no_effect=_NOT_CROSS_ENCODER,
     )
     micro_batch_size: int | None = option(
         None,
         "Queries (bce: pairs) per forward pass and device. [default: batch size]",
         at_least=1,
-        no_effect=_PAIRS,
+        no_effect=_NOT_CROSS_ENCODER,
         panel=HARDWARE,
     )
     packed: bool = setting(
-        True, "Run without padding on a GPU in 16 bits, if the model type supports it.", no_effect=_PAIRS
+        True, "Run without padding on a GPU in 16 bits, if the model type supports it.", no_effect=_NOT_CROSS_ENCODER
     )
-    depth: int = setting(100, "Number of top candidates per query (hlatr).", at_least=2, no_effect=_LISTS)
-    layers: int = setting(4, "Number of layers (hlatr).", at_least=1, no_effect=_LISTS)
-    hidden: int = setting(128, "Hidden size (hlatr).", at_least=1, no_effect=_LISTS)
-    heads: int = setting(2, "Attention heads per layer (hlatr).", at_least=1, no_effect=_LISTS)
-    feedforward: int = setting(768, "Feed-forward size (hlatr).", at_least=1, no_effect=_LISTS)
-    dropout: float = setting(0.1, "Dropout rate, 0 to 0.99 (hlatr).", at_least=0, at_most=0.99, no_effect=_LISTS)
+    depth: int = setting(100, "Number of top candidates per query (hlatr).", at_least=2, no_effect=_NOT_HLATR)
+    layers: int = setting(4, "Number of layers (hlatr).", at_least=1, no_effect=_NOT_HLATR)
+    hidden: int = setting(128, "Hidden size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
+    heads: int = setting(2, "Attention heads per layer (hlatr).", at_least=1, no_effect=_NOT_HLATR)
+    feedforward: int = setting(768, "Feed-forward size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
+    dropout: float = setting(0.1, "Dropout rate, 0 to 0.99 (hlatr).", at_least=0, at_most=0.99, no_effect=_NOT_HLATR)
     dev_queries: int = setting(
         200, "Number of queries of --dev-run, sampled at even intervals.", at_least=1, no_effect=(NOT_MEASURED,)
     )
@@ -287,7 +291,7 @@ class RerankerConfig(TrainingConfig):
     )
     dev_split: str = setting("dev", "Split of --dev, the file qrels/NAME.tsv.", no_effect=(NOT_MEASURED,))
     dev_vectors: str | None = setting(
-        None, "Pair vectors of --dev-run (hlatr). [default: those in --vectors]", no_effect=_LISTS
+        None, "Pair vectors of --dev-run (hlatr). [default: those in --vectors]", no_effect=_NOT_HLATR
     )
     dev_measure: Literal["RR@10", "nDCG@10"] = setting(
         "RR@10", "Measure on --dev that selects the best checkpoint.", no_effect=(NOT_MEASURED,)
@@ -331,7 +335,7 @@ class GeneratorConfig(TrainingConfig):
     )
     depth: int = setting(
         100,
-        "Number of top passages per question to search for answers (GAR).",
+        "Number of top passages per question to search for answers (gar-sentence, gar-title).",
         at_least=1,
         no_effect=_restrict_to_tasks(*_TASKS[2:]),
     )
@@ -348,7 +352,7 @@ class GeneratorConfig(TrainingConfig):
     separator: str = setting(", ", "Separator between titles (gar-title).", no_effect=_restrict_to_tasks("gar-title"))
     match: Literal["tokens", "regex"] = setting(
         "tokens",
-        "Match answers by tokens (as in DPR) or as regular expressions (GAR).",
+        "Match answers by tokens, as in DPR, or as regular expressions (gar-sentence, gar-title).",
         no_effect=_restrict_to_tasks(*_TASKS[2:]),
     )
     match_title: bool = setting(
@@ -379,7 +383,7 @@ class GeneratorConfig(TrainingConfig):
         at_most=1,
         panel=EVALUATION,
     )
-    dev_limit: int = setting(1000, "Maximum number of held-out pairs.", at_least=1)
+    dev_limit: int = setting(1000, "Maximum number of evaluation pairs, sampled at random.", at_least=1)
     dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = setting(
         None, "Measure that selects the best checkpoint. [default: rougeL; GAR: rouge1]"
     )

@@ -80,15 +80,15 @@ class SampledExamples(EpochDataset):
             seed=self.seed,
             key=f"{query_id}\0{index}",
         )
-        passages = [positives[positive], *(negatives[rank] for rank in sampled)]
+        indices = [positives[positive], *(negatives[rank] for rank in sampled)]
         scores: list[float] = []
         if self._with_scores:
             negative_scores = examples.get_negative_scores(index)
             scores = [examples.get_positive_scores(index)[positive], *(negative_scores[rank] for rank in sampled)]
         return SampledExample(
             self._queries[query_id],
-            passages,
-            self._corpus.get_many([examples.passage_ids[passage] for passage in passages]),
+            indices,
+            self._corpus.get_many([examples.passage_ids[passage] for passage in indices]),
             positives=() if self._positives is None else self._positives[query_id],
             scores=scores,
             key=(self.seed, epoch, query_id, index),
@@ -103,17 +103,20 @@ def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None =
 
 
 def collate(
-    items: Sequence[SampledExample], *, query: TextTokenizer, passage: TextTokenizer, corrupt: Any = None
+    items: Sequence[SampledExample],
+    *,
+    query_tokenizer: TextTokenizer,
+    passage_tokenizer: TextTokenizer,
+    corrupt: Any = None,
 ) -> dict[str, Tensor]:
     """Return the inputs of a step by name: those of BiEncoder, and `passage_indices` (queries * n,) for n passages per query.
 
     If the examples have them, also `positives` (queries, max positives), padded with -1, and `teacher` (queries, n).
-    query, passage: tokenizers of queries and passages
     corrupt: `AuxiliaryTask.corrupt`, whose results are added with the prefix "aux_query_" or "aux_passage_"; None: no task
     """
     texts: dict[str, tuple[TextTokenizer, list[Any]]] = {
-        "query": (query, [item.query for item in items]),
-        "passage": (passage, [text for item in items for text in item.passages]),
+        "query": (query_tokenizer, [item.query for item in items]),
+        "passage": (passage_tokenizer, [text for item in items for text in item.passages]),
     }
     batch = {"passage_indices": torch.tensor([index for item in items for index in item.indices])}
     if any(len(item.positives) for item in items):

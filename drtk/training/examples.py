@@ -72,9 +72,11 @@ class PackedExamples:
         return len(self.query_ids)
 
     def get_positives(self, example: int) -> array[int]:
+        """Return the passage indices of the positives of the example at index `example`."""
         return self._references[self._starts[example] : self._splits[example]]
 
     def get_negatives(self, example: int) -> array[int]:
+        """Return the passage indices of the negatives of the example at index `example`."""
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def get_positive_scores(self, example: int) -> array[float]:

@@ -33,6 +33,7 @@ from drtk.training.best_checkpoint import (
     ModelSelection,
     ModelSelections,
     TrainingEvaluator,
+    delete_incomplete_checkpoints,
     find_last_checkpoint,
     list_complete_checkpoints,
     load_weights,
@@ -73,8 +74,8 @@ def fit(
     """Train a model, and save it with its last or best weights (rank zero).
 
     Training resumes from the last complete checkpoint. Steps depend on (seed, step) only, so resumed training equals
-    uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the new size is
-    added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
+    uninterrupted training. With one process, the micro-batch is reduced (`compute_smaller_micro_batch`) when memory runs
+    out; the new size is added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
     dataset: the items of all steps in order    collate: function from the items of a step to model inputs
     objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None: `trainer_class` computes it
@@ -109,7 +110,7 @@ def fit(
             summary = trainer.run(save)
             return summary if micro_batch == initial_micro_batch else summary | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
-            smaller = trainer.halve_micro_batch()
+            smaller = trainer.compute_smaller_micro_batch()
             if error.__cause__ is not None:  # free the tensors of the failed step, since saving needs memory
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
@@ -230,7 +231,10 @@ class OutOfMemoryError(DrtkError):
 
 
 def enable_gradient_checkpointing(backbone: Any) -> None:
-    """Enable gradient checkpointing, which recomputes activations in the backward pass."""
+    """Enable gradient checkpointing, which recomputes activations in the backward pass.
+
+    Raises DrtkError for a model that does not support it.
+    """
     backbone.config.use_cache = False  # transformers would disable it with a warning
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
@@ -330,6 +334,7 @@ class DrtkTrainer(Trainer):
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
             self._first_loss = float(first)
         if self.is_world_process_zero():
+            delete_incomplete_checkpoints(Path(self.args.output_dir))
             truncate_log(self._log_path, step=-1 if start is None else step)  # an evaluation before training has step 0
             if start is not None:
                 log_message(f"resuming after step {step:,} of {self.args.max_steps:,}")
@@ -347,7 +352,8 @@ class DrtkTrainer(Trainer):
                 )
             return steps
         except NonFiniteLossError as error:
-            raise DrtkError(f"{error}; {self._describe_resume_point(is_nan=True)}") from error
+            self._delete_current_checkpoint()  # its weights may be NaN
+            raise DrtkError(f"{error}; {self._describe_resume_point()}") from error
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -355,30 +361,35 @@ class DrtkTrainer(Trainer):
             field = f"a smaller `{self.micro_batch_field}`, " if in_pass and self.micro_batch not in (None, 1) else ""
             raise (OutOfMemoryError if in_pass else DrtkError)(
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.memory_advice} may help; "
-                f"{self._describe_resume_point(is_nan=False)}"
+                f"{self._describe_resume_point()}"
             ) from error
 
-    def halve_micro_batch(self) -> int | None:
+    def compute_smaller_micro_batch(self) -> int | None:
         """Return the largest divisor of the micro-batch size that is at most half of it; None if there is none."""
         if self.micro_batch is None:
             return None
         return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
 
     def save_for_retry(self) -> bool:
-        """Save a checkpoint before a step that ran out of memory is retried; return False if no checkpoint could be saved."""
+        """Save a checkpoint before a step that ran out of memory is retried.
+
+        Returns False if the step cannot be retried: after step 0, when training has no complete checkpoint.
+        """
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
             self._save_checkpoint(self.model, None)
         return not step or bool(list_complete_checkpoints(folder))
 
-    def _describe_resume_point(self, *, is_nan: bool) -> str:
-        """Return advice on resuming for an error message. is_nan: first delete a checkpoint of the current weights, with NaN"""
-        folder = Path(self.args.output_dir)
-        newest = folder / f"checkpoint-{self.state.global_step}"
-        if is_nan and (newest / COMPLETE).exists():
+    def _delete_current_checkpoint(self) -> None:
+        """Delete the checkpoint of the current step, if there is one."""
+        newest = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if (newest / COMPLETE).exists():
             (newest / COMPLETE).unlink()
             shutil.rmtree(newest, ignore_errors=True)
-        checkpoints = list_complete_checkpoints(folder)
+
+    def _describe_resume_point(self) -> str:
+        """Return advice on resuming for an error message."""
+        checkpoints = list_complete_checkpoints(Path(self.args.output_dir))
         if not checkpoints:
             return "there is no checkpoint to resume from"
         return f"`resume` continues after step {parse_checkpoint_step(checkpoints[0]):,}"

@@ -29,7 +29,7 @@ def get_fold_folder(folder: Path, fold: int) -> Path:
 
 
 def digest_question(question: str) -> str:
-    """Return a digest of a question, 16 hex digits; questions that differ in case, white space or a final "?" are equal."""
+    """Return a digest of a question, 16 hex digits, which ignores case, white space and a final "?"."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 

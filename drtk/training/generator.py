@@ -29,7 +29,7 @@ from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import TextPair, TextPairs
 
-Score = Callable[[Sequence[str], Sequence[str]], dict[str, float]]  # (generated texts, targets) -> metrics by name
+Scorer = Callable[[Sequence[str], Sequence[str]], dict[str, float]]  # (generated texts, targets) -> metrics by name
 Collate = Callable[[Sequence[TextPair]], dict[str, Tensor]]
 
 
@@ -45,7 +45,7 @@ class GenerationEvaluator:
         pairs: Sequence[TextPair],
         *,
         collate: Collate,
-        score: Score | None,
+        score: Scorer | None,
         batch_size: int,
         max_new_tokens: int,
     ) -> None:
@@ -189,7 +189,7 @@ def train_generator(
     start: StartModel,
     config: GeneratorConfig,
     dev: Sequence[TextPair] = (),
-    score: Score | None = None,
+    score: Scorer | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class RetrieverTrainer(DrtkTrainer):
         self._ramp_steps = round(flops_warmup * self.args.max_steps if flops_warmup < 1 else flops_warmup)
         self._max_texts = 0  # texts of the largest step so far
 
-    def halve_micro_batch(self) -> int | None:
+    def compute_smaller_micro_batch(self) -> int | None:
         """Return half the micro-batch size, or without gradient caching half the texts of a step; None if that is below 1."""
         return (self.micro_batch or self._max_texts) // 2 or None
 

@@ -43,36 +43,37 @@ class CandidateLists:
     """Candidate lists of a run for training.
 
     source: name of the run    lists: lists with a relevant candidate    query_ids: ids of the queries of `lists`
-    without_relevant, unjudged, queries: number of queries without a relevant candidate, without judgments, and in total
+    num_without_relevant, num_unjudged, num_queries: number of queries without a relevant candidate, without judgments, and
+        in total
     """
 
     source: str
     lists: list[RankedCandidates] = field(default_factory=list)
     query_ids: set[str] = field(default_factory=set)
-    without_relevant: int = 0
-    unjudged: int = 0
-    queries: int = 0
+    num_without_relevant: int = 0
+    num_unjudged: int = 0
+    num_queries: int = 0
 
 
-def read_lists(
+def read_candidate_lists(
     run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker
 ) -> CandidateLists:
-    """Return the top `depth` documents of each judged query of a run; documents with a grade above 0 are relevant.
+    """Return the top `depth` documents of each query of a run, but only for queries with a relevant one (grade above 0).
 
     vectors: cross-encoder vectors of the query-document pairs    Memory: 9 bytes per candidate
     Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
     data = CandidateLists(get_source_name(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
-        data.queries += 1
+        data.num_queries += 1
         grades = judgments.get(hits.query_id)
         if grades is None:
-            data.unjudged += 1
+            data.num_unjudged += 1
             continue
         ids = hits.to_ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
         if not labels.any():
-            data.without_relevant += 1
+            data.num_without_relevant += 1
             continue
         rows = vectors.find_rows(hits.query_id, ids)
         for index in np.flatnonzero(rows < 0):
@@ -91,8 +92,8 @@ def read_lists(
 
 def plan_list_schedule(data: CandidateLists, config: RerankerConfig) -> Schedule:
     """Return the training schedule. Raises DrtkError if no query is judged, and the errors of `plan_schedule`."""
-    if data.queries and data.unjudged == data.queries:
-        raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged; check the qrels file")
+    if data.num_queries and data.num_unjudged == data.num_queries:
+        raise DrtkError(f"{data.source}: none of its {data.num_queries:,} queries is judged; check the qrels file")
     unit = f"lists with a positive among the first {config.depth} documents"
     return plan_schedule(len(data.lists), config, unit=unit, source=data.source)
 

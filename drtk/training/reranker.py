@@ -76,23 +76,23 @@ def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, titl
 
 
 def compute_listwise_terms(
-    model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, use_r_drop: bool
+    model: nn.Module, inputs: Mapping[str, Tensor], *, num_passages: int, backward: int | None, use_r_drop: bool
 ) -> dict[str, Tensor]:
     """Return the listwise losses, scalars by name: "cross_entropy", and with R-Drop also "r_drop".
 
-    inputs: the result of `collate_lists`, (queries * passages, tokens) each    passages: number of passages per query
+    inputs: the result of `collate_lists`, (queries * num_passages, tokens) each    num_passages: passages per query
     backward: number of passages per query to train on, the positive and the highest-scored negatives; None: all
     use_r_drop: run the model twice with different dropout, and add the divergence of the two softmax distributions
     """
-    if backward is not None and backward < passages:
-        scores = score_without_dropout(model, inputs).view(-1, passages)
+    if backward is not None and backward < num_passages:
+        scores = score_without_dropout(model, inputs).view(-1, num_passages)
         columns = select_hardest(scores, backward)  # (queries, backward)
-        rows = (columns + torch.arange(len(columns), device=columns.device).unsqueeze(1) * passages).flatten()
-        inputs, passages = {name: value[rows] for name, value in inputs.items()}, backward
+        rows = (columns + torch.arange(len(columns), device=columns.device).unsqueeze(1) * num_passages).flatten()
+        inputs, num_passages = {name: value[rows] for name, value in inputs.items()}, backward
     if not use_r_drop:
-        return {"cross_entropy": listwise_cross_entropy(model(**inputs).view(-1, passages))}
+        return {"cross_entropy": listwise_cross_entropy(model(**inputs).view(-1, num_passages))}
     doubled = {name: torch.cat([value, value]) for name, value in inputs.items()}
-    first, second = model(**doubled).view(2, -1, passages)  # dropout differs in the halves
+    first, second = model(**doubled).view(2, -1, num_passages)  # dropout differs in the halves
     cross_entropy, divergence = r_drop_losses(first, second)
     return {"cross_entropy": cross_entropy, "r_drop": divergence}
 
@@ -122,13 +122,13 @@ def build_reranker_objective(config: RerankerConfig) -> Objective:
         return compute_bce_terms
     return partial(
         compute_listwise_terms,
-        passages=config.negatives_per_step + 1,
+        num_passages=config.negatives_per_step + 1,
         backward=config.backward,
         use_r_drop=config.r_drop,
     )
 
 
-def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
+def score_tokenized_pairs(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
     """Score tokenized pairs that are divided among the processes; return the scores of the pairs of all processes, (pairs,).
 
     tokens: the pairs r, r + n, r + 2 n, … in process r of n
@@ -166,7 +166,7 @@ class PairEvaluator:
 
     def __call__(self) -> dict[str, float]:
         """Return the metrics by name."""
-        return self._candidates(score_tokens(self._model, self._tokens, self._tokenizer))
+        return self._candidates(score_tokenized_pairs(self._model, self._tokens, self._tokenizer))
 
 
 def train_reranker(

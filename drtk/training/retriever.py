@@ -107,14 +107,14 @@ def train_retriever(
     config: RetrieverConfig,
     seed: int = 42,
     device: str = "auto",
-    dev: Callable[[], dict[str, float]] | None = None,
+    evaluate: Callable[[], dict[str, float]] | None = None,
     auxiliary: AuxiliaryTask | None = None,
 ) -> dict[str, Any]:
     """Train a retriever, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder; training resumes from its last checkpoint
     towers: encoders by role, as `load_start_towers` returns them
-    dev: function that evaluates the towers and returns metrics by name; the weights with the highest SELECT_BY are saved;
+    evaluate: function that evaluates the towers and returns metrics by name; the weights with the highest SELECT_BY are saved;
         None: the last weights are saved
     Raises DrtkError if the examples do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
@@ -161,8 +161,8 @@ def train_retriever(
         with_scores=loss.distillation is not None,
     )
     selection = None
-    if dev is not None:
-        selection = ModelSelection(model, dev, folder / CHECKPOINTS, metric=SELECT_BY, config=config)
+    if evaluate is not None:
+        selection = ModelSelection(model, evaluate, folder / CHECKPOINTS, metric=SELECT_BY, config=config)
 
     def save() -> None:
         for tower in towers.values():
@@ -176,8 +176,8 @@ def train_retriever(
         dataset,
         partial(
             collate,
-            query=query.get_tokenizer("query"),
-            passage=passage.get_tokenizer("passage"),
+            query_tokenizer=query.get_tokenizer("query"),
+            passage_tokenizer=passage.get_tokenizer("passage"),
             corrupt=None if auxiliary is None else auxiliary.corrupt,
         ),
         objective=None,
@@ -207,13 +207,13 @@ def train_from_files(
     *,
     seed: int = 42,
     device: str = "auto",
-    build_dev: Callable[[dict[str, TextEncoder], TrainingData], Callable[[], dict[str, float]]] | None = None,
+    build_evaluator: Callable[[dict[str, TextEncoder], TrainingData], Callable[[], dict[str, float]]] | None = None,
     build_auxiliary: Callable[[dict[str, TextEncoder]], AuxiliaryTask] | None = None,
 ) -> None:
     """Train a retriever from files, and write the model into the folder of `job`.
 
     examples, corpus, queries: files    model: model to start from, a folder or hub name
-    build_dev: function from (towers, data) to the argument `dev` of `train_retriever`; None: no evaluation
+    build_evaluator: function from (towers, data) to the argument `evaluate` of `train_retriever`; None: no evaluation
     build_auxiliary: function from the towers to the argument `auxiliary` of `train_retriever`; None: no auxiliary task
     Raises UsageError for contradictory settings, DrtkError for unusable examples.
     """
@@ -232,9 +232,16 @@ def train_from_files(
     plan_schedule(len(data.examples), config, source=data.source)
     towers = load_start_towers(model, config)
     auxiliary = None if build_auxiliary is None else build_auxiliary(towers)  # before the folder is touched
-    dev = None if build_dev is None else build_dev(towers, data)
+    evaluate = None if build_evaluator is None else build_evaluator(towers, data)
     summary = train_retriever(
-        data, job.begin(), towers=towers, config=config, seed=seed, device=device, dev=dev, auxiliary=auxiliary
+        data,
+        job.begin(),
+        towers=towers,
+        config=config,
+        seed=seed,
+        device=device,
+        evaluate=evaluate,
+        auxiliary=auxiliary,
     )
     job.tracker.inputs += find_inputs(
         {"corpus": corpus, "model": str(resolve_model_folder(model)), "generator": config.aux_generator}

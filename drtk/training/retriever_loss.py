@@ -62,7 +62,7 @@ class RetrieverLoss:
         """Build the loss of a configuration.
 
         similarity: "cosine" or "dot"    normalize: normalize the truncated vectors (Matryoshka)
-        Raises UsageError for an unknown loss, or a distillation loss as `contrastive`.
+        Raises UsageError for an unknown loss, a distillation loss as `contrastive`, or a distillation loss without negatives.
         """
         main = RETRIEVER_LOSSES.load(config.loss)
         contrastive, distillation, alpha = main, None, 1.0
@@ -98,7 +98,8 @@ class RetrieverLoss:
     ) -> dict[str, Tensor]:
         """Return the losses of the batch of all processes, unweighted scalars by name.
 
-        The names are "contrastive" and "distillation", with suffix _N for the first N dimensions.
+        The names are "contrastive" and "distillation", with suffix _N for the first N dimensions, and for sparse vectors
+        "query_flops" and "passage_flops".
         queries: (b, H), passages: (b * n, H), vectors of this process
         inputs: `passage_indices` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n), see `collate`
         temperature: temperature to use instead of the configured one, during its warm-up; None: the configured one
@@ -128,17 +129,17 @@ class RetrieverLoss:
             return vectors
         return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
-    def _build_mask(self, inputs: Mapping[str, Tensor], queries: int) -> Tensor | None:
+    def _build_mask(self, inputs: Mapping[str, Tensor], num_queries: int) -> Tensor | None:
         """Return a mask of the excluded passages in the batch of all processes, (B, B * n) bool; None if none is excluded.
 
-        queries: number of queries of this process
+        num_queries: number of queries of this process
         """
         if self.excluded == "none":
             return None
         passages = gather_rows(inputs["passage_indices"])
         local = len(inputs["passage_indices"])
         if self.excluded == "duplicates":
-            return mask_duplicate_positives(passages, len(passages) // (local // queries))
+            return mask_duplicate_positives(passages, len(passages) // (local // num_queries))
         own = get_positive_columns(inputs["positives"], inputs["passage_indices"]) + get_rank() * local
         mask = mask_labeled_positives(passages, inputs["positives"], own=own)
         return gather_rows(mask.to(torch.uint8)).bool()  # not every backend gathers booleans

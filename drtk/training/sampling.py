@@ -54,9 +54,9 @@ def sample_negatives(
     return [negatives[int(order[rank % len(order)])] for rank in range(count)]
 
 
-def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
-    """Return a permutation of the example indices, (examples,), that depends on (seed, epoch) only."""
-    return np.random.default_rng((seed, epoch)).permutation(examples)
+def shuffle_epoch(num_examples: int, *, epoch: int, seed: int) -> np.ndarray:
+    """Return a permutation of the example indices, (num_examples,), that depends on (seed, epoch) only."""
+    return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
 def derive_step_seed(seed: int, step: int, rank: int) -> int:

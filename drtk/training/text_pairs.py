@@ -19,7 +19,7 @@ from drtk.text.rng import sample_uniform
 from drtk.training.examples import PackedExamples
 from drtk.training.folds import digest_question
 
-Source = Callable[[Passage], str]  # formats a passage as the model's input
+SourceFormatter = Callable[[Passage], str]  # formats a passage as the model's input
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,24 @@ class TextPairs(Protocol):
     def __getitem__(self, index: int, /) -> TextPair: ...
 
     def get_group_key(self, index: int) -> str:
-        """Return the group of the pair at `index`. Pairs of one group are held out together."""
+        """Return the key of the pair's group, such as a passage id. Pairs of one group are held out together."""
 
 
 class ExamplePairs:
     """Text pairs (positive, query) of training examples; queries without text are skipped.
 
-    queries: query texts by id    source: function that formats a passage as source text
+    queries: query texts by id    format_source: function that formats a passage as source text
     """
 
     def __init__(
-        self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore, source: Source
+        self,
+        examples: PackedExamples,
+        *,
+        queries: Mapping[str, str],
+        corpus: CorpusStore,
+        format_source: SourceFormatter,
     ) -> None:
-        self._examples, self._queries, self._corpus, self._source = examples, queries, corpus, source
+        self._examples, self._queries, self._corpus, self._format_source = examples, queries, corpus, format_source
         self._pairs = array("i")  # example, passage, example, passage, …
         for example, query in enumerate(examples.query_ids):
             if queries[query].strip():
@@ -63,7 +68,7 @@ class ExamplePairs:
     def __getitem__(self, index: int) -> TextPair:
         query = self._queries[self._examples.query_ids[self._pairs[2 * index]]]
         (passage,) = self._corpus.get_many([self.get_group_key(index)])
-        return TextPair(self._source(passage), query)
+        return TextPair(self._format_source(passage), query)
 
     def get_group_key(self, index: int) -> str:
         """Return the id of the pair's passage."""
@@ -73,12 +78,12 @@ class ExamplePairs:
 class PassageQueryPairs:
     """Text pairs (passage, query) from the field "queries" that `drtk doc2query` writes; empty queries are skipped.
 
-    source: function that formats a passage as source text
+    format_source: function that formats a passage as source text
     """
 
-    def __init__(self, passages: Iterable[Passage], *, corpus: CorpusStore, source: Source) -> None:
+    def __init__(self, passages: Iterable[Passage], *, corpus: CorpusStore, format_source: SourceFormatter) -> None:
         """Raises ValueError if the "queries" of a passage are not a list of strings."""
-        self._corpus, self._source = corpus, source
+        self._corpus, self._format_source = corpus, format_source
         self._ids: list[str] = []
         self._pairs = array("i")  # passage, query, passage, query, …
         for passage in passages:
@@ -94,7 +99,7 @@ class PassageQueryPairs:
 
     def __getitem__(self, index: int) -> TextPair:
         (passage,) = self._corpus.get_many([self.get_group_key(index)])
-        return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * index + 1]])
+        return TextPair(self._format_source(passage), passage.extra["queries"][self._pairs[2 * index + 1]])
 
     def get_group_key(self, index: int) -> str:
         """Return the id of the pair's passage."""
@@ -127,7 +132,7 @@ def split_held_out(pairs: TextPairs, fraction: float) -> tuple[TextPairSubset, T
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Return a random sample of at most `limit` pairs, in the original order. Sampling depends on the keys only."""
+    """Return a random sample of at most `limit` pairs, in the original order. Sampling depends on their group keys only."""
     counts: dict[str, int] = {}
     ranked = []
     for index in range(len(pairs)):
@@ -138,17 +143,22 @@ def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
 
 
 def read_pairs(
-    files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, tracker: InputTracker
+    files: Sequence[str],
+    *,
+    corpus: str | None,
+    queries: str | None,
+    format_source: SourceFormatter,
+    tracker: InputTracker,
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Return the text pairs of each file: training examples if `corpus` and `queries` are given, else passages with "queries".
 
     corpus, queries: files with the texts of the training examples
-    source: function that formats a passage as the source text of a pair
+    format_source: function that formats a passage as the source text of a pair
     Raises MismatchError for an id that is missing in corpus or queries, RecordError if "queries" is not a list of strings,
-    both with file:line, and DrtkError for a file without pairs.
+    both with file:line, and DrtkError if no passage of a file has queries.
     """
     if corpus is None or queries is None:
-        return [_read_passage_queries(file, source=source, tracker=tracker) for file in files]
+        return [_read_passage_queries(file, format_source=format_source, tracker=tracker) for file in files]
     packed = []
     for file in files:
         rows = read_examples(file, tracker=tracker)
@@ -159,13 +169,13 @@ def read_pairs(
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
         examples.check_examples(file, queries=texts, corpus=store, negatives=0)
-    return [ExamplePairs(examples, queries=texts, corpus=store, source=source) for examples in packed]
+    return [ExamplePairs(examples, queries=texts, corpus=store, format_source=format_source) for examples in packed]
 
 
-def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -> PassageQueryPairs:
+def _read_passage_queries(file: str, *, format_source: SourceFormatter, tracker: InputTracker) -> PassageQueryPairs:
     store = CorpusStore.open(file)  # first, because it rejects stdin, which has no random access
     try:
-        pairs = PassageQueryPairs(read_passages(file, tracker=tracker), corpus=store, source=source)
+        pairs = PassageQueryPairs(read_passages(file, tracker=tracker), corpus=store, format_source=format_source)
     except ValueError as error:
         raise RecordError(f"{file}:{tracker.line}", str(error)) from error
     if not len(pairs):
@@ -174,7 +184,7 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return (key, digest of the target) of each pair. keys: only pairs with one of these keys; None: all pairs"""
+    """Return (group key, digest of the target) of each pair. keys: group keys of the pairs to use; None: all pairs"""
     indices = (index for index in range(len(pairs)) if keys is None or pairs.get_group_key(index) in keys)
     return [(pairs.get_group_key(index), digest_question(pairs[index].target)) for index in indices]
 

@@ -16,7 +16,7 @@ from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingBuilder
-from drtk.evaluation.judged_runs import log_missing, read_judgments, read_rankings
+from drtk.evaluation.judged_runs import log_missing_queries, read_judgments, read_rankings
 from drtk.evaluation.plots import PLOTS
 from drtk.runtime.inputs import InputTracker
 
@@ -69,7 +69,7 @@ class PlotInputs:
     def read_rankings(self, run: NamedRun, judgments: Judgments) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log the number of judged queries that the run lacks."""
         rankings = read_rankings(run, judgments, self.builder, self.tracker).ids
-        log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
+        log_missing_queries(run.name, len(rankings), len(judgments), retrieved_only=False)
         return rankings
 
 

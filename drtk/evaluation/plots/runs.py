@@ -18,7 +18,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.plots import base
 from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
-from drtk.evaluation.plots.training import draw_steps, style_step_axis
+from drtk.evaluation.plots.training import draw_smoothed_curve, style_step_axis
 from drtk.evaluation.significance import ZERO, compute_interval
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
@@ -266,7 +266,7 @@ def draw_report(
         axes[1].set_ylim(bottom=max(0.0, low - 0.05))
         base.style_axis(axes[1], "Recall at k", grid="both")
         if loss is not None:
-            draw_steps(axes[2], loss.steps, loss.values, base.COLORS[0])
+            draw_smoothed_curve(axes[2], loss.steps, loss.values, base.COLORS[0])
             style_step_axis(axes[2], loss.steps[-1])
             base.style_axis(axes[2], "Training loss")
         base.add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)

@@ -31,7 +31,7 @@ class TrainingCurves(Plot):
     def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"field": name, "curves": {log: {"steps", "values"}}} for one field, or {"panels": list} for several.
 
-        panels: one dict per field, with "held_out" for the curves on held-out passages
+        panels: a dict per field, as for one field, and with "held_out": its curves on held-out passages
         By default, the field is the loss. If a log has several loss terms or held-out measurements, all of them are drawn.
         """
         inputs.check_num_inputs(1, base.MAX_LINES)
@@ -76,7 +76,7 @@ class TrainingCurves(Plot):
             if panel["field"].startswith(_MEASURED):
                 dashed, solid = solid, {}
             for name, curve in solid.items():
-                draw_steps(axis, curve["steps"], curve["values"], colors[name])
+                draw_smoothed_curve(axis, curve["steps"], curve["values"], colors[name])
             for name, curve in dashed.items():
                 axis.plot(curve["steps"], curve["values"], color=colors[name], **_DASHED)
             has_dashed |= bool(dashed)
@@ -118,7 +118,7 @@ def _select_curves(logs: Mapping[str, Mapping[str, Curve]], field: str) -> PlotD
     }
 
 
-def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
+def draw_smoothed_curve(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
     """Draw values as a faint line, and their moving average with a band of one standard deviation."""
     averages, deviations = smooth(values)
     axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)

@@ -44,6 +44,7 @@ class CosineDistributions(Plot):
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
         edges: limits of the cosine bins; matching, random: numbers of pairs per bin (without judgments, none is matching)
+        geometry of embeddings folders: uniformity of each folder and, with judgments, alignment of the "judged pairs"
         """
         inputs.check_num_inputs(1, MAX_MODELS)
         paths = [Path(item.source) for item in inputs.inputs]
@@ -191,7 +192,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
-    """Return `count` row indices in ascending order, sampled by a hash of the ids."""
+    """Return `count` (None: POINTS) row indices in ascending order, sampled by a hash of the ids."""
     hashes = [hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids]
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 

@@ -195,7 +195,7 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
     return ", ".join(f"{name} {actual.get(name)}, not {expected.get(name)}" for name in names)
 
 
-class TermWeights:
+class TermWeightingMethod:
     """Base class of term weighting methods.
 
     The constructor takes settings, collection statistics (None if `needs` is None), model and device.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeightingMethod
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.model_folder import resolve_model_folder
@@ -46,7 +46,7 @@ class FirstTokenAttention:
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
-        self._row = _watch_last_layer(self._model, folder)
+        self._rows = _record_cls_attention(self._model, folder)
         move_model(self._model, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
 
     @torch.inference_mode()
@@ -75,17 +75,20 @@ class FirstTokenAttention:
     def _forward(self, batch: dict[str, np.ndarray]) -> np.ndarray:
         """Return the attention of the first token to every token, (rows, tokens)."""
         inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
-        self._row.clear()
+        self._rows.clear()
         with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=batch["input_ids"].size):
             self._model(**inputs)
-        if not self._row:
+        if not self._rows:
             raise MismatchError(f"{self._folder}: unsupported attention implementation; use a BERT-like encoder")
         # ALBERT applies the same layer several times; the last row is from the last application.
-        return self._row[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
+        return self._rows[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
 
 
-def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
-    """Register a hook that appends the [CLS] attention of the last layer, (batch, heads, tokens), to the returned list."""
+def _record_cls_attention(model: nn.Module, folder: Path) -> list[Tensor]:
+    """Replace the attention function of the last layer, so that each forward pass appends to the returned list.
+
+    The items are the attention of the [CLS] token, (batch, heads, tokens).
+    """
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -225,7 +228,7 @@ def _find_continuations(split_passage: SplitPassage) -> list[int]:
     return [piece for piece, owner in enumerate(split_passage.owners) if owner >= 0 and piece not in first_pieces]
 
 
-class Bprop(TermWeights):
+class Bprop(TermWeightingMethod):
     """B-PROP weights: the contrast of the attention in a passage with that in the collection (steps E to H)."""
 
     needs: ClassVar[StatisticsKind | None] = "attention"

@@ -8,7 +8,7 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeightingMethod
 from drtk.text.word_pieces import WordSplit
 
 
@@ -22,7 +22,7 @@ def compute_idf(documents: int, frequency: int) -> float:
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
-class CountBasedWeights(TermWeights):
+class CountBasedMethod(TermWeightingMethod):
     """Base class of methods that compute weights from counts. Words missing in the collection have df = cf = 1."""
 
     needs: ClassVar[StatisticsKind | None] = "counts"
@@ -50,7 +50,7 @@ class CountBasedWeights(TermWeights):
         return int(passages), int(occurrences)
 
 
-class TfIdf(CountBasedWeights):
+class TfIdf(CountBasedMethod):
     """tf-idf as in MASTER's paper, (tf / passage length) * log(N / df); 0 for punctuation."""
 
     def compute_weight(self, word: str, count: int, length: int) -> float:
@@ -59,14 +59,14 @@ class TfIdf(CountBasedWeights):
         return count / length * log(self._statistics.documents / self._get_counts(word)[0])
 
 
-class InverseFrequency(CountBasedWeights):
+class InverseFrequency(CountBasedMethod):
     """1 / collection frequency, as in MASTER's released code; punctuation is weighted too."""
 
     def compute_weight(self, word: str, count: int, length: int) -> float:
         return 1 / self._get_counts(word)[1]
 
 
-class Idf(CountBasedWeights):
+class Idf(CountBasedMethod):
     """Lucene's idf; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
@@ -75,7 +75,7 @@ class Idf(CountBasedWeights):
         return compute_idf(self._statistics.documents, self._get_counts(word)[0]) if is_word(word) else 0.0
 
 
-class Bm25(CountBasedWeights):
+class Bm25(CountBasedMethod):
     """Lucene's BM25 term score, idf * tf / (tf + k1 (1 - b + b length / average)); 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"

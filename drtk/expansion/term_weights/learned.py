@@ -9,29 +9,34 @@ from typing import Any, ClassVar
 
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeights
+from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeightingMethod
 from drtk.models.model_folder import resolve_model_folder
-from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_metadata
+from drtk.models.term_weighter import (
+    TermWeightModel,
+    TermWeightPredictor,
+    load_term_weight_model,
+    read_training_metadata,
+)
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
-from drtk.text.words import load_function_words, normalize_word
+from drtk.text.words import load_stop_words_with_parts, normalize_word
 
 
 def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
     """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
-    weigher = load_term_weighter(Path(resolve_model_folder(model)), method)
+    weigher = load_term_weight_model(Path(resolve_model_folder(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
         weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
     )
 
 
-class DeepCT(TermWeights):
+class DeepCT(TermWeightingMethod):
     """DeepCT: the weight of a word occurrence is the model's output at its first word piece, at least 0."""
 
     with_model: ClassVar[bool] = True
@@ -63,7 +68,7 @@ def _get_expansion_fields(settings: WeightingSettings, metadata: Mapping[str, An
     return list(settings.expand or metadata.get("expand") or ())
 
 
-def iter_with_added_texts(
+def iter_checked_passages(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
     """Yield the passages, and check the expansion fields that the model reads in addition to the text.
@@ -82,7 +87,7 @@ def iter_with_added_texts(
         yield passage
 
 
-class DeepImpact(TermWeights):
+class DeepImpact(TermWeightingMethod):
     """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
     The weight of a word is its impact divided by the largest impact in the passage, without expansions. Stop words have
@@ -134,5 +139,5 @@ def compute_impacts(positions: WordPositions, values: Sequence[float] | Any) -> 
 
     values: outputs of the model, one per word piece
     """
-    excluded = load_function_words()
+    excluded = load_stop_words_with_parts()
     return {word: float(values[head]) for word, head in positions.find_first_heads().items() if word not in excluded}

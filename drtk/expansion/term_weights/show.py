@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 from drtk.records import Passage
 from drtk.runtime import pages
 from drtk.runtime.progress import escape_control_characters
-from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, read_weights_tokenizer, split_by_pieces
+from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, get_weights_tokenizer_name, split_by_pieces
 
 Word = tuple[str, float]
 
@@ -36,7 +36,7 @@ class WeightedPassage(NamedTuple):
         """Largest weight in the passage; 1 if all weights are 0."""
         return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
 
-    def format_figures(self) -> list[str]:
+    def format_top_weights(self) -> list[str]:
         """Format the weights of `top` with the same number of decimals; the largest has three significant digits."""
         decimals = max(0, 2 - floor(log10(self.top[0][1]))) if self.top else 0
         return [f"{weight:.{decimals}f}" for _, weight in self.top]
@@ -51,7 +51,7 @@ def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: 
     """
     tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
-        name = read_weights_tokenizer(passage)
+        name = get_weights_tokenizer_name(passage)
         weights = passage.extra.get("weights")
         if not isinstance(weights, list) or not (name or tokenizers.replacement):
             raise MismatchError(f"passage '{passage.id}' has no weights; run `drtk termweight` first")
@@ -100,7 +100,7 @@ _SHADES = (0, 230, 229, 221, 214, 208)  # xterm's 256 colors, from pale to stron
 _WHITE = re.compile(r"\s+")
 
 
-def format_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> Iterator[str]:
+def format_for_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> Iterator[str]:
     """Yield the lines for each passage: id and title, the text with words shaded by weight, and the top words."""
     width = max(40, shutil.get_terminal_size().columns)
     for number, weighted in enumerate(passages):
@@ -110,7 +110,7 @@ def format_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> Iter
         yield f"{escape_control_characters(weighted.passage.id)}  {title}".rstrip()
         yield from _wrap(weighted, width, color)
         if weighted.top:
-            figures = zip(weighted.top, weighted.format_figures(), strict=True)
+            figures = zip(weighted.top, weighted.format_top_weights(), strict=True)
             top = "  ".join(f"{word} {figure}" for (word, _), figure in figures)
             yield from textwrap.wrap(escape_control_characters(top), width)
 
@@ -167,5 +167,5 @@ def _iter_page_parts(passages: Iterable[WeightedPassage]) -> Iterator[Markup]:
         )
         yield pages.render_paragraph(pages.render_shaded_words(weighted.text, weighted.largest), kind="words")
         if weighted.top:
-            rows = zip(weighted.top, weighted.format_figures(), strict=True)
+            rows = zip(weighted.top, weighted.format_top_weights(), strict=True)
             yield pages.render_bar_table((word, figure, weight / weighted.largest) for (word, weight), figure in rows)

@@ -15,12 +15,12 @@ from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights.learned import compute_impacts
 from drtk.losses.ranking import pairwise_softmax_loss, term_recall_loss
-from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weight_model
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, locate_passage_words
-from drtk.text.words import extract_question_words, load_function_words, make_stemmer
+from drtk.text.words import extract_question_words, load_stop_words_with_parts, make_stemmer
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
@@ -61,10 +61,10 @@ class PassageQuestionsDataset:
         return PassageQuestions(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
-def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
+def compute_term_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
     """Return the term recall of each word: the share of queries that contain a word with the same stem; 0 for stop words."""
     query_stems = [{stem(word) for word in extract_question_words(query)} for query in queries]
-    excluded = load_function_words()
+    excluded = load_stop_words_with_parts()
     recall: dict[str, float] = {}
     for word in words:
         if word not in recall:
@@ -114,7 +114,7 @@ class RecallCollator(_PassageCollator):
         first = np.zeros_like(recall)
         for row, (item, positions) in enumerate(zip(items, passages, strict=True)):
             columns = [self._offset + head for head in positions.heads if head < self._room]
-            recall[row, columns] = compute_recall(positions.words[: len(columns)], item.queries, stem=stem)
+            recall[row, columns] = compute_term_recall(positions.words[: len(columns)], item.queries, stem=stem)
             first[row, columns] = 1
         return _convert_to_tensors(batch | {"recall": recall, "first": first})
 
@@ -174,14 +174,14 @@ def plan_training(
     return plan_schedule(len(passages), training, unit="passages", source=source)
 
 
-def compute_recall_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def compute_deepct_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"recall": loss}, the DeepCT loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
-def compute_pair_terms(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def compute_deepimpact_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"pairs": loss}, the DeepImpact loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
     in_question = inputs.pop("in_question")  # (2 * pairs, tokens)
@@ -214,7 +214,7 @@ def train_term_weighter(
     arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=defaults)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     input_options: dict[str, Any] = {
-        "room": weigher.count_content_tokens(length),
+        "room": weigher.get_max_word_pieces(length),
         "title": title,
         "expand": settings.expand,
     }
@@ -238,13 +238,13 @@ def train_term_weighter(
                 weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
-        save_term_weighter(weigher, folder)
+        save_term_weight_model(weigher, folder)
 
     counts = fit(
         weigher.module.train(),
         dataset,
         collate,
-        objective=compute_recall_terms if method == "deepct" else compute_pair_terms,
+        objective=compute_deepct_loss if method == "deepct" else compute_deepimpact_loss,
         arguments=arguments,
         schedule=schedule,
         folder=folder,

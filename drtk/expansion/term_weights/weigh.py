@@ -25,7 +25,7 @@ from drtk.expansion.term_weights.base import (
     PassageSplitter,
     SplitPassage,
     StatisticsKind,
-    TermWeights,
+    TermWeightingMethod,
     read_statistics,
 )
 from drtk.expansion.term_weights.bprop import WordAttention
@@ -179,7 +179,9 @@ class PassageWeigher(_SplittingFunction):
         super().__init__(plan, count)
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
-        self._method: TermWeights = TERM_WEIGHTS.load(plan.method)(plan.settings, statistics, plan.model, plan.device)
+        self._method: TermWeightingMethod = TERM_WEIGHTS.load(plan.method)(
+            plan.settings, statistics, plan.model, plan.device
+        )
 
     def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
         """Weigh the words of each passage, spread the weights to word pieces, and return a JSON line per passage.
@@ -312,7 +314,10 @@ def _choose_workers(
 
 
 def merge_statistics(sources: Sequence[str], plan: WeightingPlan, job: FilterJob) -> None:
-    """Merge files of collection statistics into one line. Raises the errors of `read_statistics`."""
+    """Merge files of collection statistics into one line.
+
+    Raises the errors of `read_statistics`, UsageError without files or for a method without collection statistics.
+    """
     if not sources or plan.needs is None:
         raise UsageError("`merge` requires the files to merge as `collection`, and a method with collection statistics")
     total = read_statistics(sources, plan.needs, None, tracker=job.tracker)
@@ -357,10 +362,10 @@ def weigh_corpus(
                 )
         passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         if plan.method == "deepimpact":
-            from drtk.expansion.term_weights.learned import iter_with_added_texts
+            from drtk.expansion.term_weights.learned import iter_checked_passages
 
             model = plan.model or ""
-            passages = iter_with_added_texts(passages, model, plan.settings, source=source, tracker=job.tracker)
+            passages = iter_checked_passages(passages, model, plan.settings, source=source, tracker=job.tracker)
         size = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
         count, passages = _choose_workers(plan, passages, runner_settings)
         run_filter(

@@ -26,7 +26,7 @@ from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
 from drtk.text.languages import get_language_code
-from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
+from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_stop_words_with_parts, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
 _WHITE_SPACE = "".join(map(chr, range(33)))  # removed by Java's trim; Anserini skips texts that are empty afterwards
@@ -269,4 +269,6 @@ def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
         settings.stopwords == "default" and get_language_code(settings.language) != "en"
     ):
         return []
-    return sorted(load_function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    return (
+        sorted(load_stop_words_with_parts()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    )

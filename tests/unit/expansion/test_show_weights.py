@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted_passages
+from drtk.expansion.term_weights.show import build_page, format_for_terminal, iter_weighted_passages
 from drtk.records import Passage
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import find_minilm
@@ -40,7 +40,7 @@ def test_titles_with_weights_have_words_too():
 
 def test_terminal_output_is_colored_and_file_output_is_not():
     plain, bright = (
-        "\n".join(format_terminal(iter_weighted_passages([passage()], top=2), color=c)) for c in (False, True)
+        "\n".join(format_for_terminal(iter_weighted_passages([passage()], top=2), color=c)) for c in (False, True)
     )
     assert plain == f"p1  On beams\n{TEXT}\nperveance 0.800  beam 0.400"
     assert re.sub(r"\x1b\[[\d;]*m", "", bright) == plain
@@ -56,7 +56,7 @@ def test_decimal_points_of_top_weights_are_aligned(most, said):
     weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
     each = next(iter_weighted_passages([passage(weights=weights)], top=2))
     first, second = said.split()
-    assert [*format_terminal([each], color=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
+    assert [*format_for_terminal([each], color=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
     page = "\n".join(build_page([each], title="t"))
     assert re.findall(r'<td>([^<]+)</td><td class="bar">', page) == [first, second]
 
@@ -84,7 +84,7 @@ def test_long_texts_are_broken_only_at_white_space(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40
     long = Passage("p", text.strip(), "", {"weights_tokenizer": find_minilm()}, {"weights": [0.5, 0.0] * 40})
-    lines = [*format_terminal(iter_weighted_passages([long], top=0), color=False)][1:]
+    lines = [*format_for_terminal(iter_weighted_passages([long], top=0), color=False)][1:]
     assert " ".join(lines) == text.strip()
     assert all(30 < len(line) <= 40 for line in lines[:-1])
 

@@ -17,7 +17,7 @@ from drtk.mining.config import MineSettings
 from drtk.mining.content_filters import (
     CosineFilter,
     CrossEncoderFilter,
-    PassageTexts,
+    PassageCache,
     VectorsById,
     compute_overlap,
     make_shingles,
@@ -181,9 +181,9 @@ class Judge:
         return np.array([self.scores[text] for _, text in pairs], dtype=np.float32)
 
 
-def texts_of(tmp_path: Path, **texts: str) -> PassageTexts:
+def texts_of(tmp_path: Path, **texts: str) -> PassageCache:
     rows = [{"_id": id, "title": "T" if id == "a" else "", "text": text} for id, text in texts.items()]
-    return PassageTexts(str(write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
+    return PassageCache(str(write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
 
 
 def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path):

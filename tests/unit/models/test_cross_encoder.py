@@ -20,7 +20,7 @@ from drtk.models.cross_encoder import (
     PairClassifier,
     init_cross_encoder,
     load_cross_encoder,
-    resolve_title,
+    resolve_title_format,
     save_cross_encoder,
 )
 from drtk.models.generator_input import format_passage
@@ -282,12 +282,12 @@ def test_titles_are_formatted_as_in_training(folder: Path, tmp_path: Path) -> No
     titled, blank = Passage("1", "text", title="T"), Passage("1", "text", title=" ")
     assert [format_passage(titled, how) for how in ("join", "colon", "none")] == ["T text", "T: text", "text"]
     assert [format_passage(blank, how) for how in ("join", "colon")] == ["text", "text"]
-    assert resolve_title(str(folder), None, strict=True) == "join"
-    assert resolve_title(str(folder), "none", strict=True) == "none"
+    assert resolve_title_format(str(folder), None, strict=True) == "join"
+    assert resolve_title_format(str(folder), "none", strict=True) == "none"
     shutil.copytree(folder, tmp_path / "ours")
     stated = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
     (tmp_path / "ours" / "meta.json").write_text(json.dumps(stated))
-    assert resolve_title(str(tmp_path / "ours"), None, strict=True) == "colon"
-    assert resolve_title(str(tmp_path / "ours"), "none", strict=False) == "none"
+    assert resolve_title_format(str(tmp_path / "ours"), None, strict=True) == "colon"
+    assert resolve_title_format(str(tmp_path / "ours"), "none", strict=False) == "none"
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon, not join"):
-        resolve_title(str(tmp_path / "ours"), "join", strict=True)
+        resolve_title_format(str(tmp_path / "ours"), "join", strict=True)

@@ -25,10 +25,10 @@ from drtk.models.generation import (
     InputBatch,
     TextGenerator,
     _sample_next_tokens,
-    filter_logits,
+    compute_filtered_probabilities,
     find_ignored_settings,
     generate_tokens,
-    iter_texts,
+    iter_generated_tokens,
     sample_tokens,
     sample_uniforms,
 )
@@ -159,7 +159,7 @@ def test_texts_of_inputs_that_join_the_batch_later_are_the_same(kind: str, decod
 
     texts = {}
     while order:  # decoding ends if there is no input when all texts are finished
-        for finished in iter_texts(writer, read, settings, seed=7):
+        for finished in iter_generated_tokens(writer, read, settings, seed=7):
             texts |= finished
     assert texts == {(row, at): text for row, group in enumerate(expected) for at, text in enumerate(group)}
 
@@ -285,20 +285,20 @@ FIVE = torch.tensor([[0.40, 0.25, 0.20, 0.10, 0.05]]).log()
 def test_top_k_comes_before_the_nucleus() -> None:
     # the three most likely, brought to a sum of 1: .470588 .294118 .235294; two of them reach .7: .40/.65 and .25/.65.
     # The other order keeps three: .40 + .25 = .65 < .7, so .20 stays as well
-    kept, tokens = filter_logits(FIVE, top_k=3, top_p=0.7, temperature=1.0)
+    kept, tokens = compute_filtered_probabilities(FIVE, top_k=3, top_p=0.7, temperature=1.0)
     assert kept[0].tolist() == pytest.approx([0.615385, 0.384615, 0.0], abs=2e-6)
     assert tokens[0].tolist() == [0, 1, 2]
-    alone, _ = filter_logits(FIVE, top_k=3, top_p=1.0, temperature=1.0)
+    alone, _ = compute_filtered_probabilities(FIVE, top_k=3, top_p=1.0, temperature=1.0)
     assert alone[0].tolist() == pytest.approx([0.470588, 0.294118, 0.235294], abs=2e-6)
 
 
 def test_the_temperature_sharpens_the_distribution() -> None:
-    everything, tokens = filter_logits(FIVE, top_k=0, top_p=1.0, temperature=1.0)
+    everything, tokens = compute_filtered_probabilities(FIVE, top_k=0, top_p=1.0, temperature=1.0)
     assert everything[0].tolist() == pytest.approx([0.40, 0.25, 0.20, 0.10, 0.05], abs=2e-6)
     assert tokens[0].tolist() == [0, 1, 2, 3, 4]
-    sharp, _ = filter_logits(FIVE, top_k=0, top_p=1.0, temperature=0.5)  # squares of sum .275
+    sharp, _ = compute_filtered_probabilities(FIVE, top_k=0, top_p=1.0, temperature=0.5)  # squares of sum .275
     assert sharp[0].tolist() == pytest.approx([square / 0.275 for square in (0.16, 0.0625, 0.04, 0.01, 0.0025)])
-    kept, _ = filter_logits(FIVE, top_k=0, top_p=0.0001, temperature=1.0)
+    kept, _ = compute_filtered_probabilities(FIVE, top_k=0, top_p=0.0001, temperature=1.0)
     assert kept[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
@@ -334,7 +334,7 @@ def test_greedy_and_sample_begins_with_the_greedy_text_without_filters() -> None
     st.floats(0, 1, exclude_max=True),
 )
 def test_sampled_tokens_pass_the_filters(logits: list[float], top_k: int, top_p: float, place: float) -> None:
-    kept, tokens = filter_logits(torch.tensor([logits]), top_k=top_k, top_p=top_p, temperature=1.0)
+    kept, tokens = compute_filtered_probabilities(torch.tensor([logits]), top_k=top_k, top_p=top_p, temperature=1.0)
     assert float(kept.sum()) == pytest.approx(1.0, abs=1e-5)
     token = int(sample_tokens(kept, tokens, torch.tensor([place], dtype=torch.float64))[0])
     assert float(kept[0][tokens[0] == token][0]) > 0

@@ -13,7 +13,7 @@ import torch
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.config import EncodeSettings
-from drtk.models.library_embedder import LibraryEmbedder, needs_library
+from drtk.models.library_embedder import SentenceTransformersEmbedder, needs_sentence_transformers
 from drtk.retrieval.encode import make_embedder
 from drtk.runtime.progress import silence_transformers
 from drtk.runtime.remote_code import TRUST_VARIABLE
@@ -40,9 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "m"
 
 
-def make(folder: Path, role: str, **settings: object) -> LibraryEmbedder:
+def make(folder: Path, role: str, **settings: object) -> SentenceTransformersEmbedder:
     embedder = make_embedder(str(folder), role=role, settings=EncodeSettings(**settings), device="cpu")  # type: ignore[arg-type]
-    assert isinstance(embedder, LibraryEmbedder)
+    assert isinstance(embedder, SentenceTransformersEmbedder)
     return embedder
 
 
@@ -53,7 +53,7 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path, tmp_path: Path
     short = make(folder, "query", prompt="", normalize=True, dimensions=5)
     expected = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(short))(TEXTS), expected, atol=1e-6)
-    assert not needs_library(str(save_tiny_encoder(tmp_path / "m")))
+    assert not needs_sentence_transformers(str(save_tiny_encoder(tmp_path / "m")))
     with pytest.raises(UsageError, match="`pooling` has no effect"):
         make(folder, "query", pooling="mean")
 
@@ -70,7 +70,7 @@ def test_the_digest_of_a_model_includes_its_code_and_weights(folder: Path, tmp_p
 
 def test_the_network_is_not_kept_until_it_is_needed(folder: Path) -> None:
     embedder = make_embedder(str(folder), role="query", settings=EncodeSettings(), device="cpu", load_weights=False)
-    assert isinstance(embedder, LibraryEmbedder)
+    assert isinstance(embedder, SentenceTransformersEmbedder)
     assert embedder._network is None
     np.testing.assert_array_equal(embedder(TEXTS), make(folder, "query")(TEXTS))
 

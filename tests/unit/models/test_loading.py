@@ -18,7 +18,7 @@ from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, load_masked_lm, save_encoder
 from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
 from drtk.models.seq2seq import load_generation_model
-from drtk.models.term_weighter import TermWeightModel, init_term_weighter
+from drtk.models.term_weighter import TermWeightModel, init_term_weight_model
 from drtk.text.tokenizers import load_tokenizer
 from tests.backbone_families import FAMILIES, save_random_masked_lm
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
@@ -35,7 +35,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "new cross-encoder": start,
     "cross-encoder": load_cross_encoder,
     "masked LM": load_masked_lm,
-    "weigher": lambda folder: init_term_weighter(folder, "deepct", seed=1),
+    "weigher": lambda folder: init_term_weight_model(folder, "deepct", seed=1),
     "attention": lambda folder: FirstTokenAttention(
         folder, device="cpu", dtype="auto", max_length=None, batch_tokens=None
     ),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drtk.models.config import POOLINGS
-from drtk.models.encoder import pool, pool_terms
+from drtk.models.encoder import pool, pool_splade
 
 TOKENS = torch.tensor([[1.0, 8.0], [4.0, 2.0], [7.0, 5.0]])
 EXPECTED = {
@@ -62,6 +62,6 @@ def test_a_term_weight_is_the_logarithm_of_one_plus_its_largest_positive_logit(s
     logits, mask = pad_tokens(side)  # the logits of padding are 100
     logits = torch.cat([logits, -logits], dim=-1)
     expected = [math.log(1 + 7), math.log(1 + 8), 0.0, 0.0]
-    assert pool_terms(logits.clone(), mask)[0].tolist() == pytest.approx(expected)
-    assert pool_terms(logits.clone(), mask, skip=1)[0].tolist() == pytest.approx([math.log(8), math.log(6), 0.0, 0.0])
-    assert pool_terms(logits.clone().bfloat16(), mask).dtype == torch.float32
+    assert pool_splade(logits.clone(), mask)[0].tolist() == pytest.approx(expected)
+    assert pool_splade(logits.clone(), mask, skip=1)[0].tolist() == pytest.approx([math.log(8), math.log(6), 0.0, 0.0])
+    assert pool_splade(logits.clone().bfloat16(), mask).dtype == torch.float32

@@ -271,9 +271,9 @@ def test_required_corpus_fields_follow_views_and_maskings() -> None:
 UNKNOWN = [
     ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; did you mean passage? Choose from passage, next, "),
     ("rom", "slots.passage.limit=3", "[slots.passage]: neither the slot nor its view has a key 'limit'; choose from corruption, count, crop, "),
-    ("qac-cotmae", "slots.context.limit=true", "[slots.context]: view 'query': limit = True is not a whole number of 1 or more or nothing"),
+    ("qac-cotmae", "slots.context.limit=true", "[slots.context]: view 'query': limit = True is not a whole number of 1 or more"),
     ("crop", "slots.one.longest=5", "[slots.one]: view 'crop-pair': longest = 5 is not a number from 0.0 to 1.0"),
-    ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more or nothing"),
+    ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more"),
     ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; did you mean rom? Choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
     ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drtk.pretraining.evaluation import evaluate_losses, regroup_rows
+from drtk.pretraining.evaluation import evaluate_network, regroup_rows
 from drtk.pretraining.network import EncodedBatch
 from tests.pretraining_setup import PretrainingFiles
 
@@ -18,7 +18,7 @@ def test_held_out_losses_are_means_over_all_batches(files: PretrainingFiles):
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
         expected = stage.terms(whole)
-    actual = evaluate_losses(stage.network, parts, CPU)
+    actual = evaluate_network(stage.network, parts, CPU)
     for name in ("mlm", "mkp", "npr", "dor"):
         assert actual[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
@@ -28,10 +28,10 @@ def test_gain_is_loss_with_other_vectors_minus_loss_with_own(files: PretrainingF
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
-        others = EncodedBatch(stage.network, batch, {"encoder": encoded.get_vector("encoder").roll(1, dims=0)})
+        others = EncodedBatch(stage.network, batch, {"encoder": encoded.get_vectors("encoder").roll(1, dims=0)})
         token_loss = stage.network.recoveries["decoder"]
         gain = (token_loss(others) - token_loss(encoded)) / token_loss.count_labels(batch)
-    actual = evaluate_losses(stage.network, [batch], CPU)
+    actual = evaluate_network(stage.network, [batch], CPU)
     assert actual["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(actual["gain_decoder"]) > 1e-3
     assert "gain_encoder" not in actual
@@ -43,15 +43,15 @@ def test_alignment_uses_only_present_pairs(files: PretrainingFiles):
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
     with torch.no_grad():
-        one, two = (F.normalize(stage.views(batch).get_vector(name), dim=-1)[both] for name in "ab")
-    actual = evaluate_losses(stage.network, [batch], CPU)
+        one, two = (F.normalize(stage.views(batch).get_vectors(name), dim=-1)[both] for name in "ab")
+    actual = evaluate_network(stage.network, [batch], CPU)
     assert actual["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
 def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(files: PretrainingFiles):
     stage = files.prepare("qac-cocondenser").randomize_weights()
-    whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
-    parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
+    whole = evaluate_network(stage.network, [stage.batch(*range(8))], CPU)
+    parts = evaluate_network(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
     assert parts["held_out_contrast"] == pytest.approx(whole["held_out_contrast"], abs=1e-5)
 
@@ -85,7 +85,7 @@ def test_gain_of_condenser_replaces_the_last_cls_state(files: PretrainingFiles):
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
         assert other.item() == pytest.approx(token_loss(swapped).item(), abs=1e-4)
-    actual = evaluate_losses(stage.network, [batch], CPU)
+    actual = evaluate_network(stage.network, [batch], CPU)
     assert actual["gain_head"] == pytest.approx(((other - own) / token_loss.count_labels(batch)).item(), abs=1e-5)
     assert abs(actual["gain_head"]) > 1e-3
     assert "gain_mlm" not in actual

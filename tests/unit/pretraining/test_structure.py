@@ -36,7 +36,7 @@ def test_bottleneck_loss_trains_all_layers_only_through_the_vector(preset: str, 
     assert min(get_layer_gradients(stage, slopes)) > 0
     encoded = stage.views(batch)
     for name in objective.source:  # cut the vectors off from the encoder
-        encoded._vectors[name] = encoded.get_vector(name).detach()
+        encoded._vectors[name] = encoded.get_vectors(name).detach()
     if not objective.source:  # condenser's vector is the slot's own last state; the rest comes from layer 2 of 4
         for name in objective.slot:
             encoded.get_states(name)[-1] = encoded.get_states(name)[-1].detach()

@@ -148,4 +148,4 @@ def test_logged_shares_are_over_all_micro_batches(files: PretrainingFiles, tmp_p
 
 def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(files: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
-        assert files.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half
+        assert files.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).compute_smaller_micro_batch() == half

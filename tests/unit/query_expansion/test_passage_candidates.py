@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drtk.query_expansion.config import ExpansionSettings
-from drtk.query_expansion.from_passages import QuestionPassages, iter_sentences, iter_terms, make_candidates
+from drtk.query_expansion.from_passages import QuestionPassages, iter_sentences, iter_term_strings, make_candidates
 from drtk.records import Passage
 
 QUESTION = "who discovered the source of the river nile?"
@@ -32,13 +32,15 @@ def test_terms_of_the_top_passages_precede_those_of_each_passage():
     # without question and function words:
     # p1 egypt desert speke; p2 (title) john speke, speke reached lake speke named; p3 lake feeds egypt drinks
     # of all three: egypt 2 passages, 2 times; speke 2, 4 times; lake 2, 2 times; the others 1 passage, once each
-    actual = list(iter_terms(QUESTION, FOUND.passages, feedback=3, size=3))
+    actual = list(iter_term_strings(QUESTION, FOUND.passages, feedback=3, size=3))
     assert actual[0] == "speke egypt lake"  # 4 times, then 2 and 2: egypt occurs first
     assert actual[1:] == ["egypt desert speke", "speke john reached", "lake feeds egypt"]
     # of the first two alone: speke in both; of the rest egypt, desert, john, reached … once each, in their order
-    assert next(iter_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
+    assert next(iter_term_strings(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
     unequal = [Passage("p1", "lake lake lake desert"), Passage("p2", "desert")]
-    assert next(iter_terms(QUESTION, unequal, feedback=2, size=2)) == "desert lake"  # passages count before frequency
+    assert (
+        next(iter_term_strings(QUESTION, unequal, feedback=2, size=2)) == "desert lake"
+    )  # passages count before frequency
 
 
 def test_candidates_are_distinct_and_limited_in_number():

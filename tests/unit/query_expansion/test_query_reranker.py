@@ -21,7 +21,7 @@ from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateT
 from drtk.query_expansion.train_reranker import (
     MeanRank,
     collate,
-    compute_inverse_sqrt,
+    compute_inverse_sqrt_factor,
     make_learning_rate_factor,
     make_objective,
     plan_training,
@@ -42,7 +42,7 @@ def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
     ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
 )
 def test_max_lr_2e_3_gives_a_peak_learning_rate_of_2e_5(step, rate):
-    assert 2e-3 * compute_inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
+    assert 2e-3 * compute_inverse_sqrt_factor(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
     for preset in ("ear-ri", "ear-rd"):
         settings = settings_of(preset)
         factor = make_learning_rate_factor(settings)

@@ -171,7 +171,7 @@ class Hoarder(Squares):
 def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="processes", faulty=17)
-    with pytest.raises(DrtkError, match=r"^a worker process was killed, .* use fewer: `runner_workers`$"):
+    with pytest.raises(DrtkError, match=r"^a worker process was killed, .* use fewer processes: `runner_workers`$"):
         run(tmp_path / "x", 30, runner="processes", deadly=25, resume=True)
     assert multiprocessing.active_children() == []
     job = run(tmp_path / "x", 30, runner="processes", resume=True)

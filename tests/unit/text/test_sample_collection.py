@@ -11,9 +11,9 @@ from drtk.errors import DrtkError, MissingDependency
 from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 from drtk.text.sample_collection import (
+    build_sample_collection,
     is_query,
     make_public_name,
-    make_sample,
     parse_docstrings,
     remove_markup,
     sample_pairs,
@@ -153,7 +153,7 @@ def package(tmp_path, monkeypatch):
 
 
 def make(folder, **settings):
-    make_sample(SampleSettings(**settings), FolderJob("sample", "sample", str(folder)))
+    build_sample_collection(SampleSettings(**settings), FolderJob("sample", "sample", str(folder)))
     return {path.name: path.read_text() for path in sorted(folder.rglob("*.jsonl")) + sorted(folder.rglob("*.tsv"))}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from drtk.errors import DrtkError, UsageError
-from drtk.text.expanded_text import expand_query, format_query
+from drtk.text.expanded_text import expand_query, normalize_question_mark
 from drtk.text.words import (
     LUCENE_STOPWORDS,
     extract_content_words,
     extract_question_words,
     extract_words,
-    load_function_words,
     load_stop_words,
+    load_stop_words_with_parts,
     make_stemmer,
     read_stopwords,
     split_basic_words,
@@ -39,7 +39,7 @@ def test_stop_words(tmp_path):
     assert extract_content_words("What is the best way to sort a list?") == ["best", "way", "sort", "list"]
     assert extract_question_words("What's the WING of a wing, and doesn't it bend?") == ["wing", "doesn", "bend"]
     assert extract_question_words("the wing the", stop_words=frozenset()) == ["the", "wing"]
-    assert {"the", "s", "t", "re"} <= load_function_words()
+    assert {"the", "s", "t", "re"} <= load_stop_words_with_parts()
     (tmp_path / "stop.txt").write_text("\ufeffThe\n\n# a comment\n of \nthe\n", encoding="utf-8")
     assert read_stopwords(str(tmp_path / "stop.txt")) == ["of", "the"]
     (tmp_path / "latin1.txt").write_bytes(b"\xe9t\xe9\n")
@@ -58,7 +58,7 @@ def test_stemmers():
 
 
 def test_expanded_queries():
-    assert format_query("really??") == "really? ?"  # only one mark is removed, as in the released code
+    assert normalize_question_mark("really??") == "really? ?"  # only one mark is removed, as in the released code
     assert expand_query("Who wrote Hamlet?", " William\nShakespeare ") == "Who wrote Hamlet ? William Shakespeare"
     assert expand_query("q?", "b", " ", "a b") == "q ? b a b"
-    assert expand_query("q?", "") == format_query("q?")
+    assert expand_query("q?", "") == normalize_question_mark("q?")

@@ -13,6 +13,7 @@ from drtk.training.best_checkpoint import (
     Metrics,
     ModelSelection,
     ModelSelections,
+    delete_incomplete_checkpoints,
     find_last_checkpoint,
     get_selection_folder,
     load_weights,
@@ -173,6 +174,7 @@ def test_the_last_complete_checkpoint_is_found_and_incomplete_ones_are_deleted(t
     (tmp_path / "checkpoint-5" / "complete").touch()
     (tmp_path / "checkpoint-10" / "complete").touch()
     assert find_last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    delete_incomplete_checkpoints(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-5"]
     assert find_last_checkpoint(tmp_path / "nowhere") is None
 

@@ -54,14 +54,18 @@ def test_tensors_are_padded_to_the_longest_row(tmp_path: Path):
     found = sample_epochs()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
     batch = collate(
-        [found[number] for number in chosen], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage")
+        [found[number] for number in chosen],
+        query_tokenizer=tower.get_tokenizer("query"),
+        passage_tokenizer=tower.get_tokenizer("passage"),
     )
     assert batch["positives"].shape == (2, 2)  # q1 has two answers
     assert int(batch["positives"][1, 1]) == -1  # q2 one
     assert int(batch["positives"][1, 0]) == int(batch["passage_indices"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
     plain = sample_epochs(with_scores=False, with_positives=False)
-    batch = collate([plain[0]], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage"))
+    batch = collate(
+        [plain[0]], query_tokenizer=tower.get_tokenizer("query"), passage_tokenizer=tower.get_tokenizer("passage")
+    )
     assert not {"answers", "teacher"} & set(batch)
 
 

@@ -103,7 +103,10 @@ def make_example_pairs() -> ExamplePairs:
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
     return ExamplePairs(
-        PackedExamples(examples), queries=queries, corpus=corpus, source=GeneratorInputFormat(prefix="ask:").format
+        PackedExamples(examples),
+        queries=queries,
+        corpus=corpus,
+        format_source=GeneratorInputFormat(prefix="ask:").format,
     )
 
 
@@ -121,7 +124,9 @@ def test_each_query_of_a_passage_is_a_training_pair():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = PassageQueryPairs(passages, corpus=Corpus(*passages), source=GeneratorInputFormat(title="none").format)
+    pairs = PassageQueryPairs(
+        passages, corpus=Corpus(*passages), format_source=GeneratorInputFormat(title="none").format
+    )
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("one", "a"),
         TextPair("one", "b"),
@@ -129,13 +134,13 @@ def test_each_query_of_a_passage_is_a_training_pair():
     ]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
         PassageQueryPairs(
-            [Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=GeneratorInputFormat().format
+            [Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), format_source=GeneratorInputFormat().format
         )
 
 
 def make_passage_pairs(count: int) -> PassageQueryPairs:
     passages = [Passage(f"d{at}", "x", extra={"queries": [f"{at}.0", f"{at}.1"]}) for at in range(count)]
-    return PassageQueryPairs(passages, corpus=Corpus(*passages), source=GeneratorInputFormat().format)
+    return PassageQueryPairs(passages, corpus=Corpus(*passages), format_source=GeneratorInputFormat().format)
 
 
 def held_out_keys(pairs: PassageQueryPairs, share: float) -> set[str]:

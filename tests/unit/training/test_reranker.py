@@ -85,7 +85,9 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
 def test_only_the_positive_and_the_best_negatives_get_gradients() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
-    compute_listwise_terms(model, make_batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
+    compute_listwise_terms(model, make_batch(10), num_passages=5, backward=3, use_r_drop=False)[
+        "cross_entropy"
+    ].backward()
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
@@ -107,7 +109,7 @@ def test_dropout_differs_between_the_two_passes() -> None:
             return self.dropout(input_ids[:, 0].float() + 1)
 
     torch.manual_seed(0)
-    terms = compute_listwise_terms(Dropping(), make_batch(8), passages=8, backward=None, use_r_drop=True)
+    terms = compute_listwise_terms(Dropping(), make_batch(8), num_passages=8, backward=None, use_r_drop=True)
     assert terms["r_drop"].item() > 1e-3  # exactly 0 where both passes drop alike
 
 
@@ -159,7 +161,7 @@ def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> No
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
     from drtk.runtime.inputs import InputTracker
-    from drtk.training.list_reranker import collate, read_lists
+    from drtk.training.list_reranker import collate, read_candidate_lists
     from tests.unit.data.test_embeddings import pair_folder
 
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
@@ -168,10 +170,10 @@ def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> No
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for query 'q2'"):
-        read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
-    lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
-    assert (len(lists.lists), lists.without_relevant) == (1, 2)  # at depth 1 only q2 has its positive
-    lists = read_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
+        read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
+    lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
+    assert (len(lists.lists), lists.num_without_relevant) == (1, 2)  # at depth 1 only q2 has its positive
+    lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
@@ -190,7 +192,9 @@ def test_runs_without_training_signal_are_rejected_with_the_reason(tmp_path: Pat
 
     def get_error(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
-        lists = list_reranker.read_lists(str(run), vectors=vectors, judgments=judged, depth=2, tracker=InputTracker())
+        lists = list_reranker.read_candidate_lists(
+            str(run), vectors=vectors, judgments=judged, depth=2, tracker=InputTracker()
+        )
         with pytest.raises(DrtkError) as fault:
             list_reranker.plan_list_schedule(lists, settings)
         return str(fault.value)

@@ -13,12 +13,12 @@ from drtk.expansion.term_weights.train import (
     PassageQuestions,
     PassageQuestionsDataset,
     RecallCollator,
-    compute_pair_terms,
-    compute_recall,
-    compute_recall_terms,
+    compute_deepct_loss,
+    compute_deepimpact_loss,
+    compute_term_recall,
     find_largest_impact,
 )
-from drtk.models.term_weighter import TermWeightModel, init_term_weighter
+from drtk.models.term_weighter import TermWeightModel, init_term_weight_model
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import make_stemmer
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weigher(model: Path) -> TermWeightModel:
-    return init_term_weighter(model, "deepct", seed=1)
+    return init_term_weight_model(model, "deepct", seed=1)
 
 
 class Corpus:
@@ -50,8 +50,10 @@ def test_recall_is_the_share_of_queries_with_the_words_stem():
     # flying -> fli, flies -> fli: in 2 of 3 queries; bird in 1; the and of are function words on both sides
     queries = ["Which bird flies?", "the flying of what", "of the"]
     words = ["the", "flies", "of", "birds", "sea", "flies"]
-    assert compute_recall(words, queries, stem=make_stemmer("porter")) == pytest.approx([0, 2 / 3, 0, 1 / 3, 0, 2 / 3])
-    assert compute_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
+    assert compute_term_recall(words, queries, stem=make_stemmer("porter")) == pytest.approx(
+        [0, 2 / 3, 0, 1 / 3, 0, 2 / 3]
+    )
+    assert compute_term_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
 
 
 def test_targets_are_at_first_pieces_within_the_maximum_length(weigher, model):
@@ -96,7 +98,7 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher, model):
 
 
 def test_the_largest_impact_is_that_of_all_passages(model):
-    weigher = init_term_weighter(model, "deepimpact", seed=1)
+    weigher = init_term_weight_model(model, "deepimpact", seed=1)
     passages = [Passage(f"p{number}", text) for number, text in enumerate(["rivers engines", "violins", "castles"])]
 
     def largest(ids: tuple[str, ...]) -> float:
@@ -121,8 +123,8 @@ def test_objectives_have_hand_computed_losses():
 
     weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
     asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
-    assert compute_pair_terms(Given(), {"weights": weights, "in_question": asked})["pairs"].item() == pytest.approx(
-        0.313262, abs=2e-6
-    )
-    actual = compute_recall_terms(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
+    assert compute_deepimpact_loss(Given(), {"weights": weights, "in_question": asked})[
+        "pairs"
+    ].item() == pytest.approx(0.313262, abs=2e-6)
+    actual = compute_deepct_loss(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
     assert actual["recall"].item() == pytest.approx((0 + 1 + 1) / 3)
