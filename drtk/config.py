@@ -216,7 +216,7 @@ def check_values(settings: Any) -> None:
 def check_integer(flag: str, value: Any) -> None:
     """Raise UsageError for an integer that does not fit into 64 bits."""
     if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise UsageError(f"{flag}: must be below 2^63, is {value}")
+        raise UsageError(f"{flag}: must fit into 64 bits, is {value}")
 
 
 def strip_optional(kind: Any) -> Any:
@@ -257,15 +257,15 @@ class Preset:
     content: dict[str, Any] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 
-    def check_flat(self) -> None:
-        """Raise UsageError for a key outside [settings]; only presets of `pretrain` have other tables."""
+    def check_keys(self) -> None:
+        """Raise UsageError for a key other than command, summary and settings. Only presets of `pretrain` have others."""
         for key in self.content:
             if key not in ("command", "summary", "settings"):
                 raise UsageError(f"{self.name}: unknown key '{key}'; put settings under [settings]")
 
 
 def reject_former_paths(changes: Sequence[str]) -> None:
-    """Raise UsageError for a PATH=VALUE of --set with a former key of compositions."""
+    """Raise UsageError for a PATH=VALUE of drtk pretrain --set whose PATH contains a former key of presets."""
     for change in changes:
         path = change.partition("=")[0]
         if (current := rename_path(path)) != path:
@@ -281,7 +281,7 @@ def list_preset_names() -> list[str]:
 def load_preset(name: str) -> Preset:
     """Load a preset that comes with drtk by its name, or a user's preset by the path of its TOML file.
 
-    Raises UsageError for an unknown name, DrtkError for a file that is not TOML or lacks `command` or `settings`.
+    Raises UsageError for an unknown name, DrtkError for a file that is missing, not UTF-8, not TOML or lacks `command`.
     """
     if name.endswith(".toml"):
         try:

@@ -68,7 +68,7 @@ RESERVED_KIND = "choices"  # rerank-queries apply names files by kind, and write
 
 
 def describe_kind_problem(kind: str) -> str | None:
-    """Return the error message if the kind of an expansion is not a valid file name; None otherwise."""
+    """Return the error message if the kind of an expansion is no valid file name, or a reserved one; None otherwise."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word, usable as a file name"
     return f"is reserved: rerank-queries apply writes a file {RESERVED_KIND}.jsonl" if kind == RESERVED_KIND else None
@@ -79,6 +79,7 @@ class Expansion:
     """A candidate expansion of a query (GAR), with its label for reranking (EAR).
 
     kind: what was generated, for example "answer" or "title"
+    score: score in the input file; drtk keeps it, but does not use it
     rank: rank of the first passage with an answer when the expanded query is searched
     depth: largest rank that was checked; a larger `rank` means that no passage had an answer
     top1: title and text of the top-ranked passage; fold: training fold of the query, held out from its generator
@@ -98,7 +99,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A reader's answer to a query."""
+    """A reader's answer to a query. score: log-probability of the answer"""
 
     query_id: str
     answer: str

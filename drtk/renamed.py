@@ -143,7 +143,7 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
 
 
 def rename_composition(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the content of a preset of pretrain by current keys, and the former keys in it: {former key: key}."""
+    """Return a preset of pretrain with former keys replaced by current ones, and the replaced keys: {former key: key}."""
     renamed = {COMPOSITION_KEYS.get(key, key): value for key, value in content.items()}
     found = {old: new for old, new in COMPOSITION_KEYS.items() if old in content}
     objectives = content.get("objective")
@@ -158,7 +158,7 @@ def rename_composition(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def rename_path(change: str) -> str:
-    """Return a PATH or PATH=VALUE of --set for a composition by current keys, such as objective.1.decoder=encoder."""
+    """Return a PATH or PATH=VALUE of pretrain --set with current keys: objective.1.reader=x becomes objective.1.decoder=x."""
     path, separator, value = change.partition("=")
     steps = path.split(".")
     steps[0] = COMPOSITION_KEYS.get(steps[0], steps[0])
@@ -168,7 +168,7 @@ def rename_path(change: str) -> str:
 
 
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
-    """Return the error message for an unknown option, with similar options; "" if there are none.
+    """Return the error message for an unknown option, with its new name or similar options; "" if there are none.
 
     shown: the option as the user wrote it; name: the same as the name of a setting, such as max_steps
     known: name of each setting of the command -> how to write it, for example "--max-steps"

@@ -24,7 +24,8 @@ def chunk(
 ) -> None:
     """Split documents into passages.
 
-    Passages have the ids DOC#0, DOC#1 … and consist of whole sentences, except with --policy words.
+    Passages have the ids DOC#0, DOC#1 … and consist of whole sentences, except with --policy words. By default, sentences
+    longer than the maximum length are split.
 
     Examples:
     drtk chunk documents.jsonl --max-words 100 -o passages.jsonl

@@ -24,7 +24,7 @@ _READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # ex
 _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"}  # others: test
 
 
-def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
+def resolve_collections(command: str, given: dict[str, Any], data: str | None) -> dict[str, Any]:
     """Return the arguments `given` to a command, with files in place of collections (see `resolve_collection_file`).
 
     data: collection that provides the corpus, queries and judgments that are not given
@@ -33,8 +33,8 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     settings = {key: value for key, value in given.items() if is_dataclass(value) and not isinstance(value, type)}
     split = _get_split(command, given)
     if data is not None:
-        _check_data(data)
-    provided = ("qrels",) if _is_list_reranker(settings) else _PROVIDED.get(command, ())
+        _check_is_collection(data)
+    provided = ("qrels",) if _trains_list_reranker(settings) else _PROVIDED.get(command, ())
     for name, part in _OPTIONS.items():
         if name in given:
             value = given[name]
@@ -62,7 +62,7 @@ def resolve_arguments(command: str, given: dict[str, Any], data: str | None) -> 
     return given
 
 
-def _check_data(data: str) -> None:
+def _check_is_collection(data: str) -> None:
     from drtk.data.collection import is_collection
 
     if not is_collection(data):
@@ -87,7 +87,7 @@ def _resolve_dev(source: str) -> str:
     return copy_dev_set(source)
 
 
-def _is_list_reranker(settings: dict[str, Any]) -> bool:
+def _trains_list_reranker(settings: dict[str, Any]) -> bool:
     return any(getattr(value, "kind", None) == "hlatr" for value in settings.values())
 
 

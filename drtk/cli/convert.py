@@ -50,7 +50,7 @@ def convert(
         return
     if isinstance(job, FolderJob):
         assert masked_lm is not None
-        _convert_masked_lm(sources, masked_lm, settings, job)
+        _export_masked_lm(sources, masked_lm, settings, job)
         return
     from drtk.data.conversion import convert_records
 
@@ -75,7 +75,7 @@ def _convert_vectors(sources: list[str], settings: ConversionSettings, job: Filt
     export_vectors(sources[0], job)
 
 
-def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
+def _export_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
     from drtk.models.checkpoint import load_trained_masked_lm, save_pretrained_model
     from drtk.models.model_folder import resolve_model_folder

@@ -7,14 +7,14 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from drtk.cli.collections import resolve_arguments
+from drtk.cli.collections import resolve_collections
 from drtk.cli.options import (
     INTERRUPT_HINTS,
     WithFiles,
+    flatten_arguments,
     get_command_name,
     get_parameters,
     make_option,
-    record_arguments,
     set_signature,
 )
 from drtk.config import CONTROL, HARDWARE, INPUT, check_integer
@@ -136,7 +136,9 @@ def folder_command(
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
-    resume: add --resume; the command itself checks that the records of its `source` are unchanged
+    kind, passages: as in `filter_command`
+    resume: add --resume, and --gpus if `kind` is "model"; the command itself checks that the records of its `source` are
+        unchanged
     data: add --data, as the command reads corpus and queries
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
     extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm
@@ -185,7 +187,10 @@ def _add_common_options(
     shape: str,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Add the common options `flags` to a command; store `shape`, `flags` and `writes` as its attributes."""
+    """Add the common options `flags` to a command, and pass it the job that `make_job` returns, if `make_job` is given.
+
+    The command gets the attributes `shape`, `common_flags` (that is, `flags`) and `writes`.
+    """
     name = get_command_name(function)
     parameters = get_parameters(function)
     parameters.pop("job", None)
@@ -197,12 +202,12 @@ def _add_common_options(
             check_integer("--" + option.replace("_", "-"), value)
         check_device_name(given.get("device", "auto"))
         common = {flag: given.pop(flag) for flag in flags}
-        given = resolve_arguments(name, given, common.pop("data", None))
+        given = resolve_collections(name, given, common.pop("data", None))
         if common.get("gpus", 1) > 1 and not given.get("dry_run"):
             start_torchrun(common["gpus"])
         if make_job is None:
             return _run_command(function, *args, **given)
-        settings = {key: value for key, value in record_arguments(given | common).items() if key not in _NOT_RECORDED}
+        settings = {key: value for key, value in flatten_arguments(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:

@@ -30,7 +30,8 @@ HUB_TIMEOUT = 4.0  # seconds
 class CheckResult:
     """Result of the check of a library or resource, a line of the report.
 
-    what: name of the library or resource; found: version or path, or the problem
+    what: name of the library or resource
+    found: version or path; if the library or resource is not found, the problem or what requires it
     state: "ok", "missing" (required by drtk) or "absent" (required by some commands only)
     fix: command or advice that fixes the problem
     """

@@ -17,7 +17,10 @@ from drtk.runtime.filter_job import FilterJob
 def eval_(
     runs: Annotated[
         list[str] | None,
-        make_argument("[NAME=]RUN…", "TREC runs, or folders of runs for several collections; - is stdin."),
+        make_argument(
+            "[NAME=]RUN…",
+            "TREC runs, folders of runs (several collections), or predictions (--exact-match); - is stdin.",
+        ),
     ] = None,
     output: Output = "-",
     *,
@@ -31,7 +34,7 @@ def eval_(
     settings: EvalSettings,
     job: FilterJob,
 ) -> None:
-    """Evaluate runs with judgments or answers.
+    """Evaluate runs with judgments or answers, and predictions with answers.
 
     Writes a table with a row per run; values equal those of trec_eval. Judged queries that a run lacks count as 0. With
     --answers, a passage is relevant if it contains an answer to the question.

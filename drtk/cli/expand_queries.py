@@ -49,7 +49,9 @@ def expand_queries(
     from drtk.query_expansion.candidates import format_summary
     from drtk.runtime.progress import log, warn
 
-    if (model is None) == (from_run is None):
+    if model is None and from_run is None:
+        raise UsageError("--model or --from-run is required")
+    if model is not None and from_run is not None:
         raise UsageError("--model and --from-run cannot be combined; give one")
     if (corpus is None) != (from_run is None):
         raise UsageError("--corpus and --from-run must be given together")

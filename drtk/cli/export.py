@@ -1,4 +1,4 @@
-"""drtk export: write an encoder as ONNX, with its figures before and after."""
+"""drtk export: export an encoder to ONNX, and compare its retrieval quality before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def export(
     output: Folder,
     dev: Annotated[
         str | None,
-        make_option("--dev DIR", "BEIR folder, irds:ID or hf:NAME to evaluate by nDCG@10 before and after."),
+        make_option("--dev DIR", "BEIR folder, irds:ID or hf:NAME to compare nDCG@10 before and after the export."),
     ] = None,
     *,
     settings: ExportSettings,

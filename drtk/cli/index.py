@@ -20,8 +20,8 @@ def index(
         str | None,
         make_option(
             "--type TYPE",
-            f"Index type: {', '.join(INDEXES)}, or a faiss factory string. [default: exact for embeddings; bm25 for a "
-            "corpus, or bm25s without Lucene]",
+            f"Index type: {', '.join(INDEXES)}, or a faiss factory string. [default: exact for vectors, impact for "
+            "sparse embeddings; bm25 for a corpus, or bm25s without Lucene]",
             panel=METHOD,
         ),
     ] = None,

@@ -79,7 +79,7 @@ def _format_arguments(context: Any) -> str:
 
 
 def _format_hint(error: Exception, problem: str) -> str:
-    """Return the hint "did you mean --to FORMAT?" for a rejected `--as FORMAT`; "" if the command has no --to."""
+    """Return the hint "did you mean --to FORMAT?" for a rejected `--as FORMAT` if the command has --to; else ""."""
     from drtk.data.writers import FORMATS
 
     options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
@@ -217,13 +217,13 @@ def run() -> None:
     """Run a command. Exit status: 0 success, 1 error, 2 usage error, 130 interrupted, 141 output closed."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     _prepare_streams()
-    _raise_file_limit()
+    _increase_file_limit()
     with _record_interrupts() as interrupts:
         try:
             _check_arguments()
             if sys.argv[1:2] == ["help"]:
                 sys.argv[1:] = [*sys.argv[2:], "--help"]
-            if not _is_distributed():
+            if not _is_training_command():
                 ignore_torchrun()
             result = app(prog_name="drtk", standalone_mode=False)
             status = result if isinstance(result, int) else 0  # of typer.Exit, and of --help
@@ -286,7 +286,7 @@ def _suggest_path(message: str) -> str:
     return ""
 
 
-def _raise_file_limit() -> None:
+def _increase_file_limit() -> None:
     """Allow as many open files as the system does: data workers and large indexes need more than the usual 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS rejects "unlimited"
@@ -304,7 +304,7 @@ class _ClosedStdout(io.TextIOBase):
 
 
 def _prepare_streams() -> None:
-    """Replace closed standard streams, and escape characters that stdout cannot encode."""
+    """Replace closed standard streams, and make stdout escape characters that it cannot encode."""
     if sys.stderr is None:  # closed by 2>&-; otherwise print and Typer would write to stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if sys.stdout is None:
@@ -371,7 +371,7 @@ def _get_command_name() -> str:
     return " ".join(words[:2]) if is_step else words[0]
 
 
-def _is_distributed() -> bool:
+def _is_training_command() -> bool:
     """Return whether the command trains a model and can therefore be started by torchrun in several processes."""
     command = _get_command_name()
     return command in DISTRIBUTED or (
@@ -389,7 +389,7 @@ def _print_interrupted() -> None:
 
 
 def _exit(status: int) -> NoReturn:
-    """Flush stdout and exit with `status`. If flushing fails, exit with 141 for a closed pipe, else with 1."""
+    """Flush stdout and exit with `status`. If it is 0 and flushing fails, exit with 141 for a closed pipe, else with 1."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

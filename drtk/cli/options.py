@@ -156,7 +156,7 @@ def with_settings(
                     warn(f"preset {recipe_name}: {old} was renamed to {new}")
                 base = loaded.settings
                 if recipe is None:
-                    loaded.check_flat()
+                    loaded.check_keys()
                 else:
                     reject_former_paths(others)  # before a run to resume is compared
                     given[recipe] = loaded.content | {"name": recipe_name}
@@ -271,7 +271,7 @@ def _make_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def record_arguments(given: dict[str, Any]) -> dict[str, Any]:
+def flatten_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a command as recorded in the manifest, with each settings object replaced by its fields."""
     plain: dict[str, Any] = {}
     for key, value in given.items():

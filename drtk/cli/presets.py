@@ -58,7 +58,7 @@ def _check_preset(preset: Preset) -> str:
     renamed = "".join(f"; {old} was renamed to {new}" for old, new in preset.renamed.items())
     made: Any = merge_settings(_get_settings_class(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
-        preset.check_flat()
+        preset.check_keys()
         if check := getattr(made, "check", None):
             try:
                 check()
@@ -70,7 +70,7 @@ def _check_preset(preset: Preset) -> str:
 
     plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(_FIELD_NAMES.get(field, field) for field in check_composition(plan, place=preset.name))
-    line = f"{preset.name}: valid, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'term')}"
+    line = f"{preset.name}: valid, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'objective')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         line += ", a generator"
     line += f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required"
@@ -78,7 +78,7 @@ def _check_preset(preset: Preset) -> str:
 
 
 def _describe_fields(command: str) -> Iterator[str]:
-    """Yield a line per setting of a command: name, type, default, option or --set, and help."""
+    """Yield a header, and a line per setting of a command: name, type, default, option or --set, and help."""
     functions = load_functions()
     if command not in functions:
         raise UsageError(f"--fields: no command '{command}'; choose from {', '.join(functions)}")

@@ -37,8 +37,8 @@ def rerank_queries__label(
 ) -> None:
     """Label expansions with the rank at which they retrieve an answer.
 
-    Adds "rank" and "top1" to each candidate: the rank of the first passage with an answer, and title and text of the
-    top passage.
+    Adds to each candidate "rank", the rank of the first passage with an answer (101 by default if there is none), "depth",
+    the number of top passages checked, and "top1", title and text of the top passage.
 
     Examples:
     drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 -o labels.jsonl
@@ -253,8 +253,10 @@ def rerank_queries__apply(
 
     settings.check()
     models = _parse_by_kind("--model", model or [])
-    if (settings.select == "scorer") != bool(models):
-        raise UsageError("--model and --select scorer must be given together")
+    if settings.select == "scorer" and not models:
+        raise UsageError("--select scorer, the default, requires --model")
+    if settings.select != "scorer" and models:
+        raise UsageError("--model requires --select scorer")
     if not models and (index is not None or corpus is not None):
         raise UsageError("--index and --corpus require --model")
     questions = load_queries(queries, job.tracker)

@@ -75,7 +75,7 @@ def search(
     drtk search dense --query "how do penguins stay warm"
     """
     from drtk.indexing.base import read_index_manifest
-    from drtk.retrieval.search import IndexGroup, RankingOptions, make_query_encoder, write_run
+    from drtk.retrieval.search import IndexGroup, RankingOptions, make_query_encoder, search_indexes
 
     folders, source = split_paths(paths)
     for folder in folders:
@@ -91,7 +91,7 @@ def search(
     if question is not None:
         collection = IndexGroup(folders, settings)
         encoder = make_query_encoder(collection, settings, model)
-        print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
+        search_and_print(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
     options = RankingOptions(
         settings.depth or RUN_DEPTH, _get_document_mapper(corpus) if by == "source" else None, drop_same_id
@@ -104,7 +104,7 @@ def search(
             job.kind, job.batch_size, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
             job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
-            write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
+            search_indexes(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
     except RecordError as error:
         if error.place != "<stdin>:1" or qrels == "-":
             raise
@@ -115,7 +115,8 @@ def search(
 def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     """Split paths into index folders and the one source of queries: a file, "-", an embeddings folder, or None.
 
-    Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
+    Raises UsageError for no index, an index given twice, or more than one source; DrtkError for a missing path;
+    MismatchError for a folder of another kind.
     """
 
     from drtk.data.embeddings import KIND, SPARSE_KIND
@@ -147,7 +148,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _get_document_mapper(corpus: str | None) -> Callable[[str], str]:
-    """Return a function that maps a passage id to its document id, according to `corpus` if it is given."""
+    """Return a function that maps a passage id to its document id: `metadata.source_id` in `corpus`, else the part before #."""
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
@@ -159,10 +160,10 @@ def _get_document_mapper(corpus: str | None) -> Callable[[str], str]:
     return cache(lambda passage_id: get_document_id(store[passage_id]))
 
 
-def print_passages(
+def search_and_print(
     question: str, collection: IndexGroup, encoder: QueryEncoder | None, k: int, corpus: str | None
 ) -> None:
-    """Print the `k` best passages for a query, or for each line of stdin if the query is "-".
+    """Search for a query, or for each line of stdin if it is "-", and print the `k` best passages.
 
     corpus: file with the texts, by default the corpus that is recorded in the index
     Raises UsageError for an empty query, RecordError for a line that is not UTF-8.

@@ -33,9 +33,10 @@ _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size
 
 def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (name, description) of a model's network, or of each tower, and of its training loss if there is a log."""
-    for place in (folder, folder / "query", folder / "passage"):
+    places = {"network": folder, "queries by": folder / "query", "passages by": folder / "passage"}
+    for name, place in places.items():
         if (place / CONFIG).exists():
-            yield ("network" if place == folder else f"{place.name}s by"), _describe_network(place)
+            yield name, _describe_network(place)
     if (folder / LOG).exists():
         from drtk.evaluation.curves import describe_loss, read_curves
 
@@ -70,7 +71,7 @@ def _count_parameters(path: Path) -> int:
         raise DrtkError(f"{path}: is not a complete safetensors file; copy or train the model again") from error
 
 
-def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
+def describe_preset(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
     """Yield lines that describe a pre-training preset: its name, model inputs and losses; only the name if it is invalid."""
     from drtk.pretraining.parse import apply_changes, parse_composition
 
@@ -83,7 +84,7 @@ def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
     for name, slot in plan.slots.items():
         yield f"slot {name}: {describe_slot(slot)}"
     for term in plan.objectives:
-        yield f"term {term.name}, {term.weight:g} x: {describe_objective(plan, term)}"
+        yield f"objective {term.name}, {term.weight:g} x: {describe_objective(plan, term)}"
 
 
 _SHOWN_SEPARATELY = (
@@ -93,7 +94,7 @@ _SHOWN_SEPARATELY = (
 
 
 def find_manifest(path: str) -> Manifest | None:
-    """Return the manifest of a finished folder or of a file; None for a file without one.
+    """Return the manifest of a finished folder or of a file; None for stdin and for a file without one.
 
     Raises DrtkError for a missing path, MismatchError for a folder that is unfinished or was not made by drtk.
     """
@@ -117,14 +118,14 @@ def format_manifest(path: str) -> str:
 
 
 def describe_path(path: str, *, count: int) -> str:
-    """Return the manifest and the first `count` records of a file as text."""
+    """Return the manifest of a file or folder, and the first `count` records of a file, as text."""
     manifest = find_manifest(path)
     lines: list[str] = []
     if manifest is not None:
         about = list(describe_model(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
         lines += _iter_manifest_lines(manifest, about)
     if not Path(path).is_dir():
-        first = list(islice(_iter_records(path), count))
+        first = list(islice(_iter_record_texts(path), count))
         lines += [""] * bool(lines and first) + first
     return "".join(f"{escape_control_characters(line)}\n" for line in lines)
 
@@ -149,7 +150,7 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
         current = rename_settings({"recipe": recipe, "changes": settings.get("changes") or []}, "pretrain")
-        lines = describe_recipe(**current, dropped=settings.get("drop") or [])
+        lines = describe_preset(**current, dropped=settings.get("drop") or [])
         for number, line in enumerate(lines):
             yield from _wrap_text("" if number else "recipe", line)
     yield from _iter_value_lines("settings", settings)
@@ -208,8 +209,8 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
-def _iter_records(path: str) -> Iterator[str]:
-    """Yield records: JSON objects field by field, other lines unchanged."""
+def _iter_record_texts(path: str) -> Iterator[str]:
+    """Yield records as text, JSON objects with a line per field; long lines are truncated."""
     limit = 3 * max(40, shutil.get_terminal_size().columns)
     for _, line in InputTracker().iter_lines(path):
         if not line.strip():

@@ -22,15 +22,15 @@ _COUNTING = {
     *("words", "stemmer", "stopwords", "title", "emit", "sub2word", "gather", "saturation"),
     *("max_length", "batch_tokens", "precision", "tokenizer", "num_workers"),
 }
-_EFFECTS = {
+_VALID_NAMES = {
     "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "runner_workers", "ray_address"},
     "merge": _COUNTING | {"merge", "collection"},
     "train": {"title", "max_length", "expand"},
 }
 _PURPOSES = {
-    "collect": "--collect writes statistics",
-    "merge": "--merge sums the files of --collection",
-    "train": "--train trains a model",
+    "collect": "--collect, which writes statistics",
+    "merge": "--merge, which sums the files of --collection",
+    "train": "--train, which trains a model",
 }
 
 
@@ -95,7 +95,7 @@ def termweight(
 ) -> None:
     """Add term weights to each passage.
 
-    Writes each passage with "weights": [...], one per word piece of its text.
+    Writes each passage with "weights": [...], one per word piece of its text, and "title_weights" for its title.
 
     Examples:
     drtk termweight corpus.jsonl --method bprop --model bert-base-uncased -o weighted.jsonl
@@ -122,10 +122,10 @@ def termweight(
         *list_changed_fields(runner_settings),
         *(name for name, value in given.items() if value),
     ]
-    for name in names if work in _EFFECTS else ():
-        if name not in _EFFECTS[work]:
+    for name in names if work in _VALID_NAMES else ():
+        if name not in _VALID_NAMES[work]:
             raise UsageError(
-                f"{name if name == 'INPUT' else f'`{name}`'} is only valid for computing weights; {_PURPOSES[work]}"
+                f"{name if name == 'INPUT' else f'`{name}`'} cannot be combined with {_PURPOSES[work]}; omit it"
             )
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
@@ -138,15 +138,15 @@ def termweight(
         raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
         raise UsageError("--stopword-share requires --output if stdout is a terminal")
-    from drtk.expansion.term_weights import weigh as passes
+    from drtk.expansion.term_weights import weigh
 
-    plan = passes.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
+    plan = weigh.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
-        passes.collect_statistics(source, plan, runner_settings=runner_settings, job=job)
+        weigh.collect_statistics(source, plan, runner_settings=runner_settings, job=job)
     elif merge:
-        passes.merge_statistics(collection or [], plan, job)
+        weigh.merge_statistics(collection or [], plan, job)
     else:
-        passes.weigh_corpus(
+        weigh.weigh_corpus(
             source, plan, collection or [], report=stopword_share, runner_settings=runner_settings, job=job
         )
 

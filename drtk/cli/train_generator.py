@@ -48,7 +48,7 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
         raise UsageError("`dev` and `dev_run` must be given together")
 
 
-def _read_questions(
+def _read_question_pairs(
     source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
     """Return the (question, target) pairs to train on, and the pairs of `dev`; warn of questions in both."""
@@ -78,7 +78,7 @@ def _read_questions(
     return pairs, dev_pairs
 
 
-def _read_passages(
+def _read_passage_pairs(
     source: str, given: Mapping[str, str | None], start: StartModel, job: FolderJob
 ) -> tuple[TextPairs, TextPairs | None]:
     """Return the (passage, query) pairs to train on, and the pairs of `dev`; warn of pairs in both."""
@@ -239,9 +239,9 @@ def train_generator(
     pairs: TextPairs
     dev_pairs: TextPairs | None
     if settings.expansion_type is None:
-        pairs, dev_pairs = _read_passages(source, given, start, job)
+        pairs, dev_pairs = _read_passage_pairs(source, given, start, job)
     else:
-        pairs, dev_pairs = questions, dev_questions = _read_questions(source, given, start, settings, job)
+        pairs, dev_pairs = questions, dev_questions = _read_question_pairs(source, given, start, settings, job)
     trained, evaluated = split_pairs(pairs, dev_pairs, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs are left for evaluation; increase `dev_share`")

@@ -49,6 +49,6 @@ def validate(
             print(orjson.dumps(findings.to_row()).decode())
         else:
             print(escape_control_characters("\n".join(findings.format_lines())))
-        errors += findings.errors
+        errors += findings.num_errors
     if errors:
         raise DrtkError(f"{get_source_name(source)}: {format_count(errors, 'error')}")

@@ -34,8 +34,7 @@ class RaggedWriter:
         self._values: BinaryIO = open(folder / f"{name}.values", "wb", buffering=1 << 20)  # noqa: SIM115 - closed by close
         self._starts: BinaryIO = open(folder / f"{name}.starts", "wb", buffering=1 << 16)  # noqa: SIM115
         self._starts.write(np.zeros(1, np.int64).tobytes())
-        self.rows = 0
-        self.end = 0
+        self.num_rows = self.num_values = 0
 
     def extend(self, rows: Sequence[np.ndarray]) -> None:
         """Append rows of shape (values,)."""
@@ -48,12 +47,12 @@ class RaggedWriter:
             self._write(b"".join(rows), [len(row) for row in rows])
 
     def _write(self, values: bytes, lengths: Sequence[int]) -> None:
-        """Append the bytes of rows, and their lengths in values."""
+        """Append rows. values: their concatenated bytes; lengths: number of values of each row"""
         self._values.write(values)
-        starts = self.end + np.cumsum(lengths, dtype=np.int64)
+        starts = self.num_values + np.cumsum(lengths, dtype=np.int64)
         self._starts.write(starts.tobytes())
-        self.rows += len(lengths)
-        self.end = int(starts[-1])
+        self.num_rows += len(lengths)
+        self.num_values = int(starts[-1])
 
     def close(self) -> None:
         """Close the files."""
@@ -75,7 +74,7 @@ class RaggedArray:
         return self._values[self._starts[row] : self._starts[row + 1]]
 
     def iter_rows(self, rows: np.ndarray) -> Iterator[memoryview]:
-        """Yield the values of rows; faster than one by one. rows: (rows,)"""
+        """Yield the values of each of the rows; faster than one by one. rows: row numbers, (n,)"""
         values = self._values.data
         for at in range(0, len(rows), _CHUNK):
             chunk = rows[at : at + _CHUNK]

@@ -38,7 +38,7 @@ def list_splits(folder: Path) -> list[str]:
 def find_qrels(folder: Path, split: str) -> Path:
     """Return the path of the qrels of `split`. If the collection has a single other split, log and use that split.
 
-    Raises DrtkError if the collection has several other splits.
+    Raises DrtkError if the collection has several other splits or no judgments.
     """
     if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path

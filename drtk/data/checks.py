@@ -151,7 +151,7 @@ def _sniff_file(path: str) -> str | None:
 
 
 def check_examples(source: str) -> None:
-    """Raise MismatchError if the first lines of a file are not training examples."""
+    """Raise MismatchError if a file looks like another kind of records than training examples, by its first lines."""
     if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
@@ -159,7 +159,7 @@ def check_examples(source: str) -> None:
 
 
 def check_run(source: str) -> None:
-    """Raise MismatchError if the first lines of a file are not hits of a run."""
+    """Raise MismatchError if a file looks like another kind of records than hits of a run, by its first lines."""
     if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 

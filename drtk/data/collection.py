@@ -36,7 +36,8 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
     """Return the file with the corpus, queries or judgments of a collection; return any other source unchanged.
 
     part: "corpus", "queries" or "qrels"
-    split: split of the judgments; dev means dev, or else train
+    split: split of the judgments, ignored for `irds:ID`, which names its split; dev means dev, or else train
+    If the split is missing, the collection's only split is used, but not test for dev.
     Raises DrtkError for a collection without this file, MissingDependency without ir_datasets or datasets.
     """
     if source.startswith(IRDS_PREFIX):
@@ -57,7 +58,7 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
 
 
 def copy_dev_set(source: str) -> str:
-    """Return a BEIR folder in the cache that links to the files of `irds:ID` or `hf:NAME`; return any other source unchanged.
+    """Copy a dev set, `irds:ID` or `hf:NAME`, to a BEIR folder in the cache; return the folder, or any other source unchanged.
 
     Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them.
     """
@@ -196,13 +197,13 @@ def _write_copy(source: str, key: str, name: str, read: Callable[[], Iterable[An
     path = folder / name
     if path.exists():
         return path
-    log(f"{source}: copied to {path}")
+    log(f"{source}: copying to {path}")
     folder.mkdir(parents=True, exist_ok=True)
     with Output(str(path)) as output:
         if name.endswith(".tsv"):
             output.write(QRELS_BEIR.header)
         for record in track(read(), "copy", unit="records"):
-            output.write(QRELS_BEIR.write(record, {}) if name.endswith(".tsv") else dump(record))
+            output.write(QRELS_BEIR.to_bytes(record, {}) if name.endswith(".tsv") else dump(record))
     return path
 
 

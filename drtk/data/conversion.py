@@ -171,7 +171,7 @@ def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, ad
             yield form.header
         written = job.counts.get("out", 0)
         for record in valid:
-            line = form.write(record, job.counts)
+            line = form.to_bytes(record, job.counts)
             yield form.between + line if written else line
             written += 1
         if framed:  # do not count the header and footer

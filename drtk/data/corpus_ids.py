@@ -34,7 +34,7 @@ class CorpusIds(Sequence[str]):
         self._found: set[str] = set()  # the latest ids that `find_missing` found; runs repeat their ids
         with tempfile.TemporaryDirectory(prefix="drtk-") as name:  # mapped files can be read after their deletion
             folder = Path(name)
-            rows, others = RaggedWriter(folder, "ids", "uint8"), RaggedWriter(folder, "others", "uint8")
+            ids_writer, others = RaggedWriter(folder, "ids", "uint8"), RaggedWriter(folder, "others", "uint8")
             with open(folder / "passages", "wb") as passage_keys, open(folder / "documents", "wb") as document_keys:
                 while chunk := list(islice(passages, _CHUNK)):
                     ids = [passage.id for passage in chunk]
@@ -43,27 +43,27 @@ class CorpusIds(Sequence[str]):
                         bool(passage.metadata) and parse_document_id(passage.id) != document
                         for passage, document in zip(chunk, documents, strict=True)
                     ]
-                    numbers = np.arange(rows.rows, rows.rows + len(chunk), dtype=np.uint64)
+                    numbers = np.arange(ids_writer.num_rows, ids_writer.num_rows + len(chunk), dtype=np.uint64)
                     hashes = _hash(ids)
                     passage_keys.write((hashes | numbers).tobytes())
                     document_keys.write(((hashes if documents == ids else _hash(documents)) | numbers).tobytes())
                     self._has_other_documents |= any(differ)
-                    rows.extend_bytes([id.encode() for id in ids])
+                    ids_writer.extend_bytes([id.encode() for id in ids])
                     others.extend_bytes(
                         [
                             document.encode() if differs else b""
                             for document, differs in zip(documents, differ, strict=True)
                         ]
                     )
-            rows.close()
+            ids_writer.close()
             others.close()
-            self._text = map_array(folder / "ids.values", "uint8").data
-            self._starts = map_array(
-                folder / "ids.starts", "int64"
-            ).data  # (passages + 1,); faster than numpy, one by one
-            self._others = RaggedArray(folder, "others", "uint8")  # document ids that are not in the passage id
-            self._passages = _sort_file(folder / "passages")  # (passages,), 32 bits of the hash, 32 bits of the row
-            self._documents = _sort_file(folder / "documents")  # the same of document ids
+            self._id_bytes = map_array(folder / "ids.values", "uint8").data
+            # (passages + 1,); faster than numpy, one by one
+            self._starts = map_array(folder / "ids.starts", "int64").data
+            # The document ids that are not in the passage ids.
+            self._other_document_ids = RaggedArray(folder, "others", "uint8")
+            self._passage_keys = _sort_file(folder / "passages")  # (passages,), 32 bits of the hash, 32 bits of the row
+            self._document_keys = _sort_file(folder / "documents")  # the same of document ids
 
     @classmethod
     def load(cls, corpus: str, tracker: InputTracker) -> CorpusIds:
@@ -71,19 +71,19 @@ class CorpusIds(Sequence[str]):
         return cls(read_passages(corpus, tracker=tracker))
 
     def __len__(self) -> int:
-        return len(self._passages)
+        return len(self._passage_keys)
 
     def __getitem__(self, row: int) -> str:  # type: ignore[override]  # no slices, no negative rows
         if row < 0:
             raise IndexError(row)
-        return self._text[self._starts[row] : self._starts[row + 1]].tobytes().decode()
+        return self._id_bytes[self._starts[row] : self._starts[row + 1]].tobytes().decode()
 
     def __contains__(self, passage_id: object) -> bool:
-        return self._find(str(passage_id)) is not None
+        return self._find_row(str(passage_id)) is not None
 
     def __call__(self, passage_id: str) -> str:
-        row = self._find(passage_id) if self._has_other_documents else None
-        return parse_document_id(passage_id) if row is None else self._get_document(row)
+        row = self._find_row(passage_id) if self._has_other_documents else None
+        return parse_document_id(passage_id) if row is None else self._get_document_id(row)
 
     def find_missing(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that are not in the corpus. This is faster than testing each id with `in`."""
@@ -99,28 +99,32 @@ class CorpusIds(Sequence[str]):
     def _find_missing(self, ids: list[str]) -> list[str]:
         if not len(self):
             return ids
-        rows = self._passages.take(self._passages.searchsorted(_hash(ids)), mode="clip") & _ROW
+        rows = self._passage_keys.take(self._passage_keys.searchsorted(_hash(ids)), mode="clip") & _ROW
         return [id for id, row in zip(ids, rows.tolist(), strict=True) if self[row] != id and id not in self]
 
     def has_document(self, document_id: str) -> bool:
         """Return whether the corpus has a passage of the document."""
         return any(True for _ in self._iter_passage_ids(document_id))
 
-    def get_only_passage(self, document_id: str) -> str | None:
+    def get_only_passage_id(self, document_id: str) -> str | None:
         """Return the id of the only passage of a document; None if it has several or none."""
         passages = list(islice(self._iter_passage_ids(document_id), 2))
         return passages[0] if len(passages) == 1 else None
 
     def _iter_passage_ids(self, document_id: str) -> Iterator[str]:
         """Yield the ids of the passages of a document."""
-        return (self[row] for row in _find_rows(self._documents, document_id) if self._get_document(row) == document_id)
+        return (
+            self[row]
+            for row in _find_rows(self._document_keys, document_id)
+            if self._get_document_id(row) == document_id
+        )
 
-    def _find(self, passage_id: str) -> int | None:
+    def _find_row(self, passage_id: str) -> int | None:
         """Return the row of a passage; None if the corpus lacks it."""
-        return next((row for row in _find_rows(self._passages, passage_id) if self[row] == passage_id), None)
+        return next((row for row in _find_rows(self._passage_keys, passage_id) if self[row] == passage_id), None)
 
-    def _get_document(self, row: int) -> str:
-        return self._others[row].tobytes().decode() or parse_document_id(self[row])
+    def _get_document_id(self, row: int) -> str:
+        return self._other_document_ids[row].tobytes().decode() or parse_document_id(self[row])
 
 
 def _hash(ids: Sequence[str]) -> np.ndarray:

@@ -62,7 +62,9 @@ def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
     parser = PARSERS.get(path.suffix.lower(), _parse_text)
     try:
         documents = list(parser(path, id, fields))
-        return [_add_path(document, path) if isinstance(document, Passage) else document for document in documents]
+        return [
+            _complete_document(document, path) if isinstance(document, Passage) else document for document in documents
+        ]
     except (DrtkError, MemoryError):
         raise
     except OSError as error:
@@ -72,7 +74,8 @@ def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
         raise RecordError(f"{path}:1", f"damaged or not a {path.suffix} file ({reason}); exclude it") from error
 
 
-def _add_path(document: Passage, path: Path) -> Passage:
+def _complete_document(document: Passage, path: Path) -> Passage:
+    """Add the path to the metadata, use the file name if the title is empty, and replace surrogates."""
     title = _SPACE.sub(" ", document.title).strip() or path.stem
     place = {"path": str(path)}
     return Passage(

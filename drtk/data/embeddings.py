@@ -1,4 +1,4 @@
-"""Read and write embeddings folders: shards of vectors or term weights of texts, or vectors of (query, document) pairs."""
+"""Read and write embeddings folders: dense or sparse embeddings of texts, or vectors of (query, document) pairs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a quer
 class Shard:
     """A shard of an embeddings folder. Ids and vectors are loaded on first use.
 
-    pairs: whether each id consists of a query id and a document id, separated by a tab
+    has_pairs: whether each id consists of a query id and a document id, separated by a tab
     """
 
     folder: Path
     number: int
-    rows: int
+    num_rows: int
     dimension: int
-    pairs: bool = False
+    has_pairs: bool = False
 
     @property
     def name(self) -> str:
@@ -53,21 +53,21 @@ class Shard:
             ids = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DrtkError(f"{path}: cannot be read: {error}; encode the texts again") from error
-        if len(ids) != self.rows:
-            raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.rows:,}")
+        if len(ids) != self.num_rows:
+            raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.num_rows:,}")
         for row, id in enumerate(ids, start=1):
-            if id.split() != (id.split("\t", 1) if self.pairs else [id]):
+            if id.split() != (id.split("\t", 1) if self.has_pairs else [id]):
                 problem = f"id {id!r} contains white space" if id.strip() else "the id is blank"
                 raise RecordError(f"{path}:{row}", f"{problem}; an id must be one word")
         return ids
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """The memory-mapped vectors, (rows, dimension), float32 or float16. Raises DrtkError for a damaged file."""
+        """The memory-mapped vectors, (num_rows, dimension), float32 or float16. Raises DrtkError for a damaged file."""
         path = self.folder / f"{self.name}.npy"
         vectors = read_array(path, dimensions=2, mmap="r")
-        if vectors.shape != (self.rows, self.dimension):
-            raise MismatchError(f"{path}: has the shape {vectors.shape}; expected {(self.rows, self.dimension)}")
+        if vectors.shape != (self.num_rows, self.dimension):
+            raise MismatchError(f"{path}: has the shape {vectors.shape}; expected {(self.num_rows, self.dimension)}")
         return vectors
 
 
@@ -89,8 +89,8 @@ def read_shards(folder: str | Path) -> list[Shard]:
     """Return the shards of a finished embeddings folder. Raises MismatchError for any other folder."""
     manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
     entries = [check_object(entry, f"{folder}/{FOLDER_MANIFEST}", rows=int) for entry in manifest["shards"]]
-    dimension, pairs = manifest["dimension"], manifest.get("role") == PAIR_ROLE
-    return [Shard(Path(folder), number, entry["rows"], dimension, pairs) for number, entry in enumerate(entries)]
+    dimension, has_pairs = manifest["dimension"], manifest.get("role") == PAIR_ROLE
+    return [Shard(Path(folder), number, entry["rows"], dimension, has_pairs) for number, entry in enumerate(entries)]
 
 
 class ShardFiles:
@@ -209,7 +209,7 @@ class ShardWriter(ShardFiles):
 
 
 class ImpactShardWriter(ShardFiles):
-    """Writer of shards of term weights: JSON lines {"_id", "impacts"}."""
+    """Writer of shards of sparse embeddings: JSON lines {"_id", "impacts"}."""
 
     def write(
         self, ids: Sequence[str], impacts: Sequence[dict[str, int]], *, digest: str, num_truncated: int = 0
@@ -253,11 +253,11 @@ class PairVectors:
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
         self._manifest = manifest
-        self._queries = self._reordered = 0
+        self._num_queries = self._num_reordered = 0
         self.dimension = int(manifest["dimension"])
         self._shards = read_shards(folder)
         self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
-        self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        self._starts = np.cumsum([0, *(shard.num_rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
             start = 0
             for query, rows in groupby(self._load_ids(shard), key=lambda pair: pair.partition("\t")[0]):
@@ -288,16 +288,17 @@ class PairVectors:
         )
 
     def warn_if_order_differs(self, run: str) -> None:
-        """Log a warning if `run` ranks documents differently from the run that the vectors were encoded from.
+        """Log a warning if documents were passed to `find_rows` in another order than that of the run that was encoded.
 
         A list reranker uses the retrieval rank of each candidate, which a reranked run does not have.
+        run: name of the run whose documents were passed since the last call, for the message
         """
-        if self._reordered:
+        if self._num_reordered:
             warn(
-                f"{run}: {self._reordered:,} of {self._queries:,} queries rank their documents differently from "
+                f"{run}: {self._num_reordered:,} of {self._num_queries:,} queries rank their documents differently from "
                 f"{self.run_path}, from which {self.folder} was made; a list reranker requires the retrieval ranks"
             )
-        self._queries = self._reordered = 0
+        self._num_queries = self._num_reordered = 0
 
     def find_rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
         """Return the row of the vector of the query and each document, (documents,) int64; -1 if there is none."""
@@ -312,8 +313,8 @@ class PairVectors:
         start = int(self._starts[number]) + first
         places = {id.partition("\t")[2]: start + row for row, id in enumerate(pair_ids)}
         rows = np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
-        self._queries += 1
-        self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
+        self._num_queries += 1
+        self._num_reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
         return rows
 
     def load_vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ _QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers"
 class ParsedExample:
     """A training example and the texts in its row. It may have no positives.
 
-    passages: texts of positives and negatives, in the order of their ids; () if the row has ids only
+    passages: the positives and negatives with their texts, in any order; () if the row has ids only
     has_new_ids: whether a passage had no id and got one generated from its text
     systems: {system that mined negatives: {passage id: score or None}} (sentence-transformers' format)
     """
@@ -116,7 +116,7 @@ def _parse_dpr_results(row: Row) -> ParsedExample:
 
 
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
-    """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
+    """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results; the default score is 1/rank."""
     row = row.copy()
     contexts = _parse_list(take_field(row, "ctxs"), "ctxs")
     hits = []

@@ -125,7 +125,7 @@ class Findings:
     file: str
     kind: str
     show: int = 10
-    records: int = 0
+    num_records: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     compared: str = ""
     _kept: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
@@ -145,14 +145,14 @@ class Findings:
             heappushpop(places, (-line, message))
 
     @property
-    def errors(self) -> int:
+    def num_errors(self) -> int:
         """The number of errors."""
         return sum(count for check, count in self.counts.items() if CHECKS[check][0])
 
     @property
-    def warnings(self) -> int:
+    def num_warnings(self) -> int:
         """The number of warnings."""
-        return sum(self.counts.values()) - self.errors
+        return sum(self.counts.values()) - self.num_errors
 
     def list_problems(self, check: str) -> list[tuple[str, str]]:
         """Return (file:line, message) of the first `show` problems of a check, in file order."""
@@ -172,13 +172,13 @@ class Findings:
             for check, (fatal, meaning) in CHECKS.items()
             if check in self.counts
         ]
-        row = {"file": self.file, "kind": self.kind, "records": self.records}
-        row |= {"errors": self.errors, "warnings": self.warnings, "checks": checks}
+        row = {"file": self.file, "kind": self.kind, "records": self.num_records}
+        row |= {"errors": self.num_errors, "warnings": self.num_warnings, "checks": checks}
         return row | ({"compared": self.compared} if self.compared else {})
 
     def format_lines(self) -> Iterator[str]:
         """Yield the findings as lines of text."""
-        yield f"{self.file}: {self.records:,} {_NOUNS.get(self.kind, self.kind)} read"
+        yield f"{self.file}: {self.num_records:,} {_NOUNS.get(self.kind, self.kind)} read"
         if self.compared:
             yield self.compared
         for check, (fatal, meaning) in CHECKS.items():
@@ -193,7 +193,7 @@ class Findings:
                 yield f"  … and {self.counts[check] - len(shown):,} more"
         yield ""
         yield (
-            f"{format_count(self.errors, 'error')}, {format_count(self.warnings, 'warning')}"
+            f"{format_count(self.num_errors, 'error')}, {format_count(self.num_warnings, 'warning')}"
             if self.counts
             else "no problems found"
         )

@@ -32,7 +32,8 @@ ParsedFile = tuple[list[bytes], int, Sequence[DrtkError]]  # lines, documents wi
 def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJob) -> None:
     """Write the documents of files, and of all files of known types in folders, to the output of `job`.
 
-    Files are read in the order of their ids. Hidden files and folders, and the output itself, are skipped.
+    Files are read in the order of their ids. Hidden files and folders, the output itself, and
+    documents without text are skipped.
 
     Raises UsageError for a wrong `field`, MissingDependency for a library that is not installed, DrtkError for a missing
     file or two files with the same id, RecordError (file:line) for a damaged file.

@@ -18,7 +18,7 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
 
     The line number is that of the first character of the element.
     blocks: the bytes of the file, in blocks of any size
-    If the array is not closed, or an element is longer than `get_max_line_bytes`, the last item is a ValueError.
+    If the array is not closed, or an element is no object or longer than `get_max_line_bytes`, the last item is a ValueError.
     """
     for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
         if isinstance(text, ValueError):

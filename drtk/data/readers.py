@@ -1,7 +1,7 @@
 """Read passages, queries, judgments, runs and examples in the common formats, which are detected from the content.
 
-`read_*` functions yield valid records and raise errors that name file:line. `iter_*` functions yield (line number,
-record), with a ValueError in place of an invalid record.
+`read_*` functions yield valid records and raise errors that name file:line. `iter_*` functions of a source yield (line
+number, record), with a ValueError in place of an invalid record; `iter_valid` yields only their valid records.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
         yield from _iter_distinct(found, lambda passage: passage.text)
         return
     parse_lines = partial(parse_passage_lines, name=get_source_name(source))
-    rows: ParsedRecords[Passage] = _read_records_or_examples(
+    rows: ParsedRecords[Passage] = _iter_records_or_examples(
         source, tracker, parse_lines, parse_passage, _iter_example_passages
     )
     for count, (number, passage) in enumerate(rows):
@@ -224,7 +224,7 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
         queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
         yield from _iter_distinct(queries, lambda query: query.text)
         return
-    rows: ParsedRecords[Query] = _read_records_or_examples(
+    rows: ParsedRecords[Query] = _iter_records_or_examples(
         source, tracker, parse_query_lines, parse_query, _iter_example_queries
     )
     uses: dict[str, int] = {}
@@ -357,12 +357,12 @@ def _is_json(source: str, tracker: InputTracker) -> bool:
     )
 
 
-def _read_records_or_examples(
+def _iter_records_or_examples(
     source: str,
     tracker: InputTracker,
     tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
     parse: Callable[[Row], Record],
-    read_examples: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Record]],
+    extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Record]],
 ) -> ParsedRecords[Record]:
     if _detect_layout(source, tracker) == "lines":
         rows = _parse_lines(tracker.iter_lines(source), tsv)
@@ -373,9 +373,7 @@ def _read_records_or_examples(
         skipped.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(skipped, rows)
-            yield from (
-                read_examples(parse_rows(rows, parse_example_row)) if is_example(row) else parse_rows(rows, parse)
-            )
+            yield from (extract(parse_rows(rows, parse_example_row)) if is_example(row) else parse_rows(rows, parse))
             return
         if len(skipped) > 100:
             break

@@ -318,7 +318,7 @@ def build_query_row(query: Query) -> Row:
 
 
 def build_example_row(example: Example) -> Row:
-    """Return the row of a training example in drtk\'s format."""
+    """Return the row of a training example in drtk's format."""
     row: Row = {"query_id": example.query_id}
     row |= {"positives": list(example.positives), "negatives": list(example.negatives)}
     if example.scores is not None:
@@ -329,7 +329,7 @@ def build_example_row(example: Example) -> Row:
 
 
 def build_expansion_row(expansion: Expansion) -> Row:
-    """Return the row of a query expansion in drtk\'s format."""
+    """Return the row of a query expansion in drtk's format."""
     row: Row = {"_id": expansion.id, "query_id": expansion.query_id, "kind": expansion.kind, "text": expansion.text}
     for field in ("score", "rank", "depth", "top1", "fold"):
         if getattr(expansion, field) is not None:
@@ -338,7 +338,7 @@ def build_expansion_row(expansion: Expansion) -> Row:
 
 
 def build_prediction_row(prediction: Prediction) -> Row:
-    """Return the row of a predicted answer in drtk\'s format."""
+    """Return the row of a predicted answer in drtk's format."""
     row: Row = {"query_id": prediction.query_id, "answer": prediction.answer}
     if prediction.score is not None:
         row["score"] = prediction.score

@@ -90,11 +90,9 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The numbers of queries of a run with and without judgments; `example` is the first query without judgments."""
+    """The number of queries of a run without judgments."""
 
-    judged: int = 0
-    unjudged: int = 0
-    example: str = ""
+    num_unjudged: int = 0
 
 
 def iter_judged_documents(
@@ -103,24 +101,23 @@ def iter_judged_documents(
     """Yield the judged documents of each judged query of a run, in file order, with ranks as in `QueryHits.to_ranking`.
 
     A document with the id of the query counts as judged, so that the caller can exclude it.
+    counts: counts the queries without judgments, which are not yielded
     Raises UnsupportedRunError if the run must be read line by line.
     """
     judged_filter = _JudgedFilter(judgments)
     seen: set[str] = set()
-    for data in _iter_whole_queries(source, tracker):
+    for data in _iter_blocks(source, tracker):
         for group in _iter_query_lines(data, judged_filter):
             if group.query_id in seen:
                 raise UnsupportedRunError
             seen.add(group.query_id)
             if group.query_id not in judgments:
-                counts.unjudged += 1
-                counts.example = counts.example or group.query_id
+                counts.num_unjudged += 1
                 continue
-            counts.judged += 1
             yield group.find_judged_ranks(judgments[group.query_id])
 
 
-def _iter_whole_queries(source: str, tracker: InputTracker) -> Iterator[bytes]:
+def _iter_blocks(source: str, tracker: InputTracker) -> Iterator[bytes]:
     """Yield the run in blocks. No query is split between blocks."""
     remainder = b""
     for block in tracker.iter_blocks(source, BLOCK):
@@ -192,7 +189,7 @@ def _compute_table_indices(doc_hashes: np.ndarray, query_numbers: np.ndarray) ->
 
 
 class _QueryLines(NamedTuple):
-    """The lines of a query in a block: from row `first` to before row `last`.
+    """The lines of a query in a block: from row `first` to before row `end`.
 
     likely_judged: rows of documents that may be judged; is_sorted: whether the scores decrease strictly
     """
@@ -200,14 +197,14 @@ class _QueryLines(NamedTuple):
     query_id: str
     block: _RunBlock
     first: int
-    last: int
+    end: int
     likely_judged: np.ndarray
     is_sorted: bool
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
         """Return the judged documents of the query and their ranks."""
         get_text, tag = self.block.get_text, self.block.get_text(5, self.first)
-        length = self.last - self.first
+        length = self.end - self.first
         if not self.is_sorted:
             return self._sort_and_find(judged, tag)
         candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.likely_judged]
@@ -215,9 +212,9 @@ class _QueryLines(NamedTuple):
         return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
     def _sort_and_find(self, judged: Mapping[str, int], tag: str) -> JudgedDocuments:
-        rows = range(self.first, self.last)
+        rows = range(self.first, self.end)
         ids = [self.block.get_text(2, row) for row in rows]
-        hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.last].tolist())
+        hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.end].tolist())
         ranked = enumerate(hits.to_ranked_ids(), start=1)
         known = [(rank, id) for rank, id in ranked if id in judged or id == self.query_id]
         return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], len(ids), tag)
@@ -307,13 +304,13 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
     """Yield the lines of each query in a block. Raises UnsupportedRunError if duplicate documents cannot be ruled out."""
     block = _RunBlock(data)
     firsts = np.concatenate([[0], block.words.find_changes(*block.get_column(0))]).astype(np.int64)
-    lasts = np.append(firsts[1:], len(block))
+    ends = np.append(firsts[1:], len(block))
     names = [block.get_text(0, row) for row in firsts.tolist()]
     numbers = np.array(
         [judged_filter.queries.get(name, len(judged_filter.queries) + at) for at, name in enumerate(names)],
         dtype=np.uint64,
     )
-    of_row = np.repeat(numbers, lasts - firsts)
+    of_row = np.repeat(numbers, ends - firsts)
     hashes = block.words.compute_hashes(*block.get_column(2))
     keys = np.sort((hashes ^ (of_row * MULTIPLIER)) * MULTIPLIER)
     if (keys[1:] == keys[:-1]).any():
@@ -328,4 +325,4 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
     bounds = np.searchsorted(likely_judged, np.append(firsts, len(block)))
     for number, name in enumerate(names):
         rows = likely_judged[bounds[number] : bounds[number + 1]]
-        yield _QueryLines(name, block, int(firsts[number]), int(lasts[number]), rows, not unsorted[number])
+        yield _QueryLines(name, block, int(firsts[number]), int(ends[number]), rows, not unsorted[number])

@@ -25,7 +25,7 @@ class NamedRun:
 
 
 def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE. Without a name, use the file name, preceded by the folder if two file names are equal.
+    """Parse arguments NAME=FILE or FILE. Without a name, use the file name without suffix, and the folder if two are equal.
 
     name: the name of the run, if there is only one
     Raises UsageError for a repeated name, and for stdin given twice.
@@ -94,7 +94,7 @@ def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
-    """Group runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
+    """Group runs by system: files with the same NAME (`dense=1.run dense=2.run`) are runs of one system.
 
     Raises UsageError for a repeated file, and for a NAME that equals the file name of an argument without NAME.
     """

@@ -1,4 +1,4 @@
-"""Detect swapped input files from their first lines."""
+"""Detect the kind of an input file, such as a run or a corpus, from its first lines."""
 
 from __future__ import annotations
 

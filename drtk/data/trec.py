@@ -125,7 +125,7 @@ def load_hits(
 ) -> dict[str, QueryHits]:
     """Load a run: {query id: hits}. The lines of a query need not be consecutive.
 
-    only: the queries to load; by default all
+    only: ids of the queries to load; by default all
     """
     tracker = tracker or InputTracker()
     run: dict[str, QueryHits] = {}

@@ -37,9 +37,9 @@ def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedR
             f"{name}: read as id, text, title, but the third column is longer than the second; "
             "name the columns in the first line, such as id<TAB>title<TAB>text"
         )
-    shapes: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
+    parsers: dict[int, ParseColumns] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
     return _parse_lines(
-        chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
+        chain([first], lines), parsers.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
     )
 
 
@@ -85,7 +85,7 @@ def parse_example_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def is_text_triple(line: bytes) -> bool:
-    """Return whether a line has the columns of MS MARCO's triples of texts: three, the first of several words."""
+    """Return whether a line has the columns of MS MARCO's triples of texts: three, each of several words."""
     columns = line.split(b"\t")
     return len(columns) == 3 and all(len(column.split()) > 1 for column in columns)
 
@@ -113,15 +113,15 @@ def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) 
     return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
 
 
-def _parse_lines(lines: Iterable[Line], shape: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:
+def _parse_lines(lines: Iterable[Line], parse_columns: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():
             continue
         try:
             columns = _decode_line(line).split("\t")
-            if shape is None:
+            if parse_columns is None:
                 raise ValueError(f"expected JSON, or {expected} tab-separated columns, got {len(columns)}")
-            row = shape(columns)
+            row = parse_columns(columns)
         except ValueError as error:
             yield number, error
             continue

@@ -85,7 +85,7 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     _check_no_file_settings(settings, f"{folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
-        findings.records = len(manifest["files"])
+        findings.num_records = len(manifest["files"])
     else:
         findings.add("not-compared", 0, "was made by a version of drtk that recorded no digests")
         if manifest["kind"] == "embeddings":
@@ -101,8 +101,8 @@ def _check_vectors(folder: str, findings: Findings) -> None:
     for shard in read_shards(folder):
         try:
             _ = shard.ids  # raises for an id that is not one word
-            for begin in range(0, shard.rows, VECTOR_BATCH):
-                rows = range(begin, min(begin + VECTOR_BATCH, shard.rows))
+            for begin in range(0, shard.num_rows, VECTOR_BATCH):
+                rows = range(begin, min(begin + VECTOR_BATCH, shard.num_rows))
                 check_finite(shard, shard.vectors[rows.start : rows.stop], rows)
         except DrtkError as error:
             findings.add("damaged-file", 0, str(error))
@@ -317,7 +317,7 @@ def _count_valid(
         if isinstance(record, ValueError):
             findings.add("unreadable", line, str(record))
         else:
-            findings.records += 1
+            findings.num_records += 1
             yield line, record
 
 
@@ -327,8 +327,8 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns, passages by a title in one of the first ten records, queries by a
-    question or answers in all of them.
+    Runs and judgments are detected by their columns; examples, expansions and predictions by the fields of the first
+    record; passages by a title in one of the first ten records; queries by a question or answers in all of them.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns

@@ -147,7 +147,7 @@ def export_vectors(folder: str, job: FilterJob) -> None:
     if manifest.get("role") == PAIR_ROLE:
         raise MismatchError(f"{folder}: contains vectors of pairs; give vectors of texts")
     shards = read_shards(folder)
-    count, ids_file = sum(shard.rows for shard in shards), output.with_suffix(".ids")
+    count, ids_file = sum(shard.num_rows for shard in shards), output.with_suffix(".ids")
     if output.suffix != ".parquet" and ids_file.exists() and not job.force:
         raise DrtkError(f"{ids_file}: exists already; `force` replaces it")
     part, ids_part = Path(f"{output}.part"), Path(f"{ids_file}.part")
@@ -175,12 +175,12 @@ def export_vectors(folder: str, job: FilterJob) -> None:
 
 def _iter_vectors(shards: list[Shard]) -> Iterator[np.ndarray]:
     for shard in shards:
-        check_finite(shard, shard.vectors, range(shard.rows))
+        check_finite(shard, shard.vectors, range(shard.num_rows))
         yield shard.vectors
 
 
 def _write_npy(part: Path, shards: list[Shard]) -> None:
-    shape = (sum(shard.rows for shard in shards), shards[0].dimension)
+    shape = (sum(shard.num_rows for shard in shards), shards[0].dimension)
     with part.open("wb") as file:
         header = {"descr": shards[0].vectors.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)

@@ -22,12 +22,12 @@ LossCounts = dict[str, Any]  # data that a format cannot represent -> number of 
 class Format(Generic[Record]):
     """A file format.
 
-    write: returns the bytes of a record, and counts in `losses` the data that the format cannot represent
+    to_bytes: returns the bytes of a record, and counts in `losses` the data that the format cannot represent
     header, between, footer: bytes before, between and after the records
     needs: texts that a training example must have: "query", "passages"
     """
 
-    write: Callable[[Record, LossCounts], bytes]
+    to_bytes: Callable[[Record, LossCounts], bytes]
     header: bytes = b""
     between: bytes = b""
     footer: bytes = b""

@@ -208,7 +208,7 @@ def _evaluate_in_blocks(
         tag, deepest = tag or documents.tag, max(deepest, documents.length)
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
-    _log_unjudged_queries(run.name, counts.unjudged)
+    _log_unjudged_queries(run.name, counts.num_unjudged)
     log_missing_queries(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest, result.is_complete = deepest, _is_complete(run.source, deepest)

@@ -153,7 +153,7 @@ class RankedIds:
         return len(self._ids)
 
     def get_rows_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the index rows of ids, int64, given the ranks of the ids in sorted order, an array of any shape."""
+        """Return the row of the id at each rank in sorted order, int64, in the shape of `ranks`."""
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)

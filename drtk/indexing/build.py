@@ -25,9 +25,9 @@ from drtk.runtime.streams import count_lines, get_source_name
 
 
 def choose_type(sources: Sequence[str]) -> str:
-    """Return the default type of an index: exact for embeddings, impact for sparse embeddings, else BM25.
+    """Return the default type of an index: exact for embeddings, impact for sparse embeddings, bm25 for a corpus.
 
-    BM25 is by Lucene if it is installed.
+    Without Lucene, the type for a corpus is bm25s.
     """
     folder_kind = read_manifest_if_any(Path(sources[0])).get("kind")
     if folder_kind in (KIND, SPARSE_KIND):
@@ -41,7 +41,8 @@ def choose_type(sources: Sequence[str]) -> str:
 def build_index(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
     """Build an index in the folder of `job`.
 
-    sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index or one of type impact
+    sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index or one of type impact;
+        with `settings.ids`, one file with a faiss index of another program
     kind: an entry of `INDEXES`, or a faiss factory string; by default that of `choose_type`
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """

@@ -41,7 +41,10 @@ class DenseIndexSettings:
         200, "Candidate neighbors per node during construction (hnsw).", at_least=1, no_effect=_require_types("hnsw")
     )
     nlist: int = option(
-        0, "Number of clusters (ivf); 0 means 4 sqrt(number of vectors).", at_least=0, no_effect=_require_types("ivf")
+        0,
+        "Number of clusters (ivf); 0 means 4 sqrt(vectors), but at most 1 per 39 vectors.",
+        at_least=0,
+        no_effect=_require_types("ivf"),
     )
     train_sample: int = setting(
         200_000,
@@ -88,7 +91,7 @@ class DenseSearchSettings:
     )
     block: int = setting(
         4096,
-        "Vectors scored per block (exact); limits memory.",
+        "Vectors scored per block (exact), at least 262144 on a GPU; limits memory.",
         at_least=1,
         no_effect=_require_types("exact", key="index_type"),
     )
@@ -112,7 +115,7 @@ class BM25IndexSettings:
     )
     stopwords: str = option(
         "default",
-        "Stop words: lucene, none, or a file. [default: lucene for bm25, none for bm25s]",
+        "Stop words: lucene, none, or a file. [default: lucene (bm25), none (bm25s), function words (impact)]",
         metavar="NAME",
         no_effect=_require_types(*_WORDS),
     )
@@ -155,7 +158,7 @@ class BM25SearchSettings:
     threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
 
     def get_parameters(self) -> tuple[float, float]:
-        """Return k1 and b; Anserini's defaults are 0.9 and 0.4."""
+        """Return k1 and b; by default 0.9 and 0.4, as in Anserini."""
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 
 

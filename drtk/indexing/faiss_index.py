@@ -59,7 +59,7 @@ class FaissIndex:
 
     @classmethod
     def check_vectors(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
-        """Raise UsageError for a type that faiss cannot build from these vectors, or for a missing device."""
+        """Raise UsageError for a type that faiss cannot build from these vectors, DrtkError for a missing device."""
         index = _make_index(make_factory_string(kind, settings, len(vectors)), vectors.dimension)
         clusters = faiss.try_extract_index_ivf(index)
         count = min(len(vectors), settings.train_sample)

@@ -28,7 +28,7 @@ class IndexedText:
     """Converter of passages to the text to index in an index of type `kind`.
 
     tracker: skips or raises the errors of invalid passages
-    counts: number of passages without each field; complete when all passages are read
+    counts: number of passages without each field or without weights of the title; complete when all passages are read
     manifest_entries: entries for the manifest of the index
     Raises UsageError for contradicting settings.
     """
@@ -48,12 +48,12 @@ class IndexedText:
         )
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
-        """Yield the passages with the text to index. Raises DrtkError if no passage has a field of `expand`."""
+        """Yield the passages with the text to index. Raises DrtkError if a field of `expand` is missing in all passages."""
         if self._settings.term_weights:
             return self._repeat_words(passages)
         if self._fields:
             return self._expand(passages)
-        return self._read_impacts(passages) if self._kind == "impact" else iter(passages)
+        return self._keep_only_impacts(passages) if self._kind == "impact" else iter(passages)
 
     def _repeat_words(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield passages with an empty title, and a text that repeats each word of title and text by its frequency.
@@ -110,7 +110,7 @@ class IndexedText:
                 warn(f"{number:,} of {count:,} passages have no '{name}' and are indexed without expansion")
                 self.counts[f"without {name}"] = number
 
-    def _read_impacts(self, passages: Iterable[Passage]) -> Iterator[Passage]:
+    def _keep_only_impacts(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         for passage in passages:
             try:
                 yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})

@@ -15,23 +15,23 @@ from drtk.runtime.manifest import read_manifest
 
 
 def open_sparse_embeddings(folders: Sequence[str]) -> tuple[Iterator[Passage], dict[str, Any]]:
-    """Open folders of term weights of passages; return their passages, and entries for the manifest of an index.
+    """Open folders of sparse embeddings of passages; return the passages, and entries for the manifest of an index.
 
     Raises MismatchError for unfinished folders, folders of another kind, and folders of different encoders.
     """
     entries = read_passage_manifests(folders, SPARSE_KIND)[1]
-    return (passage for folder in folders for passage in iter_impacts(folder)), entries
+    return (passage for folder in folders for passage in iter_impact_passages(folder)), entries
 
 
-def iter_impacts(folder: str) -> Iterator[Passage]:
-    """Yield the texts of a folder as passages without text, whose extra field `impacts` has the impact of each term.
+def iter_impact_passages(folder: str) -> Iterator[Passage]:
+    """Yield the id and impacts of each text of a folder, as a passage without text; its field `impacts` is {term: impact}.
 
     Raises RecordError for invalid impacts, MismatchError for a folder of another kind.
     """
     for number in range(len(read_manifest(folder, kind=SPARSE_KIND, shards=list)["shards"])):
-        yield from read_records(str(Path(folder) / f"{number:05d}.jsonl"), _parse_impacts)
+        yield from read_records(str(Path(folder) / f"{number:05d}.jsonl"), _parse_impact_passage)
 
 
-def _parse_impacts(row: dict[str, Any]) -> Passage:
+def _parse_impact_passage(row: dict[str, Any]) -> Passage:
     passage = Passage(str(row.get("_id", "")), "", extra=row)
     return Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})

@@ -56,12 +56,12 @@ class DenseIndex(Protocol):
 class Vectors:
     """All vectors of several embeddings shards, read from disk in blocks.
 
-    unit: L2-normalize the vectors, for encoders that use cosine similarity but do not normalize
+    normalize: L2-normalize the vectors, for encoders that use cosine similarity but do not normalize
     Raises MismatchError for shards of different dimensions, DrtkError if there are no vectors.
     """
 
     shards: Sequence[Shard]
-    unit: bool = False
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         if not len(self):
@@ -74,7 +74,7 @@ class Vectors:
                 )
 
     def __len__(self) -> int:
-        return sum(shard.rows for shard in self.shards)
+        return sum(shard.num_rows for shard in self.shards)
 
     @property
     def dimension(self) -> int:
@@ -88,17 +88,17 @@ class Vectors:
     def iter_ids(self) -> Iterator[str]:
         """Yield the ids in row order, without keeping them in memory."""
         for shard in self.shards:
-            yield from Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids
+            yield from Shard(shard.folder, shard.number, shard.num_rows, shard.dimension).ids
 
     def iter_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first row, vectors (rows, dimension) float32). Raises DrtkError for NaN or infinite numbers."""
         first = 0
         for shard in self.shards:
-            for start in range(0, shard.rows, ROWS_AT_A_TIME):
+            for start in range(0, shard.num_rows, ROWS_AT_A_TIME):
                 block = shard.vectors[start : start + ROWS_AT_A_TIME].astype(np.float32)
                 check_finite(shard, block, range(start, start + len(block)))
-                yield first + start, scale_to_unit_length(block) if self.unit else block
-            first += shard.rows
+                yield first + start, scale_to_unit_length(block) if self.normalize else block
+            first += shard.num_rows
 
     def sample(self, count: int, *, seed: int) -> np.ndarray:
         """Sample vectors without replacement; return (min(count, rows), dimension) float32, in row order."""
@@ -112,8 +112,8 @@ class Vectors:
     def store(self, path: Path, dtype: str, *, progress: Progress | None = None) -> None:
         """Write all vectors to one .npy file of `dtype`.
 
-        int8: vector = int8 * scale. scale.npy has one scale per dimension (largest magnitude / 127), because a few
-        dimensions of encoders are many times larger than the others.
+        int8: vector = int8 * scale. scale.npy beside it has one scale per dimension (largest magnitude / 127), because a
+        few dimensions of encoders are many times larger than the others.
         Raises DrtkError for a number too large for float16.
         """
         scale = None
@@ -179,8 +179,8 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     Raises the errors of `read_passage_manifests`.
     """
     manifests, entries = read_passage_manifests(folders, KIND)
-    shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
-    vectors = Vectors(shards, unit=needs_unit_length(manifests[0].get("encoder")))
+    shards = [shard for folder in folders for shard in read_shards(folder) if shard.num_rows]
+    vectors = Vectors(shards, normalize=needs_unit_length(manifests[0].get("encoder")))
     return vectors, {**entries, "dimension": vectors.dimension, "metric": "inner product"}
 
 
@@ -188,7 +188,8 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
     """Read the manifests of folders of passage embeddings; return them, and the entries "encoder" and "corpus" of an index.
 
     kind: kind of the folders
-    Raises MismatchError for unfinished folders, folders without passage embeddings, and folders of different encoders.
+    Raises MismatchError for unfinished folders, folders without passage embeddings, folders of different encoders, and
+    two folders with the same part of a corpus.
     """
     manifests = [
         read_manifest(folder, kind=kind, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)

@@ -123,14 +123,16 @@ class VectorsById:
         if read_manifest(folder, kind=KIND).get("role", "passage") != "passage":
             raise MismatchError(f"{folder}: contains query embeddings; give passage embeddings")
         self.folder = folder
-        self._shards = [shard for shard in read_shards(folder) if shard.rows]
-        self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        self._shards = [shard for shard in read_shards(folder) if shard.num_rows]
+        self._starts = np.cumsum([0, *(shard.num_rows for shard in self._shards)])
         keys = np.empty(int(self._starts[-1]), dtype=np.uint64)
         for start, shard in zip(self._starts.tolist(), self._shards, strict=False):
             copy = Shard(
-                shard.folder, shard.number, shard.rows, shard.dimension
+                shard.folder, shard.number, shard.num_rows, shard.dimension
             )  # `shard` would keep its ids in memory
-            keys[start : start + shard.rows] = np.fromiter(map(hash_id, copy.ids), dtype=np.uint64, count=shard.rows)
+            keys[start : start + shard.num_rows] = np.fromiter(
+                map(hash_id, copy.ids), dtype=np.uint64, count=shard.num_rows
+            )
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 

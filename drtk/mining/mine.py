@@ -150,7 +150,7 @@ class Miner:
                 best.setdefault(document, id)
         positives, corpus = [], self.queries.corpus
         for document in documents:
-            passage = best.get(document) or (None if corpus is None else corpus.get_only_passage(document))
+            passage = best.get(document) or (None if corpus is None else corpus.get_only_passage_id(document))
             if passage is None:
                 self._add_count("positives not found")
             else:

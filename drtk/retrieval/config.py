@@ -26,7 +26,9 @@ class RerankSettings(ScoreSettings):
     depth: int | None = option(
         None, "Number of top documents per query to score. [default: 200; HLATR: as trained]", at_least=1
     )
-    vector_dtype: Literal["float32", "float16"] = setting("float16", "Data type of the vectors written to --vectors.")
+    vector_dtype: Literal["float32", "float16"] = setting(
+        "float16", "Data type of the vectors written to --save-vectors."
+    )
     tag: str = setting("drtk", "Run name, the last column of the run.", one_word=True)
 
 

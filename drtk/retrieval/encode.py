@@ -1,4 +1,4 @@
-"""Encode queries and passages to vectors or term weights."""
+"""Encode queries and passages to dense vectors, or to impacts with a sparse encoder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Embedder:
     """Bi-encoder model that encodes texts as queries or as passages.
 
     dimension: dimension of the vectors
-    is_sparse: whether the vectors are term weights
+    is_sparse: whether this is a sparse encoder (SPLADE), whose vectors have a weight per vocabulary term
     similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an inner-product index must normalize the vectors
     load_weights: load the weights now, not at the first use. Pickling an embedder stores its arguments only; the process
             that unpickles it loads the weights
@@ -170,7 +170,7 @@ class Embedder:
         Raises DrtkError if the device is out of memory.
         """
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.load().device)
-        self._run(tokens, out.__setitem__, report)
+        self._encode_batches(tokens, out.__setitem__, report)
         return out.cpu().numpy()
 
     def compute_impacts(
@@ -191,7 +191,7 @@ class Embedder:
             for row, values in zip(rows.tolist(), weights.cpu().numpy(), strict=True):
                 impacts[row] = self._format_impacts(values)
 
-        self._run(tokens, store, report)
+        self._encode_batches(tokens, store, report)
         return impacts
 
     def _format_impacts(self, weights: np.ndarray) -> dict[str, int]:
@@ -203,14 +203,14 @@ class Embedder:
 
     @cached_property
     def _terms(self) -> list[str]:
-        """The term of each id: its word piece, or <id> if the tokenizer has none or it contains white space."""
+        """The term of each token id: its word piece, or <id> if the tokenizer has none or it contains white space."""
         pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
         return [
             piece if (piece := pieces.get(id, "")).split() == [piece] else f"<{id}>" for id in range(self.dimension)
         ]
 
     @torch.inference_mode()
-    def _run(
+    def _encode_batches(
         self,
         tokens: TokenizedTexts,
         store: Callable[[Tensor, Tensor], None],
@@ -258,8 +258,9 @@ def encode_corpus(
     device: str = "auto",
     runner_settings: RunnerSettings | None = None,
 ) -> None:
-    """Encode a corpus, or a file of queries with role "query", and write vectors or term weights to the folder of `job`.
+    """Encode a corpus, or a file of queries with role "query", and write the embeddings to the folder of `job`.
 
+    The embeddings are vectors, or impacts if the encoder is sparse.
     part: (i, n), from 1, encodes the i-th of n parts of the input (see `select_shard`)
     Raises MismatchError if `dimensions` exceeds the dimension of the model, UsageError for settings of the other kind of
     encoder (dense or sparse).

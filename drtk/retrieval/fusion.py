@@ -25,7 +25,10 @@ BATCH_SIZE = 50  # queries; each may have thousands of hits in every run
 FUSIONS = Registry(
     "fusion method",
     {
-        "rrf": ("drtk.retrieval.fusion:fuse_reciprocal_ranks", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
+        "rrf": (
+            "drtk.retrieval.fusion:fuse_reciprocal_ranks",
+            "sum of weight / (k + rank) over the runs (Cormack 2009)",
+        ),
         "weighted": (
             "drtk.retrieval.fusion:sum_normalized_scores",
             "weighted sum of normalized scores; a missing score counts as the run's lowest",
@@ -105,13 +108,13 @@ def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, setting
 
 
 def _scale_minmax(scores: Sequence[float]) -> list[float]:
-    """Scale scores to the range 0 to 1. Equal scores become 1, so that they count more than a missing document."""
+    """Scale scores to the range 0 to 1. If all are equal, they become 1."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
 def _compute_zscores(scores: Sequence[float]) -> list[float]:
-    """Return z-scores with the population standard deviation. Equal scores become 0."""
+    """Return z-scores with the population standard deviation. If all scores are equal, they become 0."""
     mean, deviation = fmean(scores), pstdev(scores)
     return [(score - mean) / deviation if deviation > 0 else 0.0 for score in scores]
 
@@ -124,7 +127,7 @@ _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
 
 
 def parse_weights(text: str, num_runs: int) -> list[float]:
-    """Parse weights such as `1,1.1`; "" sets all weights to 1. Raises UsageError unless there is one weight per run."""
+    """Parse weights such as `1,1.1`; "" sets all weights to 1. Raises UsageError unless there is one finite number per run."""
     if not text:
         return [1.0] * num_runs
     try:
@@ -167,7 +170,7 @@ FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] |
 def fuse_runs(
     runs: Sequence[str], settings: FuseSettings, job: FilterJob, *, find_weights: FindWeights | None = None
 ) -> None:
-    """Fuse TREC runs, and write the fused run. The first run is streamed, the others are loaded into memory.
+    """Fuse TREC runs, and write the fused run. The first run is streamed, unless `find_weights` is given.
 
     find_weights: computes the weights from {query id: ranking} of each run and the scored depths (see `fuse`); None uses
             `settings.weights`
@@ -224,7 +227,7 @@ def append_unscored(ranking: Ranking, ids: Iterable[str]) -> Ranking:
 
 
 def break_ties(hits: Ranking) -> Ranking:
-    """Sort by score, then by descending id; lower tied scores minimally, so that scores strictly decrease.
+    """Sort by descending score, then by descending id; lower tied scores minimally, so that scores strictly decrease.
 
     Scores strictly decrease in single precision too, which trec_eval uses to sort runs.
     """

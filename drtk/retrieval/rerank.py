@@ -116,7 +116,10 @@ def _look_up_texts(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple
 
 
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
-    """Return {PAIRS: all pairs, WITHOUT_TEXT: pairs without text, UNREADABLE: pairs with neither text nor title}."""
+    """Return {PAIRS: all pairs, WITHOUT_TEXT: pairs without text, UNREADABLE: pairs with neither text nor title}.
+
+    Counts of 0 are omitted, except that of PAIRS.
+    """
     unreadable = sum(not text.strip() for record in records for text in record.texts)
     counts = {
         PAIRS: num_pairs,
@@ -242,13 +245,14 @@ class RankingRows:
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, actual: dict[str, Any]) -> None:
     """Raise MismatchError if pair vectors and the training data of a list reranker come from different cross-encoders.
 
-    model, vectors: folders of the list reranker and of the pair vectors, for the message
+    model: folder of the list reranker, or of the pair vectors that it is trained on, for the message
+    vectors: folder of the other pair vectors, for the message
     trained: identity of the cross-encoder of the training data
-    actual: identity of the cross-encoder of the pair vectors
+    actual: identity of the cross-encoder of `vectors`
     """
     if differences := find_encoder_differences({"encoder": trained}, {"encoder": actual}):
         raise MismatchError(
-            f"{vectors}: contains vectors of {actual.get('model')}, but {model} was trained on vectors of "
+            f"{vectors}: contains vectors of {actual.get('model')}, but {model} requires vectors of "
             f"{trained.get('model')} (different {', '.join(differences)}); rerank with {trained.get('model')} first"
         )
 

@@ -20,7 +20,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.indexed_text import IMPACTS
-from drtk.indexing.sparse_embeddings import iter_impacts
+from drtk.indexing.sparse_embeddings import iter_impact_passages
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
@@ -44,7 +44,7 @@ class RankingOptions:
     drop_same_id: bool = False
 
     def apply(self, query_id: str, hits: Ranking) -> Ranking:
-        """Aggregate passages to documents, and drop the hit with the query id; does not cut the ranking at `k`."""
+        """Aggregate passages to documents (`by`), and drop the hit with the query id (`drop_same_id`); does not cut at `k`."""
         if self.by is not None:
             best: dict[str, float] = {}
             for id, score in hits:
@@ -100,7 +100,7 @@ class IndexGroup:
     reads: indexed data: "passages" (sparse index, searched with texts) or "vectors" (dense, searched with vectors)
     tunable: whether k1 and b affect the scores
     advised: k1 and b that an index of term weights recommends, except those that `settings` override
-    encoder: identity of the encoder of the vectors or term weights, if known
+    encoder: identity of the encoder of the dense or sparse embeddings, if known
     needs_encoder: whether queries must be encoded
     Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
     """
@@ -256,7 +256,7 @@ class StoredQuerySearcher:
 
     def __iter__(self) -> Iterator[StoredQuery]:
         for number, shard in enumerate(self._shards):
-            for row, id in enumerate(Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids):
+            for row, id in enumerate(Shard(shard.folder, shard.number, shard.num_rows, shard.dimension).ids):
                 yield StoredQuery(id, number, row)
 
     def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
@@ -286,7 +286,7 @@ class StoredImpactSearcher:
         self.indexes, self._folder = indexes, folder
 
     def __iter__(self) -> Iterator[Passage]:
-        return iter_impacts(self._folder)
+        return iter_impact_passages(self._folder)
 
     def __call__(self, queries: Sequence[Passage], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
         """Yield (query id, ranking) for each query, in order."""
@@ -315,7 +315,7 @@ class QueryEncoder:
     """Encoder of queries for an index; the model is loaded at the first call.
 
     model: folder or hub name of the encoder, if it has moved; None uses the encoder recorded in the index
-    Raises UsageError if no encoder is recorded, MismatchError if the model did not encode the vectors of the index.
+    The first call raises UsageError if no encoder is recorded, MismatchError if the model did not encode the index.
     """
 
     indexes: IndexGroup
@@ -384,7 +384,7 @@ def _find_query_differences(
     return [name for name in find_encoder_differences(manifest, indexes.manifest) if overrides.get(name) is None]
 
 
-def write_run(
+def search_indexes(
     folders: Sequence[str],
     source: str,
     settings: SearchSettings,
@@ -400,7 +400,7 @@ def write_run(
     options: length and unit of the rankings; by default passages, up to `settings.depth` per query
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
-    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and `StoredQuerySearcher`.
+    Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and the searchers.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)

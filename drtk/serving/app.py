@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from drtk.errors import DrtkError
-from drtk.serving.systems import FullPassage, JudgedQuery, SystemHits, Systems
+from drtk.serving.systems import FullPassage, ListedQuery, SystemHits, Systems
 
-HOSTS = ["127.0.0.1", "localhost", "testserver"]  # other names may be another site's that points to this machine
+HOSTS = ["127.0.0.1", "localhost", "testserver"]  # against DNS rebinding: sites with names that resolve to this machine
 MAX_QUERY, MAX_HITS = 2000, 100  # characters, passages
 _FILES = {
     "/": ("page.html", "text/html"),
@@ -51,7 +51,7 @@ def create_app(systems: Systems) -> FastAPI:
 
     @app.get("/api/systems")
     def list_systems() -> dict[str, Any]:
-        """Return the names of the systems with their number of passages, and the measures of the queries."""
+        """Return name, index type and number of passages of each system, and the names of the measures."""
         return {
             "systems": [
                 {"name": system.name, "type": system.group.manifest["type"], "passages": len(system.group)}
@@ -66,14 +66,14 @@ def create_app(systems: Systems) -> FastAPI:
         k: Annotated[int, Query(ge=1, le=MAX_HITS)] = 10,
         query_id: str | None = None,
     ) -> list[SystemHits]:
-        """Return the best passages of each system, with the grades of the judgments of `query_id`."""
+        """Return the best passages of each system, with relevance grades for `query_id`, by default the query with this text."""
         if not query.strip():
             raise HTTPException(422, "the query is blank")
         return list(systems.search(query, k, query_id))
 
     @app.get("/api/queries")
-    def list_queries() -> list[JudgedQuery]:
-        """Return the queries of the query set with the measures of each system."""
+    def list_queries() -> list[ListedQuery]:
+        """Return the queries of the query set, with the values of the measures for each system."""
         return systems.list_queries()
 
     @app.get("/api/passage")

@@ -57,8 +57,8 @@ class SystemHits:
 
 
 @dataclass(frozen=True)
-class JudgedQuery:
-    """A query of the query set. values: measures by system, {} without judgments"""
+class ListedQuery:
+    """A query of the query set. values: {system: {measure: value}}, {} without judgments"""
 
     id: str
     text: str
@@ -181,15 +181,15 @@ class Systems:
                         float(score),
                         passage.title if passage else "",
                         format_place(passage) if passage else "",
-                        _split_matches(passage.text, stems) if passage else [],
+                        _extract_snippet_parts(passage.text, stems) if passage else [],
                         grades.get(self._get_judged_id(id, grades)),
                     )
                 )
             yield SystemHits(system.name, seconds, hits)
 
-    def list_queries(self) -> list[JudgedQuery]:
-        """Return the queries of the query set with their measures."""
-        return [JudgedQuery(query.id, query.text, self._values.get(query.id, {})) for query in self._queries]
+    def list_queries(self) -> list[ListedQuery]:
+        """Return all queries of the query set, with the values of the measures for judged ones."""
+        return [ListedQuery(query.id, query.text, self._values.get(query.id, {})) for query in self._queries]
 
     def get_passage(self, id: str) -> FullPassage | None:
         """Return a passage with the ids of the passages before and after it in its document; None for an unknown id."""
@@ -208,7 +208,7 @@ class Systems:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 
-def _split_matches(text: str, stems: frozenset[str]) -> list[str]:
-    """Return the snippet in parts; every second part is a matching word."""
+def _extract_snippet_parts(text: str, stems: frozenset[str]) -> list[str]:
+    """Return the snippet of a text in parts; every second part is a matching word."""
     snippet = extract_snippet(text.replace(_BEGIN, " ").replace(_END, " "), stems, mark=f"{_BEGIN}{{}}{_END}".format)
     return snippet.replace(_BEGIN, _END).split(_END)

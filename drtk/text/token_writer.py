@@ -196,7 +196,7 @@ class TokenCorpusWriter:
                 rows["title_weights"].append(np.array(fields.title_weights or (), np.float64))
             for name, items in lists.items():
                 items = [item for item in items if len(item)]
-                first = self._writers[name].rows + len(rows[name])
+                first = self._writers[name].num_rows + len(rows[name])
                 rows[f"{name}_of"].append(np.array([first, first + len(items)]))
                 rows[name] += items
                 self.counts[name] += len(items)
@@ -209,7 +209,10 @@ class TokenCorpusWriter:
                 self._positions.append(-1 if fields.position is None else fields.position)
         for name, arrays in rows.items():
             self._writers[name].extend(arrays)
-        self.counts["passages"], self.counts["tokens"] = self._writers["ids"].rows, self._writers["texts"].end
+        self.counts["passages"], self.counts["tokens"] = (
+            self._writers["ids"].num_rows,
+            self._writers["texts"].num_values,
+        )
 
     def _pack_tokens(self, encoded: Sequence[Any]) -> list[np.ndarray]:
         """Return the token ids of each text, (pieces,) int64, with the marker bit set where a word begins."""

@@ -14,7 +14,7 @@ import orjson
 import pytest
 import zstandard
 
-from drtk.cli.search import print_passages
+from drtk.cli.search import search_and_print
 from drtk.data import run_blocks
 from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 from drtk.runtime.inputs import InputTracker
@@ -146,10 +146,10 @@ BIG = "18446744073709551616"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (f"chunk in -o out --max-words {BIG}", ": must be below 2^63, is "),
-        (f"chunk in -o out --skip-bad {BIG}", ": must be below 2^63, is "),
-        (f"chunk in -o out --seed -{BIG}", ": must be below 2^63, is "),
-        (f"show in -n {BIG}", ": must be below 2^63, is "),
+        (f"chunk in -o out --max-words {BIG}", ": must fit into 64 bits, is "),
+        (f"chunk in -o out --skip-bad {BIG}", ": must fit into 64 bits, is "),
+        (f"chunk in -o out --seed -{BIG}", ": must fit into 64 bits, is "),
+        (f"show in -n {BIG}", ": must fit into 64 bits, is "),
         ("doc2query in --model m --top-p 0", "--top-p: must be at least 1e-06"),
         ("chunk in --set punkt_mb=1e308", "--set punkt_mb: must be at most 1000000.0"),
         ("chunk caf\udce9 -o out", ": not UTF-8; choose another name"),
@@ -253,7 +253,7 @@ def test_control_characters_are_escaped_in_search_results(monkeypatch, capsys):
         def __len__(self) -> int:
             return 2
 
-    print_passages("-", Hits(), None, 2, "in")  # type: ignore[arg-type]
+    search_and_print("-", Hits(), None, 2, "in")  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[31mred") == 3  # the query, title and text
     assert CONTROLS.search(shown) is None

@@ -39,7 +39,7 @@ def write_records(kind: str, name: str, records: list[Any]) -> Iterator[str]:
     form = FORMATS[kind].load(name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
-        path.write_bytes(form.header + form.between.join(form.write(record, {}) for record in records) + form.footer)
+        path.write_bytes(form.header + form.between.join(form.to_bytes(record, {}) for record in records) + form.footer)
         yield str(path)
 
 

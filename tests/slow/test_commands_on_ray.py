@@ -70,7 +70,7 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
     run_command(capfd, *call, "-o", "ray", *RAY)
     assert (folder / "killed").exists()
     local_shards, ray_shards = read_shards("local"), read_shards("ray")
-    assert [shard.rows for shard in ray_shards] == [16] * 7 + [8]
+    assert [shard.num_rows for shard in ray_shards] == [16] * 7 + [8]
     for one, other in zip(local_shards, ray_shards, strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # several cores may sum in another order

@@ -184,7 +184,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
     shards = read_shards(item.source)
     inputs.tracker.inputs.append(describe_folder(item.source))
     for shard in shards:
-        check_finite(shard, shard.vectors, range(shard.rows))
+        check_finite(shard, shard.vectors, range(shard.num_rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
         raise DrtkError(f"{item.source}: a plot requires at least two vectors, got {len(ids)}; encode more texts")

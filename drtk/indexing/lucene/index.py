@@ -19,7 +19,7 @@ from drtk.indexing.lucene.search import (
     LuceneSearcher,
     compose_handles,
     make_json_reader,
-    make_weighted_terms,
+    make_weighted_query_builder,
     replace_surrogates,
 )
 from drtk.records import Passage
@@ -100,7 +100,7 @@ class AnalyzerSettings:
     def make_analyzer(self, folder: Path) -> Any:
         """Return the Lucene analyzer. folder: index folder, which contains the file of stop words"""
         if self.language != "en":
-            return load_class(_ANALYZERS).getLanguageSpecificAnalyzer(self.language)
+            return _load_analyzers().getLanguageSpecificAnalyzer(self.language)
         words = str(folder / STOPWORDS_FILE) if self.stopwords == "file" else None
         english = load_class("io.anserini.analysis.DefaultEnglishAnalyzer")
         return english.fromArguments(self.stemmer, self.stopwords == "none", words)
@@ -108,12 +108,18 @@ class AnalyzerSettings:
 
 def find_languages() -> list[str]:
     """Return the sorted codes of all languages with a Lucene analyzer."""
-    table = load_class(_ANALYZERS).analyzerMap
-    for language, name in _MORE_ANALYZERS.items():
-        table.putIfAbsent(language, _LUCENE + name)
+    table = _load_analyzers().analyzerMap
     loader = load_class("java.lang.ClassLoader").getSystemClassLoader()
     paths = {language: table.get(language).replace(".", "/") + ".class" for language in table.keySet().toArray()}
     return sorted({"en"} | {language for language, path in paths.items() if loader.getResource(path) is not None})
+
+
+def _load_analyzers() -> Any:
+    """Add the missing Lucene analyzers to Anserini's table of analyzers; return the Java class with the table."""
+    analyzers = load_class(_ANALYZERS)
+    for language, name in _MORE_ANALYZERS.items():
+        analyzers.analyzerMap.putIfAbsent(language, _LUCENE + name)
+    return analyzers
 
 
 class LuceneIndex(LuceneSearcher):
@@ -245,7 +251,7 @@ class ImpactIndex(LuceneSearcher):
 
     def _make_query_builder(self) -> Any:
         """Return a method handle JSON object {term: impact} -> query."""
-        return compose_handles(make_json_reader(), make_weighted_terms())
+        return compose_handles(make_json_reader(), make_weighted_query_builder())
 
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:

@@ -238,7 +238,7 @@ class LuceneSearcher:
             self._lucene.setSimilarity(make_similarity())
             load_class(SEARCHER).setMaxClauseCount(2**31 - 1)  # for queries of any length (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
-            self._to_query = self._make_query_builder() if rm3 is None else self._make_rm3_expansion(rm3)
+            self._to_query = self._make_query_builder() if rm3 is None else self._make_rm3_query_builder(rm3)
             self._raw = StoredField(reader, RAW) if find_field(reader, RAW) is not None else None
         except jnius.JavaException as error:
             raise convert_java_error(error, str(folder)) from error
@@ -255,11 +255,11 @@ class LuceneSearcher:
         if k < 1:
             return [[] for _ in texts]
         try:
-            results = self._search(self._sort_by_score, texts, k + 1)  # hit k + 1 shows a tie at rank k
+            results = self._search(self._make_search_by_score, texts, k + 1)  # hit k + 1 shows a tie at rank k
             tied = [at for at, hits in enumerate(results) if len(hits) > k and hits[k - 1]["score"] == hits[k]["score"]]
             if tied:
                 for at, hits in zip(
-                    tied, self._search(self._sort_by_score_then_id, [texts[at] for at in tied], k), strict=True
+                    tied, self._search(self._make_search_by_score_then_id, [texts[at] for at in tied], k), strict=True
                 ):
                     results[at] = hits
             ids = iter(self._ids.get_values(hit["doc"] for hits in results for hit in hits))
@@ -277,7 +277,7 @@ class LuceneSearcher:
         if self._raw is None:
             return None
         keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
-        find = JavaMap(compose_handles(self._make_bag_of_words(ID, keyword), self._sort_by_score(1)))
+        find = JavaMap(compose_handles(self._make_bag_of_words_builder(ID, keyword), self._make_search_by_score(1)))
         (result,) = run_interruptibly(partial(find, make_java_list([id])))
         for raw in self._raw.get_values(hit["doc"] for hit in result["scoreDocs"]):
             try:
@@ -302,12 +302,12 @@ class LuceneSearcher:
                 size = min(2 * size, _MAX_BATCH)
         return hits
 
-    def _sort_by_score(self, k: int) -> Any:
+    def _make_search_by_score(self, k: int) -> Any:
         """Return a method handle query -> top k, with ties by document number. It is fast, since Lucene skips blocks."""
         search = bind_argument(find_method(SEARCHER, "search", TOP_DOCS, QUERY, "int"), 0, self._lucene)
         return bind_argument(search, 1, k)
 
-    def _sort_by_score_then_id(self, k: int) -> Any:
+    def _make_search_by_score_then_id(self, k: int) -> Any:
         """Return a method handle query -> top k, with ties by descending id."""
         field = load_class(_SEARCH + "SortField")
         order = load_class(SORT)(
@@ -321,28 +321,28 @@ class LuceneSearcher:
 
     def _make_query_builder(self) -> Any:
         """Return a method handle text -> query."""
-        return self._make_bag_of_words()
+        return self._make_bag_of_words_builder()
 
-    def _make_bag_of_words(self, field: str = CONTENTS, analyzer: Any = None) -> Any:
+    def _make_bag_of_words_builder(self, field: str = CONTENTS, analyzer: Any = None) -> Any:
         """Return a method handle text -> query with a clause per distinct term, weighted by its count."""
         build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, ANALYZER, STRING).bindTo(
             load_class(_BAG_OF_WORDS)()
         )
         return build.bindTo(field).bindTo(analyzer or self._analyzer)
 
-    def _make_rm3_expansion(self, settings: BM25SearchSettings) -> Any:
+    def _make_rm3_query_builder(self, settings: BM25SearchSettings) -> Any:
         """Return a method handle text -> query with `fb_terms` feedback terms from the top `fb_docs` passages for the text.
 
         Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
         any other query, with the same order of ties.
         """
         handles = load_class("java.lang.invoke.MethodHandles")
-        words = self._make_bag_of_words()
+        words = self._make_bag_of_words_builder()
         tokens = find_static_method("io.anserini.analysis.AnalyzerUtils", "analyze", "java.util.List", ANALYZER, STRING)
         to_docs = bind_argument(
             find_static_method(_SCORED_DOCS, "fromTopDocs", _SCORED_DOCS, TOP_DOCS, SEARCHER), 1, self._lucene
         )
-        best = compose_handles(compose_handles(words, self._sort_by_score_then_id(settings.fb_docs)), to_docs)
+        best = compose_handles(compose_handles(words, self._make_search_by_score_then_id(settings.fb_docs)), to_docs)
 
         one_hit = load_class(_SEARCH_ARGS)()
         one_hit.hits = 1
@@ -365,7 +365,7 @@ class LuceneSearcher:
         rerank = find_method(_RM3, "rerank", _SCORED_DOCS, _SCORED_DOCS, _CONTEXT).bindTo(feedback)
         rerank = handles.filterArguments(rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT)), 0, best)
 
-        weighted = make_weighted_terms()
+        weighted = make_weighted_query_builder()
         terms = _get_public_lookup().findGetter(
             get_class_object(_CONTEXT), "feedbackTerms", get_class_object("java.util.Map")
         )
@@ -378,7 +378,7 @@ class LuceneSearcher:
         return handles.permuteArguments(both, make_method_type(QUERY, STRING), 0, 0)
 
 
-def make_weighted_terms() -> Any:
+def make_weighted_query_builder() -> Any:
     """Return a method handle map -> query with a clause per term. The map has the weight of each term, a Float."""
     build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
     return build.bindTo(load_class(_BAG_OF_WORDS)()).bindTo(CONTENTS)

@@ -36,9 +36,9 @@ def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
     assert list(lines) == list_preset_names()
     assert (
         lines["master"]
-        == "valid, 8 slots, 8 terms; required passage fields: continuations, neighbors, queries, weights"
+        == "valid, 8 slots, 8 objectives; required passage fields: continuations, neighbors, queries, weights"
     )
-    assert lines["simlm"] == "valid, 2 slots, 2 terms, a generator; no passage fields required"
+    assert lines["simlm"] == "valid, 2 slots, 2 objectives, a generator; no passage fields required"
     assert lines["quickstart"] == "valid for drtk train-retriever"
 
 
@@ -71,7 +71,7 @@ def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
     actual = tmp_path / "mine.toml"
     text = load_preset("rom").text
     actual.write_text(text)
-    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 term; required passage fields: weights\n"
+    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 objective; required passage fields: weights\n"
     actual.write_text(text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
         run_check(capsys, str(actual))

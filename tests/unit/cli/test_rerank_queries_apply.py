@@ -234,8 +234,8 @@ def test_an_interrupted_run_resumes_with_the_same_files(data, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ("", UsageError, "--model and --select scorer must be given together"),
-        ("--select first --model x", UsageError, "--model and --select scorer must be given together"),
+        ("", UsageError, "--select scorer, the default, requires --model"),
+        ("--select first --model x", UsageError, "--model requires --select scorer"),
         ("--model a --model b", UsageError, "--model: given twice for all kinds"),
         ("--model title=a --model title=b", UsageError, "--model: given twice for kind title"),
         ("--select concat --n-best 2", UsageError, "`n_best` 2: `select` concat returns one query"),

@@ -80,11 +80,11 @@ def test_pretraining_is_described_by_its_changed_slots_and_terms(tmp_path):
     lines = " ".join(page.split())
     assert "recipe simlm-mlm: SimLM" in lines
     assert "slot encoder: passage: 20% whole-word, replaced by [MASK]" in lines
-    assert "term encoder, 1 x: the encoder predicts the masked tokens of 'encoder'" in lines
+    assert "objective encoder, 1 x: the encoder predicts the masked tokens of 'encoder'" in lines
     assert "{" not in page
     settings["drop"] = ["decoder"]
     page = describe_path(str(make_model(tmp_path / "n", "pretrain", settings)), count=3)
-    assert "term decoder" not in page
+    assert "objective decoder" not in page
     settings["recipe"] = {"name": "of old", "objective": [{"use": "guess"}]}
     page = describe_path(str(make_model(tmp_path / "o", "pretrain", settings)), count=3)
     assert "recipe      of old\nsettings" in page

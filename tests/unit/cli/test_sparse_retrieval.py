@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.data.trec import load_qrels
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.indexing.sparse_embeddings import iter_impacts
+from drtk.indexing.sparse_embeddings import iter_impact_passages
 from drtk.models.checkpoint import load_masked_lm, save_lm_head
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
@@ -187,4 +187,4 @@ def test_invalid_impacts_are_named_by_file_and_line(sparse: Path, tmp_path: Path
         json.dumps({name: value for name, value in manifest.items() if name not in ("files", "manifest_digest")})
     )
     with pytest.raises(RecordError, match=r"00001\.jsonl:2: the impact of 'river' must be an integer, got 0\.5"):
-        list(iter_impacts(str(tmp_path / "c")))
+        list(iter_impact_passages(str(tmp_path / "c")))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.cli.collections import resolve_arguments
+from drtk.cli.collections import resolve_collections
 from drtk.data.beir import choose_dev_split
 from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_collection_file
 from drtk.data.readers import read_passages, read_queries
@@ -150,11 +150,11 @@ def test_a_development_set_of_ir_datasets(tmp_path: Path) -> None:
 def test_collections_fill_the_arguments_of_train_reranker(folder: Path) -> None:
     write_text(folder / "qrels" / "train.tsv", QRELS)
     given = {"source": "examples", "corpus": None, "queries": None, "qrels": None, "dev": str(folder)}
-    pairs = resolve_arguments("train-reranker", given | {"settings": RerankerConfig()}, str(folder))
+    pairs = resolve_collections("train-reranker", given | {"settings": RerankerConfig()}, str(folder))
     assert [pairs[name] for name in ("corpus", "queries", "qrels", "dev")] == [
         *(str(folder / "corpus.jsonl"), str(folder / "queries.jsonl"), None, str(folder))
     ]
-    lists = resolve_arguments("train-reranker", given | {"settings": RerankerConfig(kind="hlatr")}, str(folder))
+    lists = resolve_collections("train-reranker", given | {"settings": RerankerConfig(kind="hlatr")}, str(folder))
     assert [lists[name] for name in ("corpus", "queries", "qrels")] == [None, None, str(folder / "qrels" / "train.tsv")]
 
 

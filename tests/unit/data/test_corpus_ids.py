@@ -38,7 +38,7 @@ def test_documents_are_those_of_the_ids_or_of_the_metadata(corpus: CorpusIds) ->
 
 def test_the_only_passage_of_a_document(corpus: CorpusIds) -> None:
     documents = ("a", "b", "c d", "x", "buckeroo", "plumless")
-    assert [corpus.get_only_passage(id) for id in documents] == [None, "b#0", "x#0", None, "buckeroo", None]
+    assert [corpus.get_only_passage_id(id) for id in documents] == [None, "b#0", "x#0", None, "buckeroo", None]
 
 
 def test_an_empty_corpus_has_no_ids() -> None:

@@ -109,8 +109,8 @@ def test_a_check_finds_its_problem_and_its_line(
 ) -> None:
     actual = findings(file(tmp_path, content), kind)
     assert find_lines(actual) == expected
-    assert actual.errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
-    assert actual.warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
+    assert actual.num_errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
+    assert actual.num_warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(encoder, capfd, monke
         ("tfidf", "`method=tfidf` requires `tokenizer`"),
         ("bprop", "`method=bprop` requires `model`"),
         ("idf {model} --collect --merge", "--collect and --merge cannot be combined"),
-        ("idf {model} --merge", "INPUT is only valid for computing weights; --merge sums the files"),
+        ("idf {model} --merge", "INPUT cannot be combined with --merge, which sums the files"),
         ("idf {model} --set learning_rate=1", "`learning_rate` requires --train"),
         ("idf {model} --set saturation=sqrt", "--set saturation requires --method bprop"),
         ("idf {model} --set k1=1.2", "--set k1 requires --method bm25"),
@@ -269,10 +269,10 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(encoder, capfd, monke
             "--set contrast has no effect with `emit=attention`",
         ),
         ("bprop {model} --set softmax_temperature=2", "--set softmax_temperature requires `emit=softmax`"),
-        ("idf {model} --collect --stopword-share", "`stopword_share` is only valid for computing weights; --collect"),
-        ("idf {model} --collect --set weight_norm=sum", "`weight_norm` is only valid for computing weights; --collect"),
-        ("idf {model} --collect --bare", "`bare` is only valid for computing weights; --collect writes statistics"),
-        ("idf {model} --collect --collection c", "`collection` is only valid for computing weights; --collect"),
+        ("idf {model} --collect --stopword-share", "`stopword_share` cannot be combined with --collect"),
+        ("idf {model} --collect --set weight_norm=sum", "`weight_norm` cannot be combined with --collect"),
+        ("idf {model} --collect --bare", "`bare` cannot be combined with --collect, which writes statistics"),
+        ("idf {model} --collect --collection c", "`collection` cannot be combined with --collect"),
     ],
 )
 def test_contradictory_options_are_rejected(encoder, capfd, call, message):

@@ -17,7 +17,7 @@ def build(tmp_path, vectors, ids=None, *, unit=False, index=None, folder=None, *
     source = write_embeddings(tmp_path / "v", vectors, ids, shard_size=7)
     folder = folder or tmp_path / "index"
     folder.mkdir(exist_ok=True)
-    facts = ExactIndex.build(Vectors(read_shards(source), unit=unit), folder, index or DenseIndexSettings())
+    facts = ExactIndex.build(Vectors(read_shards(source), normalize=unit), folder, index or DenseIndexSettings())
     return ExactIndex.open(folder, DenseSearchSettings(**search)), facts
 
 

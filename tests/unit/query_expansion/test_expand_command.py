@@ -274,7 +274,7 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(files, capfd):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("", "--model and --from-run cannot be combined; give one"),
+        ("", "--model or --from-run is required"),
         ("--model m --from-run r --corpus c", "--model and --from-run cannot be combined; give one"),
         ("--from-run r", "--corpus and --from-run must be given together"),
         ("--model m --set candidates=3", "--set candidates requires --from-run"),

@@ -173,15 +173,15 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_im
     ("method", "more", "message"),
     [
         ("deepct", "--shard 1/2", "--train writes a model; omit --shard"),
-        ("deepct", "--collection x", "`collection` is only valid for computing weights; --train trains a model"),
+        ("deepct", "--collection x", "`collection` cannot be combined with --train, which trains a model"),
         (
             "deepct",
             "--set runner_workers=2",
-            "`runner_workers` is only valid for computing weights; --train trains a model",
+            "`runner_workers` cannot be combined with --train, which trains a model",
         ),
         ("deepct", "--set stemmer=porter", "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", "--set expand=queries", "--set expand requires --method deepimpact"),
-        ("deepimpact", "--set impact_max=3", "`impact_max` is only valid for computing weights; --train trains a"),
+        ("deepimpact", "--set impact_max=3", "`impact_max` cannot be combined with --train"),
     ],
 )
 def test_contradictory_options_are_rejected(data, tmp_path, method, more, message, capfd):
