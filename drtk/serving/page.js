@@ -29,9 +29,9 @@ const makeHit = (hit, ranks) => {
   const title = make("button", "title", hit.title || hit.id);
   title.addEventListener("click", () => showPassage(hit.id));
   const facts = make("div", "facts", make("span", "id", hit.id), make("span", "score", hit.score.toFixed(4)));
-  if (hit.place) facts.append(make("span", "place", hit.place));
   if (ranks) facts.append(describeChange(hit, ranks));
   if (hit.grade !== null) facts.append(make("span", `grade ${hit.grade > 0 ? "relevant" : "irrelevant"}`, `grade ${hit.grade}`));
+  if (hit.place) facts.append(make("span", "place", hit.place));
   const snippet = make("p", "snippet", ...hit.parts.map((part, index) => (index % 2 ? make("mark", "", part) : part)));
   return make("li", "", make("div", "head", `${hit.rank}.`, title), facts, snippet);
 };
