@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
 from itertools import pairwise
 from pathlib import Path
