@@ -45,14 +45,14 @@ COMMANDS = {
         10000,
     ),
     "doc2query": ("doc2query passages.{n}.jsonl --model writer --n 2 --max-new-tokens 16", 20, 300),
-    "termweight": ("termweight passages.{n}.jsonl --method bprop --model model", 100, 3000),
+    "termweight": ("termweight passages.{n}.jsonl --method bprop --model model", 100, 1000),
     "train-reranker": (
         "train-reranker train.jsonl --corpus passages.5000.jsonl --queries questions.20000.jsonl --model model --negatives 3 --batch-size 8 --max-steps {n}",
         2,
-        60,
+        30,
     ),
 }
-SIZES = {"passages": (20, 100, 300, 3000, 5000), "questions": (100, 10000, 20000)}
+SIZES = {"passages": (20, 100, 300, 1000, 3000, 5000), "questions": (100, 10000, 20000)}
 
 
 def run_drtk(checkout: Path, folder: Path, arguments: str) -> float:
