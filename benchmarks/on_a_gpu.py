@@ -322,7 +322,7 @@ def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
         return
     rows = {name: "best/drtk/sequences_per_second"}
     if name == "pretrain simlm, sequences/s":
-        systems = "textbook drtk"
+        systems = "textbook drtk --profile"
         rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
     flags = {
         "": "--no-liger",
