@@ -24,7 +24,10 @@ class WorkerGroup(Protocol):
     """Interface of a group of workers."""
 
     def map(self, batch: Any) -> list[Any]:
-        """Return the result of each worker for a batch, in the order of the items. Raises the errors of the workers."""
+        """Return the result of each worker for a batch, in the order of the items; the batch must not be None.
+
+        Raises the errors of the workers.
+        """
 
     def close(self) -> None:
         """End the workers."""

@@ -1,18 +1,21 @@
 """Searching index shards in workers: the run of a search in one process, byte by byte, and its errors."""
 
 import multiprocessing
+import os
+import signal
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from drtk.data.ids import parse_document_id
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.search import IndexGroup, RankingOptions, search
-from drtk.runtime.runners import RunnerSettings
-from drtk.runtime.worker_groups import _split_evenly
+from drtk.runtime.runners import BatchFunction, RunnerSettings
+from drtk.runtime.worker_groups import _split_evenly, open_worker_group
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command
@@ -85,6 +88,38 @@ def test_an_error_of_a_worker_is_raised(shards, capfd, runner, request):
     with pytest.raises(MismatchError, match=r"^index2/ids.txt: is truncated; rebuild the index$"):
         run_command(capfd, *call, *PROCESSES, "--runner", runner)
     assert multiprocessing.active_children() == []
+
+
+class KillingFunction(BatchFunction):
+    """Return the items; the first call kills the process."""
+
+    def __init__(self, marker, items):
+        self._marker, self._items = marker, items
+
+    def __call__(self, batch):
+        if not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._items
+
+
+@pytest.mark.slow
+def test_a_killed_ray_actor_is_replaced(tmp_path, ray):
+    build = partial(KillingFunction, tmp_path / "killed")
+    settings = RunnerSettings("ray", runner_workers=1)
+    with closing(open_worker_group(build, "ab", settings, gpu=False)) as group:
+        assert group.map([]) == ["ab"]
+    assert (tmp_path / "killed").exists()
+
+
+def test_a_killed_process_is_reported(tmp_path):
+    build = partial(KillingFunction, tmp_path / "killed")
+    settings = RunnerSettings("processes", runner_workers=1)
+    with (
+        closing(open_worker_group(build, "ab", settings, gpu=False)) as group,
+        pytest.raises(DrtkError, match=r"^a worker process was killed, .* use fewer processes: `runner_workers`$"),
+    ):
+        group.map([])
 
 
 def test_a_runner_without_effect_is_rejected(shards, capfd):
