@@ -61,9 +61,13 @@ quickstart *args:
 bench *names:
     for name in {{ if names == "" { "$(ls benchmarks/*.py | xargs -n 1 basename -s .py)" } else { names } }}; do python benchmarks/$name.py; done
 
-# run docs/cookbook/METHOD.sh with output in runs/METHOD; further arguments (MODEL …) are passed to the script
-reproduce method *args:
-    sh docs/cookbook/{{method}}.sh runs/{{method}} {{args}}
+# rows of a paper's tables: just reproduce simlm --scale mini; papers and options: docs/cookbook/papers/common.sh
+reproduce paper *args:
+    sh docs/cookbook/papers/{{paper}}.sh {{args}}
+
+# compare results of reproduce with the expected figures
+verify *results:
+    python docs/cookbook/papers/verify.py {{results}}
 
 # SQuAD: chunking, both BM25 engines, reference figures; data in $DRTK_TEST_DATA (../shared/data)
 squad:

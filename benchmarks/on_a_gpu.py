@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -177,14 +178,32 @@ def check_descriptors(options: Options) -> Iterator[Row]:
 
 
 def run_gpu_tests(options: Options) -> Iterator[Row]:
-    """Run the tests that need a GPU."""
+    """Run the tests that need a GPU, the short ones first; stop in time to report those that were run."""
     if options.device == "cpu":
         yield make_row("GPU tests", "skipped: no CUDA device")
         return
-    call = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/slow/test_on_a_gpu.py", "tests/unit"]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=HERE.parent)
-    summary = get_last_line(done.stdout or done.stderr)
-    yield make_row("GPU tests", "failed: " * bool(done.returncode) + summary, output=done.stdout[-8000:])
+    yield make_row("GPU tests", *run_tests("gpu", STEPS["tests"][1] - 15))
+
+
+def run_tests(mark: str, limit: float) -> tuple[str, str]:
+    """Run the tests with a mark, and print their output to stderr; return pytest's last line and a note.
+
+    limit: seconds after which pytest is interrupted
+    """
+    files = [path for path in (HERE.parent / "tests").rglob("test_*.py") if f"mark.{mark}" in path.read_text("utf-8")]
+    files.sort(key=lambda path: "slow" in path.parts)
+    call = [sys.executable, "-m", "pytest", "-v", "-m", mark, *map(str, files)]
+    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=HERE.parent)
+    timer, lines = threading.Timer(limit, process.send_signal, [signal.SIGINT]), list[str]()
+    timer.start()
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", file=sys.stderr, flush=True)
+        lines.append(line)
+    is_stopped = not timer.is_alive()
+    timer.cancel()
+    failed = process.wait() and not (is_stopped and " FAILED" not in "".join(lines))
+    return "failed: " * bool(failed) + get_last_line("".join(lines)), f"stopped after {limit:.0f} s" * is_stopped
 
 
 def check_rope(options: Options) -> Iterator[Row]:

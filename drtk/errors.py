@@ -7,10 +7,7 @@ import sys
 
 
 def format_pip_command(*packages: str) -> str:
-    """Return the pip command that installs packages for this Python.
-
-    The command names packages instead of extras of drtk, because drtk is not on PyPI.
-    """
+    """Return the pip command that installs packages, or an extra of the installed drtk, for this Python."""
     return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SimLM's pipeline (simlm.sh) on two small collections, sized for two CPU cores: paragraphs of SQuAD, and the sample collection.
 #
-#   sh docs/cookbook/fine-tuning.sh runs/fine-tuning MODEL [squad|sample]      or: just reproduce fine-tuning MODEL
+#   sh docs/cookbook/fine-tuning.sh runs/fine-tuning MODEL [squad|sample]
 #
 # MODEL is a BERT-type encoder, such as MiniLM. The sample takes an hour on both cores: its judgments are for documents, its passages are chunks.
 # SQuAD's data, in BEIR layout, is in $DRTK_TEST_DATA (../shared/data).

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from socket import IPPROTO_TCP, TCP_NODELAY
+import errno
+from socket import IPPROTO_TCP, TCP_NODELAY, create_server
 from typing import Annotated
 
 from drtk.cli.decorators import plain_command
@@ -33,7 +34,7 @@ def serve(
     drtk serve bm25 dense --queries dev.jsonl --qrels dev.tsv
     """
     from drtk.data.runs import parse_runs
-    from drtk.errors import MissingDependency, UsageError, format_pip_command
+    from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 
     folders = {run.name: run.source for run in parse_runs(indexes)}
     if len(folders) > MAX_SYSTEMS:
@@ -45,14 +46,18 @@ def serve(
 
         from drtk.serving.app import create_app
     except ImportError as error:
-        raise MissingDependency("fastapi", "drtk serve", format_pip_command("fastapi", "uvicorn")) from error
+        command = format_pip_command("dense-retrieval-toolkit[serve]")
+        raise MissingDependency("fastapi", "drtk serve", command) from error
     from drtk.runtime.progress import log
     from drtk.serving.systems import Systems
 
-    systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures)
-    config = uvicorn.Config(create_app(systems), host="127.0.0.1", port=port, log_level="warning")
-    with config.bind_socket() as socket:
+    try:
+        socket = create_server(("127.0.0.1", port))  # requests wait from now on
+    except (OSError, OverflowError) as error:
+        problem = "is in use" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
+        raise DrtkError(f"port {port} {problem}; choose another with --port") from error
+    with socket:
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # otherwise an answer waits 40 ms for the client's delayed ACK
-        socket.listen()  # requests wait from now on
+        systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures)
         log(f"serve: http://127.0.0.1:{socket.getsockname()[1]} (Ctrl-C ends it)")
-        uvicorn.Server(config).run(sockets=[socket])
+        uvicorn.Server(uvicorn.Config(create_app(systems), log_level="warning")).run(sockets=[socket])

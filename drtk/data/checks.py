@@ -139,8 +139,8 @@ _OTHER_KINDS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:
-    """Return the kind of a file (see `sniff.sniff_kind`); None for streams and tables."""
-    if is_stream(path) or is_table(path):
+    """Return the kind of a file (see `sniff.sniff_kind`); None for streams, tables and folders."""
+    if is_stream(path) or is_table(path) or Path(path).is_dir():
         return None
     stream, _ = open_input(path)
     with stream:

@@ -96,7 +96,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
 class ShardFiles:
     """Files of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
 
-    entries: one {"rows", "digest"} per finished shard, as in meta.json
+    entries: one {"rows", "digest"} per finished shard, as in meta.json, with "truncated" if texts were truncated
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,6 +113,11 @@ class ShardFiles:
         """Number of rows in the finished shards."""
         return sum(entry["rows"] for entry in self.entries)
 
+    @property
+    def num_truncated(self) -> int:
+        """Number of truncated texts in the finished shards."""
+        return sum(entry.get("truncated", 0) for entry in self.entries)
+
     def is_finished(self, number: int, digest: str) -> bool:
         """Return whether an interrupted run has written shard `number`. Raises MismatchError if it was made from other records.
 
@@ -126,7 +131,9 @@ class ShardFiles:
             )
         return True
 
-    def add_shard(self, files: Mapping[str, Callable[[IO[bytes]], object]], *, rows: int, digest: str) -> None:
+    def add_shard(
+        self, files: Mapping[str, Callable[[IO[bytes]], object]], *, rows: int, digest: str, num_truncated: int = 0
+    ) -> None:
         """Write the files of the next shard and add it to the journal.
 
         files: suffix of each file -> function that writes its content
@@ -134,7 +141,7 @@ class ShardFiles:
         """
         for suffix, write in files.items():
             self._write_file(f"{len(self.entries):05d}{suffix}", write)
-        self.entries.append({"rows": rows, "digest": digest})
+        self.entries.append({"rows": rows, "digest": digest} | ({"truncated": num_truncated} if num_truncated else {}))
         write_json(self._journal, self.entries)
 
     def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
@@ -157,7 +164,9 @@ class ShardFiles:
 
 
 def _is_shard_entry(item: Any) -> bool:
-    return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
+    if not isinstance(item, dict) or not isinstance(item.get("digest"), str):
+        return False
+    return type(item.get("rows")) is int and type(item.get("truncated", 0)) is int
 
 
 class ShardWriter(ShardFiles):
@@ -170,11 +179,12 @@ class ShardWriter(ShardFiles):
         super().__init__(folder)
         self.model, self.dimension, self.dtype = model, dimension, np.dtype(dtype)
 
-    def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
+    def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str, num_truncated: int = 0) -> None:
         """Write the next shard; the vectors are stored in the writer's dtype.
 
         vectors: (len(ids), dimension)
         digest: digest of the records of the shard (see `digest_records`)
+        num_truncated: number of truncated texts
         Raises DrtkError for a full disk, NaN, and values too large for the dtype.
         """
         if vectors.shape != (len(ids), self.dimension):
@@ -194,17 +204,21 @@ class ShardWriter(ShardFiles):
             },
             rows=len(ids),
             digest=digest,
+            num_truncated=num_truncated,
         )
 
 
 class ImpactShardWriter(ShardFiles):
     """Writer of shards of sparse embeddings: JSON lines {"_id", "impacts"}."""
 
-    def write(self, ids: Sequence[str], impacts: Sequence[dict[str, int]], *, digest: str) -> None:
+    def write(
+        self, ids: Sequence[str], impacts: Sequence[dict[str, int]], *, digest: str, num_truncated: int = 0
+    ) -> None:
         """Write the next shard. impacts: the impact of each term of a text, for each text"""
         rows = zip(ids, impacts, strict=True)
         lines = (orjson.dumps({"_id": id, "impacts": terms}, option=orjson.OPT_APPEND_NEWLINE) for id, terms in rows)
-        self.add_shard({".jsonl": lambda file: file.writelines(lines)}, rows=len(ids), digest=digest)
+        files = {".jsonl": lambda file: file.writelines(lines)}
+        self.add_shard(files, rows=len(ids), digest=digest, num_truncated=num_truncated)
 
 
 def digest_records(records: Iterable[Any]) -> str:

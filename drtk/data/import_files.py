@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
 from drtk.data.documents import PARSERS, FieldMap, check_modules, parse_file
 from drtk.data.rows import dump
@@ -55,10 +56,11 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
                     empty.append(path)
                 lines += file_lines
                 num_empty += file_empty
-            yield BatchResult(lines, {"empty": num_empty})
+            yield BatchResult(lines, {WITHOUT_TEXT: num_empty})
         job.tracker.inputs += inputs  # at the end, because a resumed run compares the files itself
 
-    job.counts["empty"] = 0  # also reported without files
+    job.counts[WITHOUT_TEXT] = 0  # also reported without files
+    job.count_names = {"in": "files", "out": "documents with a text"}
     job.batch_size, job.total = BATCH_SIZE, len(files)
     with Workers(create_import_task, fields, count=1 if is_small else settings.num_workers or count_cores()) as workers:
         job.run_batches(files, lambda batches: parse_batches(batches, workers), unit="files")  # type: ignore[arg-type,return-value]

@@ -200,7 +200,7 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data."""
     if os.path.isdir(source) and not is_table(source):
-        raise DrtkError(f"{source}: is a folder; expected a file; drtk import reads folders of documents")
+        raise DrtkError(f"{source}: is a folder; expected a file; run `drtk import {source}`")
     if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
         yield from _iter_distinct(found, lambda passage: passage.text)
@@ -211,7 +211,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     )
     for count, (number, passage) in enumerate(rows):
         if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
-            passage = ValueError(f"{passage}; convert the file with drtk import")
+            passage = ValueError(f"{passage}; run `drtk import {source}`")
         yield number, passage
 
 

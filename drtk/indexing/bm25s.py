@@ -18,6 +18,7 @@ from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress, log_detail
+from drtk.text.languages import get_language_code
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords, split_words
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
     """Return the analyzer settings; they are stored with the index, so that queries are analyzed in the same way."""
     if settings.term_vectors:
         raise UsageError("`term_vectors` requires an index of type bm25")
-    language = settings.language.lower()
+    language = get_language_code(settings.language)
     stopwords: list[str] = []
     if settings.stopwords == "lucene":
         if language != "en":

@@ -58,7 +58,10 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
     build = _index_passages if engine.reads == "passages" else _index_vectors
     if read_manifest_if_any(Path(sources[0])).get("kind") == SPARSE_KIND:
         build = _index_impacts
-    job.finish(type=kind, **build(engine, sources, kind, settings, job))
+    entries = build(engine, sources, kind, settings, job)
+    if entries.get("corpus") is None:
+        log("index: records no file with the texts; to show passages, give search and serve `corpus=FILE`")
+    job.finish(type=kind, **entries)
 
 
 def _import_faiss(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:

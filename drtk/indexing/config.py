@@ -103,8 +103,8 @@ class BM25IndexSettings:
 
     language: str = option(
         "en",
-        "Language code for stemming and stop words, such as en or de; any disables both.",
-        metavar="CODE",
+        "Language for stemming and stop words: a code or name, such as de or german; any disables both.",
+        metavar="NAME",
         no_effect=_require_types(*_WORDS),
     )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(

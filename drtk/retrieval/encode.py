@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import Progress
+from drtk.runtime.progress import Progress, log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, get_source_name
@@ -283,7 +283,7 @@ def encode_corpus(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
         )
     identity, title = embedder.identity, embedder.encoding.title
-    records: Iterable[Passage] | Iterable[Query]
+    records: Iterator[Any]
     if role == "query":
         unit = "queries"
         records, empty_texts = (
@@ -294,6 +294,10 @@ def encode_corpus(
         unit = "passages"
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
+    first = next(records, None)  # before `job.begin`, so that an empty input does not replace an existing folder
+    if first is None:
+        raise DrtkError(f"{get_source_name(source)}: contains no {unit}; check the input")
+    records = chain([first], records)
     folder = job.begin()
     writer: ShardWriter | ImpactShardWriter
     if embedder.is_sparse:
@@ -315,6 +319,11 @@ def encode_corpus(
         empty_texts=empty_texts,
     )
     job.counts[unit] = writer.num_rows
+    if count := writer.num_truncated:
+        job.counts["truncated"] = count
+        advice = "; split them with `drtk chunk`" if role == "passage" else ""
+        limit = embedder.encoding.get_max_length(role)
+        log(f"encode: {count:,} of {writer.num_rows:,} {unit} were truncated to {limit} tokens{advice}")
     empty_texts.warn_if_empty(get_source_name(source), unit)
     job.tracker.inputs += entries
     job.finish(
@@ -329,7 +338,10 @@ def encode_corpus(
 
 
 class RecordEncoder(BatchFunction):
-    """Batch function that encodes passages or queries to vectors, (records, dimension) float32, or to impacts."""
+    """Batch function that encodes passages or queries.
+
+    The result has the vectors, (records, dimension) float32, or the impacts, and the number of truncated texts.
+    """
 
     def __init__(self, embedder: Embedder | EndpointEmbedder | SentenceTransformersEmbedder) -> None:
         self._embedder: Any = embedder.load()
@@ -338,11 +350,11 @@ class RecordEncoder(BatchFunction):
         tokens: TokenizedTexts | list[str] = self._embedder.tokenize(records)
         return tokens
 
-    def __call__(self, tokens: TokenizedTexts | list[str]) -> np.ndarray | list[dict[str, int]]:
+    def __call__(self, tokens: TokenizedTexts | list[str]) -> tuple[np.ndarray | list[dict[str, int]], int]:
         embedder = self._embedder
         encode = embedder.compute_impacts if embedder.is_sparse else embedder.encode_tokens
-        vectors: np.ndarray | list[dict[str, int]] = encode(tokens, self.report)
-        return vectors
+        num_truncated = tokens.num_truncated if isinstance(tokens, TokenizedTexts) else 0  # other libraries tokenize
+        return encode(tokens, self.report), num_truncated
 
 
 def encode_records(
@@ -404,11 +416,11 @@ def encode_records(
             map_batches(iter_missing_shards(), RecordEncoder, embedder, runner_settings=runner_settings, report=report)
         ) as encoded,
     ):
-        for vectors in encoded:
+        for vectors, num_truncated in encoded:
             ids, digest = pending.popleft()
             if writing is not None:
                 writing.result()
-            writing = thread.submit(writer.write, ids, vectors, digest=digest)
+            writing = thread.submit(writer.write, ids, vectors, digest=digest, num_truncated=num_truncated)
             if len(ids) > reported:  # runners on other machines do not report batches
                 progress.add(len(ids) - reported)
             reported = 0

@@ -77,6 +77,15 @@ def _load_stemmer() -> Callable[[str], str]:
     return make_stemmer("porter")
 
 
+def format_place(passage: Passage) -> str:
+    """Return the file and page of a passage of an imported document, such as "guide.pdf, page 3"; "" for other passages."""
+    metadata = passage.metadata or {}
+    path, page = metadata.get("path"), metadata.get("page")
+    if not isinstance(path, str):
+        return ""
+    return f"{path}, page {page}" if type(page) is int else path
+
+
 class PassageSnippets:
     """Function from a question and a passage id to (title, snippet); ("", "") for an unknown passage.
 
@@ -101,8 +110,9 @@ class PassageSnippets:
 def format_passages(
     query: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, highlight: Highlight = str
 ) -> Iterator[str]:
-    """Yield the lines of a ranking, at most `width` columns wide: rank, score and title, then id and snippet.
+    """Yield the lines of a ranking: rank, score and title, then id, then file and page, then snippet.
 
+    width: number of columns to which titles and snippets are wrapped
     passages: passages in ranking order; for None, only the id is printed
     highlight: function that is applied to matching words
     """
@@ -114,9 +124,15 @@ def format_passages(
             yield head + id
             continue
         title = escape_control_characters(" ".join(passage.title.split()))
-        yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
+        place = escape_control_characters(format_place(passage))
         if title:
+            indent = " " * len(head)
+            yield from textwrap.wrap(title, max(len(head) + 20, width), initial_indent=head, subsequent_indent=indent)
             yield _INDENT + id
+        else:
+            yield head + id
+        if place:
+            yield _INDENT + place
         yield from _wrap_line(
             extract_snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
         )

@@ -129,7 +129,8 @@ class FilterJob:
     shard: the shard of the input to process
     lookups: further files and folders on which the output depends
     log_summary: log the final counts; otherwise only in verbose mode
-    no_input_warning: a warning to log if the input has no records, for example because a previous command in a pipe failed
+    count_names: names of counts in this log line, such as {"in": "files"}
+    no_input_warning: the warning if the input has no records, for example because a previous command in a pipe failed
     find_problem: called at the end with the number of output lines; returns an error message if the output is useless
     side_outputs: further outputs, which are flushed to disk before the journal is written
     total: number of input records for the progress bar, if it cannot be counted from the lines of the source
@@ -148,7 +149,8 @@ class FilterJob:
     shard: InputShard = WHOLE_INPUT
     lookups: tuple[str, ...] = ()
     log_summary: bool = True
-    no_input_warning: str | None = None
+    count_names: dict[str, str] = field(default_factory=dict)
+    no_input_warning: str = "the input has no records, so the output is empty"
     find_problem: Callable[[int], str | None] | None = None
     tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
@@ -459,10 +461,11 @@ class FilterJob:
             warn(
                 f"shard {number} of {of} is empty: the input has fewer than {number} batches of {self.batch_size:,} records"
             )
-        elif not self._finished.records and self.no_input_warning is not None:
+        elif not self._finished.records:
             warn(f"{self.command}: {self.no_input_warning}")
         counts = self._collect_counts().items()
-        summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
+        numbers = [(name, value) for name, value in counts if isinstance(value, int)]
+        summary = ", ".join(f"{value:,} {self.count_names.get(name, name)}" for name, value in numbers)
         (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
 
 

@@ -31,6 +31,7 @@ const makeHit = (hit, ranks) => {
   const facts = make("div", "facts", make("span", "id", hit.id), make("span", "score", hit.score.toFixed(4)));
   if (ranks) facts.append(describeChange(hit, ranks));
   if (hit.grade !== null) facts.append(make("span", `grade ${hit.grade > 0 ? "relevant" : "irrelevant"}`, `grade ${hit.grade}`));
+  if (hit.place) facts.append(make("span", "place", hit.place));
   const snippet = make("p", "snippet", ...hit.parts.map((part, index) => (index % 2 ? make("mark", "", part) : part)));
   return make("li", "", make("div", "head", `${hit.rank}.`, title), facts, snippet);
 };
@@ -64,7 +65,7 @@ async function showPassage(id) {
     const passage = await get("/api/passage", { id });
     const dialog = byId("passage");
     dialog.querySelector("h2").textContent = passage.title || passage.id;
-    dialog.querySelector(".id").textContent = passage.id;
+    dialog.querySelector(".id").textContent = passage.place ? `${passage.id} · ${passage.place}` : passage.id;
     dialog.querySelector(".text").textContent = passage.text;
     for (const name of ["previous", "next"]) {
       byId(name).hidden = !passage[name];

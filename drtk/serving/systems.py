@@ -20,7 +20,7 @@ from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.records import Passage, Query
 from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQuerySearcher, make_query_encoder
-from drtk.retrieval.snippets import extract_snippet, stem_query_words
+from drtk.retrieval.snippets import extract_snippet, format_place, stem_query_words
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress
 
@@ -33,6 +33,7 @@ _BEGIN, _END = "\0", "\1"  # around a matching word
 class ResultPassage:
     """A retrieved passage.
 
+    place: file and page of an imported document; "" for other passages
     parts: the snippet in parts; every second part is a matching word
     grade: relevance grade of the passage, or of its document; None without a judgment
     """
@@ -41,6 +42,7 @@ class ResultPassage:
     rank: int
     score: float
     title: str = ""
+    place: str = ""
     parts: list[str] = field(default_factory=list)
     grade: int | None = None
 
@@ -65,10 +67,14 @@ class ListedQuery:
 
 @dataclass(frozen=True)
 class FullPassage:
-    """A passage with its text, and the ids of the passages before and after it in its document."""
+    """A passage with its text, and the ids of the passages before and after it in its document.
+
+    place: file and page of an imported document; "" for other passages
+    """
 
     id: str
     title: str
+    place: str
     text: str
     previous: str | None
     next: str | None
@@ -174,6 +180,7 @@ class Systems:
                         rank,
                         float(score),
                         passage.title if passage else "",
+                        format_place(passage) if passage else "",
                         _extract_snippet_parts(passage.text, stems) if passage else [],
                         grades.get(self._get_judged_id(id, grades)),
                     )
@@ -195,7 +202,7 @@ class Systems:
             document, _, number = id.rpartition("#")
             names = {"prev": f"{document}#{int(number) - 1}", "next": f"{document}#{int(number) + 1}"}
         neighbors = [name if isinstance(name, str) and self._find_passage(name) else None for name in names.values()]
-        return FullPassage(passage.id, passage.title, passage.text, *neighbors)
+        return FullPassage(passage.id, passage.title, format_place(passage), passage.text, *neighbors)
 
     def _find_passage(self, id: str) -> Passage | None:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)

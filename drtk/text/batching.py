@@ -18,15 +18,19 @@ class TokenizedTexts:
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
     lengths, starts: number of tokens and index of the first token of each text, (texts,)
+    num_truncated: number of texts that were truncated; texts of tokenizers without a fast version are not counted
     """
 
     ids: np.ndarray
     types: np.ndarray | None
     lengths: np.ndarray
     starts: np.ndarray
+    num_truncated: int = 0
 
     @classmethod
-    def from_lists(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> TokenizedTexts:
+    def from_lists(
+        cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, num_truncated: int = 0
+    ) -> TokenizedTexts:
         """Concatenate lists of token ids and segment types, one list per text."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
@@ -34,7 +38,8 @@ class TokenizedTexts:
         def flatten(rows: Sequence[Sequence[int]]) -> np.ndarray:
             return np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=total)
 
-        return cls(flatten(ids), None if types is None else flatten(types), lengths, np.cumsum(lengths) - lengths)
+        starts = np.cumsum(lengths) - lengths
+        return cls(flatten(ids), None if types is None else flatten(types), lengths, starts, num_truncated)
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
@@ -152,7 +157,11 @@ def tokenize_texts(
             return_attention_mask=False,
             return_token_type_ids=with_types,
         )
-        return TokenizedTexts.from_lists(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+        return TokenizedTexts.from_lists(
+            encoded["input_ids"],
+            encoded.get("token_type_ids") if with_types else None,
+            _count_truncated(encoded.encodings or (), max_length),
+        )
     from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
     # The same calls as those of transformers, which does twice as much work per text in Python.
@@ -166,7 +175,14 @@ def tokenize_texts(
     return TokenizedTexts.from_lists(
         [encoding.ids for encoding in encodings],
         [encoding.type_ids for encoding in encodings] if with_types else None,
+        _count_truncated(encodings, max_length),
     )
+
+
+def _count_truncated(encodings: Iterable[Any], max_length: int) -> int:
+    """Return the number of encodings of the library `tokenizers` that were truncated."""
+    # The length is compared first, because `overflowing` copies the tokens that were cut off.
+    return sum(len(encoding) >= max_length and bool(encoding.overflowing) for encoding in encodings)
 
 
 def _has_plain_backend(tokenizer: Any) -> bool:
@@ -186,7 +202,8 @@ def _interleave_texts(is_first: np.ndarray, first: TokenizedTexts, second: Token
     types = None
     if first.types is not None and second.types is not None:
         types = np.concatenate([first.types, second.types])
-    return TokenizedTexts(np.concatenate([first.ids, second.ids]), types, lengths, starts)
+    num_truncated = first.num_truncated + second.num_truncated
+    return TokenizedTexts(np.concatenate([first.ids, second.ids]), types, lengths, starts, num_truncated)
 
 
 def iter_batches_by_length(lengths: np.ndarray, *, budget: int, max_texts: int = 4096) -> Iterator[np.ndarray]:

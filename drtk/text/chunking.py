@@ -17,6 +17,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, count_cores, run_filter
 from drtk.text.config import ChunkSettings
+from drtk.text.languages import get_language_name
 from drtk.text.rng import sample_integer, sample_uniform
 from drtk.text.sections import SEPARATOR, Section, find_pages, get_headings, split_sections
 from drtk.text.sentences import (
@@ -419,7 +420,8 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
-    model = None if settings.save_punkt else load_installed_model(settings.language)
+    language = get_language_name(settings.language)
+    model = None if settings.save_punkt else load_installed_model(language)
     if model is not None:
         return model
     texts: list[str] = []
@@ -430,7 +432,7 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         data = document.text[:left].encode(errors="replace")[:left]
         texts.append(data.decode(errors="ignore"))
         left -= len(data)
-    model = train_model(texts, settings.language)
+    model = train_model(texts, language)
     if head:
         hint = "" if settings.save_punkt else "; to use nltk's model instead, run python -m nltk.downloader punkt_tab"
         log(

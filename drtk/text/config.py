@@ -52,7 +52,9 @@ class ChunkSettings:
     )
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
-    language: str = option("english", "Language of NLTK's sentence splitter.", metavar="NAME")
+    language: str = option(
+        "english", "Language of NLTK's sentence splitter: a name or code, such as german or de.", metavar="NAME"
+    )
     punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
     save_punkt: str | None = option(

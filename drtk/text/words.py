@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, UsageError
+from drtk.text.languages import LANGUAGES
 
 # Lucene's English stop words, which BM25 removes in the literature (docs/commands/index.md).
 _LUCENE_STOPWORDS = """
@@ -21,23 +22,6 @@ _CACHED_STEMS = 1 << 20
 _LATIN = re.compile(r"[a-z0-9]+")
 _ANY_SCRIPT = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_SNOWBALL = {
-    "ar": "arabic",
-    "da": "danish",
-    "de": "german",
-    "en": "english",
-    "es": "spanish",
-    "fi": "finnish",
-    "fr": "french",
-    "hu": "hungarian",
-    "it": "italian",
-    "nl": "dutch",
-    "no": "norwegian",
-    "pt": "portuguese",
-    "ro": "romanian",
-    "ru": "russian",
-    "sv": "swedish",
-}
 
 
 def split_words(text: str, *, latin: bool = True) -> list[str]:
@@ -95,11 +79,12 @@ def make_stemmer(name: str, *, language: str = "en") -> Callable[[str], str]:
 
         return lru_cache(_CACHED_STEMS)(PorterStemmer().stem)
     if name == "snowball":
-        if language not in _SNOWBALL:
-            raise UsageError(f"`stemmer` snowball has no rules for '{language}'; choose from {', '.join(_SNOWBALL)}")
         from nltk.stem.snowball import SnowballStemmer
 
-        return lru_cache(_CACHED_STEMS)(SnowballStemmer(_SNOWBALL[language]).stem)
+        known = {code: name for code, name in LANGUAGES.items() if name in SnowballStemmer.languages}
+        if language not in known:
+            raise UsageError(f"`stemmer` snowball has no rules for '{language}'; choose from {', '.join(known)}")
+        return lru_cache(_CACHED_STEMS)(SnowballStemmer(known[language]).stem)
     raise UsageError(f"`stemmer` '{name}' is not one of porter, snowball, none")
 
 

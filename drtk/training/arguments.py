@@ -170,8 +170,9 @@ def build_training_arguments(
         reason = str(error).splitlines()[0]
         raise UsageError(f"`trainer`: transformers rejects the arguments ({reason}); change or omit them") from error
     if arguments.n_gpu > 1:  # no DataParallel
+        unused = ", ".join(f"cuda:{index}" for index in range(1, arguments.n_gpu))
         warn(
-            f"training uses one of {arguments.n_gpu} GPUs; use `gpus` {arguments.n_gpu}, or CUDA_VISIBLE_DEVICES to choose one"
+            f"training uses cuda:0, and leaves {unused} idle; use `gpus` {arguments.n_gpu}, or CUDA_VISIBLE_DEVICES to choose one"
         )
         arguments._n_gpu = 1
     return arguments

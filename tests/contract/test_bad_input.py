@@ -68,9 +68,12 @@ RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
 def test_an_empty_file_gives_no_records_or_an_error(collection):
     for name, content in (("nothing", b""), ("blank", b"\n\n"), ("mark", b"\xef\xbb\xbf")):
         Path(name).write_bytes(content)
-        assert run_successfully("convert", name, "--as", "passages").out == b""
-        assert run_successfully("chunk", name).out == b""
-        assert run_successfully("search", str(collection["bm25s"]), name).out == b""
+        for filter_call in (["convert", "--as", "passages"], ["chunk"], ["search", str(collection["bm25s"])]):
+            outcome = run_successfully(*filter_call, name, "-q")
+            assert (outcome.out, outcome.err) == (
+                b"",
+                f"drtk: {filter_call[0]}: the input has no records, so the output is empty\n",
+            )
         for call in (
             ["index", name, "--type", "bm25s", "-o", "index"],
             ["init-model", name, "-o", "model"],

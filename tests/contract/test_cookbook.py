@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
 from itertools import pairwise
 from pathlib import Path
@@ -122,16 +121,7 @@ done
 
 
 def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[list[str]]]:
-    """Return the drtk calls of `just reproduce fine-tuning MODEL` by command; the folder gets a small collection."""
-    just = shutil.which("just", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert just is not None, "`just` is installed with the dev extra"
-    dry_run = subprocess.run(
-        [just, "--dry-run", "reproduce", "fine-tuning", "MODEL", *pools],
-        cwd=COOKBOOK,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """Return the drtk calls of `fine-tuning.sh OUT MODEL` by command; the folder gets a small collection."""
     for file in (folder / "runs" / "calls", folder / "bin" / "drtk"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
@@ -149,7 +139,7 @@ def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[l
     place = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "DRTK_TEST_DATA": str(folder)}
     environment = place | {"CALLS": str(folder / "runs" / "calls")} | settings
     done = subprocess.run(
-        ["sh", "-c", dry_run.stderr],
+        ["sh", COOKBOOK / "fine-tuning.sh", "runs/fine-tuning", "MODEL", *pools],
         cwd=folder,
         env=os.environ | environment,
         capture_output=True,

@@ -158,18 +158,25 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_flash_attention_gives_the_losses_of_sdpa(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
-    pytest.importorskip("flash_attn")
+@pytest.mark.parametrize("attention", ["auto", "flash_attention_2"])  # auto computes no padding where torch can
+def test_attention_without_padding_gives_the_losses_of_sdpa(
+    attention: str, preset: str, files: PretrainingFiles, tmp_path: Path
+) -> None:
+    if attention != "auto":
+        pytest.importorskip("flash_attn")
     generator = list_generator(files, preset)
-    flash = get_losses(pretrain(files, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
-    usual = get_losses(pretrain(files, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
-    auto = get_losses(pretrain(files, tmp_path / "auto", preset, *generator))
-    assert flash == pytest.approx(usual, rel=0.03, abs=0.03)
-    assert auto == pytest.approx(flash, rel=1e-3)  # auto chooses flash attention if it is installed
+    usual, other = (
+        get_losses(pretrain(files, tmp_path / name, preset, *generator, "--set", f"attention={name}"))
+        for name in ("sdpa", attention)
+    )
+    assert other == pytest.approx(usual, rel=0.03, abs=0.03)
 
 
 def test_logits_of_all_tokens_are_never_in_memory_at_once(tmp_path: Path) -> None:
-    """Logits of 64 texts of 128 tokens over 30,522 pieces would take 64 * 128 * 30522 * 4 bytes = 954 MiB, twice with gradients."""
+    """Logits of 64 texts of 128 tokens over 30,522 pieces would take 64 * 128 * 30522 * 4 bytes = 954 MiB, twice with gradients.
+
+    A chunk has 2,198 tokens, so its logits take 256 MiB, and their logarithms or the logits of the next chunk as many.
+    """
     features = torch.randn(64 * 128, 32, device=GPU, requires_grad=True)
     table = torch.randn(30522, 32, device=GPU, requires_grad=True)
     labels = torch.randint(30522, (64 * 128,), device=GPU)
@@ -178,4 +185,4 @@ def test_logits_of_all_tokens_are_never_in_memory_at_once(tmp_path: Path) -> Non
     torch.cuda.reset_peak_memory_stats()
     linear_cross_entropy(features, table, None, labels).backward()
     torch.cuda.synchronize()
-    assert torch.cuda.max_memory_allocated() - before < 450 * 2**20
+    assert torch.cuda.max_memory_allocated() - before < 600 * 2**20  # gradients and workspaces included

@@ -39,6 +39,7 @@ const texts = (selector) => [...document.querySelectorAll(selector)].map((elemen
   outcome.systems = texts("#results h2").map((text) => text.split(" ")[0]);
   outcome.ids = texts("#results section:first-child .id");
   outcome.snippet = texts("#results section:first-child li:first-child .snippet")[0];
+  outcome.places = texts("#results section:first-child .place");
   outcome.marks = texts("#results section:first-child li:first-child mark");
   outcome.inserted = document.querySelectorAll("#results script, #results img").length;
   outcome.queries = byId("queries").hidden;
@@ -73,7 +74,9 @@ def test_the_page_searches_sorts_and_shows_texts_as_texts(
 
     monkeypatch.chdir(tmp_path)
     texts = [HOSTILE, "the gear and the chain", "rain in spring", "raining"]
-    write_rows(tmp_path / "c.jsonl", [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
+    rows: list[dict[str, Any]] = [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    rows[0]["metadata"] = {"path": f"{'folder/' * 20}<b>.pdf", "page": 3}
+    write_rows(tmp_path / "c.jsonl", rows)
     write_rows(tmp_path / "q.jsonl", [{"_id": "q1", "text": "gear"}, {"_id": "q2", "text": "spring"}])
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq2\td2\t1\n")
     for name, stemmer in (("plain", "none"), ("porter", "porter")):
@@ -100,6 +103,7 @@ def test_the_page_searches_sorts_and_shows_texts_as_texts(
     assert [float(text) > 0 for text in outcome["differences"]] == [True, False]
     assert (outcome["systems"], outcome["ids"]) == (["plain", "porter"], ["d0"])
     assert (outcome["snippet"], outcome["marks"], outcome["inserted"]) == (HOSTILE, ["gears"], 0)
+    assert outcome["places"] == [f"{'folder/' * 20}<b>.pdf, page 3"]
     assert outcome["passage"] == HOSTILE
     assert outcome["queries"], "the list of queries is still shown"
     assert outcome["hidden"] <= 0, "the page is wider than the window"

@@ -25,6 +25,7 @@ from drtk.indexing.lucene.search import (
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
+from drtk.text.languages import get_language_code
 from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_stop_words_with_parts, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
@@ -71,7 +72,7 @@ class AnalyzerSettings:
 
         Raises UsageError for an unknown language, and if a stemmer or stop words are set for a language other than English.
         """
-        language = settings.language.lower()
+        language = get_language_code(settings.language)
         if language not in (languages := find_languages()):
             raise UsageError(f"`language`: Lucene has no analyzer for '{language}'; choose from {', '.join(languages)}")
         if language != "en":
@@ -270,7 +271,9 @@ def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
         raise UsageError("`term_vectors` requires an index of type bm25")
     if settings.stopwords == "lucene":
         return sorted(LUCENE_STOPWORDS)
-    if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):
+    if settings.stopwords == "none" or (
+        settings.stopwords == "default" and get_language_code(settings.language) != "en"
+    ):
         return []
     return (
         sorted(load_stop_words_with_parts()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)

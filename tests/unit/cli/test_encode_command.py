@@ -158,8 +158,10 @@ def test_invalid_options_and_records_are_rejected(data, tmp_path):
     encode(data, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
     assert list(vectors(tmp_path / "v")) == ["a"]
     (tmp_path / "empty.jsonl").touch()
-    encode(data, tmp_path / "w", source=str(tmp_path / "empty.jsonl"))
-    assert read_shards(tmp_path / "w") == []
+    for role, unit in (("passage", "passages"), ("query", "queries")):
+        with pytest.raises(DrtkError, match=rf"empty\.jsonl: contains no {unit}; check the input"):
+            encode(data, tmp_path / "v", "--force", "--role", role, source=str(tmp_path / "empty.jsonl"))
+    assert list(vectors(tmp_path / "v")) == ["a"]  # is not replaced
 
 
 def test_vectors_can_be_truncated_and_queries_are_truncated_alike(data, tmp_path):

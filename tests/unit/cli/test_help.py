@@ -95,3 +95,8 @@ def test_bash_completes_commands_options_and_values(tmp_path, words, completions
     call = ["bash", "--norc", "-c", script]
     done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert (done.stdout, done.stderr) == (f"{completions}\n", "")
+
+
+def test_the_list_of_commands_ends_with_those_to_start_with():
+    last = run_in_process("--help").out.decode().splitlines()[-1].strip()
+    assert last == "Start with: drtk import, chunk, index, search (docs/tutorial.md)."

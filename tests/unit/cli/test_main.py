@@ -261,3 +261,12 @@ def test_commands_other_than_trainings_are_not_distributed(tmp_path):
 def test_trainings_stay_distributed(monkeypatch, words, distributed):
     monkeypatch.setattr(sys, "argv", ["drtk", *words])
     assert main._is_training_command() == distributed
+
+
+def test_a_command_may_open_as_many_files_as_the_system_allows():
+    program = (
+        "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
+        "from drtk.cli import main; main.app = lambda **_: print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard); main.run()"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout == "True\n"

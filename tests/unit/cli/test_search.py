@@ -104,6 +104,14 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, cwd,
     assert "Tails" in page
 
 
+def test_an_index_of_a_stream_says_that_it_has_no_texts(cwd, capfd, monkeypatch):
+    for source, expected in (("corpus.jsonl", False), ("-", True)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((cwd / "corpus.jsonl").read_bytes())))
+        app(["index", source, "--type", "bm25s", "-o", f"of-{expected}"], standalone_mode=False)
+        assert ("to show passages, give search and serve --corpus FILE\n" in capfd.readouterr().err) == expected
+    assert "Tails" in run_command(capfd, "search", "of-True", "--query", "tail", "--corpus", "corpus.jsonl")
+
+
 def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monkeypatch):
     told = r": No such file or directory; for a typed query use --query TEXT \(-q is --quiet\)"
     for typed in (["how do I fly?"], ["-q", "how do I fly?"], ["-q", "fly"]):

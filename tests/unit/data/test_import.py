@@ -277,12 +277,21 @@ def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypat
 
 
 def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) -> None:
-    with pytest.raises(
-        RecordError, match=r"README.md:1: expected a JSON object, .*; convert the file with drtk import"
-    ):
+    with pytest.raises(RecordError, match=r"README.md:1: expected a JSON object, .*; run `drtk import .*README.md`"):
         run_command(capfd, "chunk", ROOT / "README.md", "-o", tmp_path / "out")
-    with pytest.raises(DrtkError, match="docs: is a folder; expected a file; drtk import reads folders of documents"):
-        run_command(capfd, "chunk", ROOT / "docs", "-o", tmp_path / "out")
+    write(tmp_path / "notes/a.pdf", "%PDF")
+    for command in ("chunk", "index"):
+        with pytest.raises(DrtkError, match=r"notes: is a folder; expected a file; run `drtk import .*notes`"):
+            run_command(capfd, command, tmp_path / "notes", "-o", tmp_path / "out")
+
+
+def test_the_counts_are_those_of_files_and_documents(capfd: Capture, tmp_path: Path) -> None:
+    write(tmp_path / "notes/table.csv", 'text\none\n" "\nthree\n')
+    write(tmp_path / "notes/empty.txt", "\n")
+    app(["import", str(tmp_path / "notes"), "-o", str(tmp_path / "out")], standalone_mode=False)
+    assert "import: 2 files, 2 documents with a text, 2 without a text, " in capfd.readouterr().err
+    counts = orjson.loads((tmp_path / "out.meta.json").read_bytes())["counts"]
+    assert counts == {"in": 2, "out": 2, "without a text": 2}
 
 
 def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
@@ -309,5 +318,5 @@ def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> N
     pictures = Path(matplotlib.get_data_path()) / "images"
     app(["import", str(pictures), "-o", str(tmp_path / "out")], standalone_mode=False)
     log = capfd.readouterr().err
-    assert "0 out" in log
+    assert ", 0 documents with a text, " in log
     assert "scanned pages need OCR first" in log

@@ -64,6 +64,7 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
     [
         ({"p": "Häuser", "q": "Большие дома"}, {"language": "any"}, {"häuser": ["p"], "дома_на": ["q"]}),
         ({"p": "Häuser", "q": "Baum"}, {"language": "de", "stemmer": "snowball"}, {"Haus Häusern": ["p"]}),
+        ({"p": "Häuser", "q": "Baum"}, {"language": "German", "stemmer": "snowball"}, {"Haus Häusern": ["p"]}),
         (
             {"p": "running ponies", "q": "the"},
             {"stemmer": "porter", "stopwords": "lucene"},

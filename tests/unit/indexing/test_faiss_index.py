@@ -183,6 +183,15 @@ def test_an_index_larger_than_the_gpu_is_built_on_the_cpu(capacity, tmp_path, mo
             build(tmp_path / "cuda", VECTORS, "ivf4", index=DenseIndexSettings(device="cuda"))
 
 
+@pytest.mark.parametrize(("kind", "num_copies"), [("flat", 0), ("SQfp16", 0), ("ivf4", 1)])
+def test_only_types_that_are_trained_are_copied_to_the_gpu(kind, num_copies, tmp_path, monkeypatch):
+    copies = []
+    monkeypatch.setattr("drtk.indexing.faiss_index._copy_to_gpu", lambda index, device: copies.append(index))
+    source = write_embeddings(tmp_path / "v", VECTORS)
+    FaissIndex.build(Vectors(read_shards(source)), tmp_path, DenseIndexSettings(), kind=kind)
+    assert len(copies) == num_copies
+
+
 def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("Error in allocMemory: out of memory")

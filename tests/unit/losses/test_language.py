@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from drtk.losses import language
 from drtk.losses.language import linear_cross_entropy
 
 
@@ -76,6 +79,41 @@ def test_half_precision_is_summed_in_float32(how: str) -> None:
     for actual, expected in zip(compute_gradients(loss, leaves), compute_gradients(plain, leaves), strict=True):
         assert actual.dtype == expected.dtype
         assert (actual - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
+
+
+class CudaTensor(Tensor):
+    """Tensor on the CPU that says it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_liger_kernel_gets_inputs_in_the_dtype_in_which_the_model_computes(
+    autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtypes: list[torch.dtype] = []
+
+    class FakeLoss:
+        def __init__(self, **settings: object) -> None:
+            assert settings == {"reduction": "sum", "accum_dtype": torch.float32}
+
+        def __call__(self, weight: Tensor, features: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
+            dtypes.extend(each.dtype for each in (weight, features, bias))
+            return compute_plain_loss(features.as_subclass(Tensor), weight, bias, labels)
+
+    name = "liger_kernel.transformers.fused_linear_cross_entropy"
+    module: Any = ModuleType(name)
+    module.LigerFusedLinearCrossEntropyLoss = FakeLoss
+    for parent in ("liger_kernel", "liger_kernel.transformers"):
+        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(language, "_load_liger_loss", language._load_liger_loss.__wrapped__)  # without its cache
+    features, weight, bias, labels = make_inputs()
+    expected = compute_plain_loss(features, weight, bias, labels).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        loss = linear_cross_entropy(features.as_subclass(CudaTensor), weight, bias, labels)
+    assert dtypes == [torch.bfloat16 if autocast else torch.float32] * 3
+    assert loss.item() == pytest.approx(expected, rel=0.01)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -172,3 +172,20 @@ def test_half_precision_is_close_on_the_cpu(model):
     cosine = (actual * expected).sum(1) / np.linalg.norm(actual, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosine.min() > 0.99
     assert np.abs(actual - expected).max() > 0
+
+
+def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monkeypatch, capfd):
+    records = [Passage(f"d{number}", "rivers " * number) for number in range(1, 41)]
+    write_text(tmp_path / "c.jsonl", "".join(json.dumps({"_id": r.id, "text": r.text}) + "\n" for r in records))
+    call = ["encode", str(tmp_path / "c.jsonl"), "--model", model, "--device", "cpu", "--max-length", "12"]
+    for role, unit, advice in (("passage", "passages", "; split them with `drtk chunk`"), ("query", "queries", "")):
+        app([*call, "--role", role, "-o", str(tmp_path / role)], standalone_mode=False)
+        assert f"encode: 30 of 40 {unit} were truncated to 12 tokens{advice}\n" in capfd.readouterr().err
+        assert read_json(tmp_path / role / "meta.json")["counts"]["truncated"] == 30
+    (tmp_path / "shards").mkdir()
+    for count in (32, 40):  # two shards of 16 records, then the rest
+        writer = ShardWriter(tmp_path / "shards", dimension=32, dtype="float32")
+        encoder = embedder(model, shard_size=16, max_length=12)
+        encode_records(records[:count], encoder, writer, runner_settings=RunnerSettings())
+    assert [entry.get("truncated") for entry in writer.entries] == [6, 16, 8]
+    assert writer.num_truncated == 30

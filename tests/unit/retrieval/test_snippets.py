@@ -39,12 +39,20 @@ def test_snippets_are_wrapped_to_the_width_and_marks_do_not_count():
     lines = list(format_passages("engine", ranking, [passage, None], width=40, highlight=bold))
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
     assert plain[:3] == [
-        " 1  12.3457   A title that is much too …",
+        " 1  12.3457   A title that is much too",
+        "              long for this line",
         "    d7#2",
-        "    The engine was started by hand The",
     ]
     assert max(map(len, plain)) <= 40
-    assert lines[2] == "    The \x1b[1mengine\x1b[0m was started by hand The"
+    assert lines[3] == "    The \x1b[1mengine\x1b[0m was started by hand The"
     assert plain[-1] == " 2  1.0000    gone"
     lines = list(format_passages("x", [("d1", 2.0)], [Passage("d1", "some text")], width=60))
     assert lines == [" 1  2.0000    d1", "    some text", ""]
+
+
+def test_passages_of_imported_documents_have_file_and_page():
+    places = [({"path": "notes/a.pdf", "page": 3}, ["    notes/a.pdf, page 3"]), ({"path": "b.md"}, ["    b.md"])]
+    for metadata, expected in [*places, ({"path": 7, "page": 3}, []), (None, [])]:
+        passage = Passage("a.pdf#1", "some text", "Title", metadata)
+        lines = list(format_passages("x", [("a.pdf#1", 2.0)], [passage], width=60))
+        assert lines == [" 1  2.0000    Title", "    a.pdf#1", *expected, "    some text", ""]

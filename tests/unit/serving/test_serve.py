@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,7 +14,7 @@ import numpy as np
 import orjson
 import pytest
 
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError
 from tests.embedding_folders import write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import Capture, run_command
@@ -80,7 +81,14 @@ def test_queries_have_the_measures_of_eval(client: TestClient, cwd: Path, capfd:
 
 def test_a_passage_has_its_neighbors(client: TestClient) -> None:
     passage = client.get("/api/passage", params={"id": "d0#1"}).json()
-    assert passage == {"id": "d0#1", "title": "T1", "text": f"{HOSTILE} box", "previous": "d0#0", "next": None}
+    assert passage == {
+        "id": "d0#1",
+        "title": "T1",
+        "text": f"{HOSTILE} box",
+        "previous": "d0#0",
+        "next": None,
+        "place": "",
+    }
     assert client.get("/api/passage", params={"id": "../c.jsonl"}).status_code == 404
 
 
@@ -154,3 +162,25 @@ def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -
 def test_at_most_four_systems_fit_the_page(cwd: Path, capfd: Capture) -> None:
     with pytest.raises(UsageError, match="at most 4"):
         run_command(capfd, "serve", *(f"{name}=one" for name in "abcde"))
+
+
+def test_hits_have_the_file_and_page_of_imported_documents(cwd: Path, capfd: Capture) -> None:
+    metadata = {"path": "notes/a.pdf", "page": 3}
+    write_rows(cwd / "own.jsonl", [{"_id": "a.pdf#0", "text": "a gear", "metadata": metadata}])
+    run_command(capfd, "index", "own.jsonl", "--type", "bm25s", "-o", "own")
+    client = TestClient(create_app(Systems({"own": "own"})))
+    (hit,) = client.get("/api/search?query=gear").json()[0]["hits"]
+    passage = client.get("/api/passage", params={"id": "a.pdf#0"}).json()
+    assert [hit["place"], passage["place"]] == ["notes/a.pdf, page 3"] * 2
+
+
+def test_a_port_in_use_and_missing_libraries_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(DrtkError, match=f"^port {port} is in use; choose another with --port$"):
+            run_command(capfd, "serve", "one", "--port", str(port))
+    with pytest.raises(DrtkError, match=r"^port 65536 cannot be used \(.*\); choose another with --port$"):
+        run_command(capfd, "serve", "one", "--port", "65536")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'dense-retrieval-toolkit\[serve\]'$"):
+        run_command(capfd, "serve", "one")

@@ -145,3 +145,17 @@ def test_group_by_length_has_the_least_cost(lengths: list[int], overhead: int):
         cuts = [0, *(at + 1 for at in range(len(lengths) - 1) if mask >> at & 1), len(lengths)]
         ways.append(cost([ordered[a:b] for a, b in pairwise(cuts)]))
     assert cost([[lengths[row] for row in rows] for rows in actual]) == min(ways)
+
+
+def test_truncated_texts_are_counted(tokenizer):
+    def count(items: list, **changes: object) -> int:
+        settings = {"prompt": "", "max_length": 5, "title": "segment", "with_types": True}
+        return TextTokenizer(tokenizer, **settings | changes)(items).num_truncated
+
+    exact = "rivers " * 3  # with two special tokens
+    assert len(pieces(tokenizer, [exact])[0].split()) == 5
+    assert (
+        count([exact, exact + "rivers", Passage("d", "rivers " * 9, "rivers"), Passage("d", "rivers", "rivers")]) == 2
+    )
+    assert count([exact], prompt="rivers ") == 1
+    assert tokenize_texts(tokenizer, [exact, exact + "rivers"], max_length=5, are_targets=True).num_truncated == 1

@@ -122,6 +122,17 @@ def test_an_installed_sentence_model_is_used(run, tmp_path, monkeypatch):
     )
 
 
+def test_a_language_has_a_name_and_a_code(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr("drtk.text.chunking.load_installed_model", asked.append)
+    documents = [{"_id": "d", "text": "We met Mr. Smith. He left."}]
+    for language in ("english", "EN", "de", "German", "latin"):
+        (row,), _ = run(documents, "--language", language)
+        is_english = language in ("english", "EN")
+        assert row["metadata"]["sentences"][0] == ([0, 17] if is_english else [0, 10])
+    assert asked == ["english", "english", "german", "german", "latin"]
+
+
 def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
     documents = [{"_id": "big", "text": "word-" * 200_000}]
     rows, _ = run(documents, "--tokenizer", word_pieces(tmp_path / "tokenizer"), "--set", "punkt_mb=0.01")

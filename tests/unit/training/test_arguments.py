@@ -54,9 +54,9 @@ def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unused_gpus_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 8))
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 4))
     assert make_arguments(tmp_path)._n_gpu == 1
-    assert "training uses one of 8 GPUs; use `gpus` 8" in caplog.text
+    assert "training uses cuda:0, and leaves cuda:1, cuda:2, cuda:3 idle; use `gpus` 4" in caplog.text
 
 
 def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -1,0 +1,33 @@
+#!/bin/sh
+# MASTER (Zhou 2023): five decoders, without a group of objectives, with one shared decoder; retriever 1 and retriever 2.
+#
+#   just reproduce master [--scale mini|full] [--rows "ROW …"]        options: common.sh
+#
+# mini: queries are the questions whose answers a passage contains, continuations are the next passage (mini_data.py).
+# full: ten queries per passage by docT5query, one continuation by GPT-2, 120,000 steps of 2,048 passages; simlm.sh runs the later stages.
+. "$(dirname "$0")/common.sh"
+mine_bm25
+if [ "$scale" = full ]; then
+  drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 10 -o "$out/queried-10.jsonl" $again
+  drtk continue-text "$out/queried-10.jsonl" --model gpt2 -o "$out/continued.jsonl" $again
+  passages=$out/continued.jsonl
+fi
+drtk termweight "$passages" --method inv-freq --tokenizer "$start" $fields -o "$out/inv-freq.jsonl" $again
+passages=$out/inv-freq.jsonl fields=""
+shared='decoders.shared={use="decoder",layers=2,init="random"}'
+
+for seed in $seeds; do
+  for row in mlm master without-cpr without-rpr without-por shared-decoder; do
+    is_selected "$row" || continue
+    preset=master more=""
+    case $row in
+      mlm) preset=mlm ;;
+      without-*) more="--drop ${row#without-}" ;;
+      shared-decoder) more="--set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
+        --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;
+    esac
+    pretrain "$row" "$seed" --preset "$preset" --model "$start" $more
+    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset simlm-r1
+  done
+done
+compare_rows mlm

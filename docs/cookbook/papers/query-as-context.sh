@@ -1,0 +1,28 @@
+#!/bin/sh
+# Query-as-context pre-training (Wu 2023): coCondenser and CoT-MAE with spans, queries or both as context; number of queries per passage.
+#
+#   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
+#
+# mini: queries are the questions whose answers a passage contains (mini_data.py).
+# full: five queries per passage by docT5query, then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row.
+. "$(dirname "$0")/common.sh"
+mine_bm25
+if [ "$scale" = full ]; then
+  drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 5 --top-p 0.95 --top-k 25 -o "$out/queried.jsonl" $again
+  fields="--with $out/queried.jsonl"
+fi
+
+for seed in $seeds; do
+  for row in condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed qac-cotmae-1-query qac-cotmae-2-queries; do
+    is_selected "$row" || continue
+    preset=$row model=$start more=""
+    case $row in
+      qac-cotmae-1-query) preset=qac-cotmae more="--set slots.context.limit=1" ;;
+      qac-cotmae-2-queries) preset=qac-cotmae more="--set slots.context.limit=2" ;;
+      cocondenser | qac-cocondenser*) model=$work/condenser.$seed.encoder && [ -e "$model" ] || pretrain condenser "$seed" --preset condenser --model "$start" ;;
+    esac
+    pretrain "$row" "$seed" --preset "$preset" --model "$model" $more
+    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset qac-r1
+  done
+done
+compare_rows cotmae

@@ -1,0 +1,29 @@
+#!/bin/sh
+# ROM and coROM (Long 2022): masking by term weights, with weights of B-PROP or DeepImpact, and a contrastive loss between spans.
+#
+#   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
+#
+# full: 8 epochs of the corpus per row, then MS MARCO; NQ: the same with Wikipedia's passages, --preset dpr-nq.
+. "$(dirname "$0")/common.sh"
+mine_bm25
+drtk termweight "$passages" --method bprop --model "$start" $fields -o "$out/bprop.jsonl" $again
+if is_selected rom-deepimpact; then
+  [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
+  drtk termweight --method deepimpact --train "$out/train.jsonl" --corpus "$train_corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
+  drtk termweight "$passages" --method deepimpact --model "$out/deepimpact" -o "$out/impacts.jsonl" $again
+fi
+
+for seed in $seeds; do
+  for row in mlm rom rom-deepimpact corom; do
+    is_selected "$row" || continue
+    preset=$row model=$start passages=$out/bprop.jsonl fields="" more=""
+    case $row in
+      mlm) more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
+      rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
+      corom) model=$work/rom.$seed.encoder && [ -e "$model" ] || pretrain rom "$seed" --preset rom --model "$start" ;;
+    esac
+    pretrain "$row" "$seed" --preset "$preset" --model "$model" $more
+    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset rom-ft
+  done
+done
+compare_rows mlm
