@@ -6,7 +6,7 @@
 Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
 of all tokens. Sequences per second exclude the first --warm steps; memory is the peak of the process (or GPU) minus the memory
-before the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
+before the first step, and the share of waiting for data that of the process. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
 per weight and token with gradients and 2 in the generator, without attention. There is no textbook loop of --preset master, for which
 queries and continuations are made of the texts themselves. Writes JSON.
 """
@@ -258,8 +258,8 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     settings = merge_settings(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
     data = PretrainingData(corpus, plan, settings, tokenizer, 1)
-    clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
-    original_step = Pretrainer.training_step
+    clock = {"start": 0.0, "memory": 0.0, "loss": 0.0, "waiting": 0.0}
+    original_step, get_batches = Pretrainer.training_step, Pretrainer.get_batch_samples
 
     def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         if self.state.global_step == 0:
@@ -273,12 +273,20 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
             clock["end"], clock["loss"] = time.perf_counter(), float(loss)
         return loss
 
+    def get_timed_batches(self: Any, *given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        batches = get_batches(self, *given, **named)
+        if options.warm < self.state.global_step < options.max_steps:  # the first timed step had its batch before
+            clock["waiting"] += time.perf_counter() - start
+        return batches
+
     Pretrainer.training_step = run_timed_step  # type: ignore[method-assign]
+    Pretrainer.get_batch_samples = get_timed_batches  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         training.pretrain(data, Path(folder), network=network, tokenizer=tokenizer)
-    return _build_result(
-        options, clock["end"] - clock["start"], _measure_peak_memory(device) - clock["memory"], clock["loss"]
-    )
+    seconds = clock["end"] - clock["start"]
+    result = _build_result(options, seconds, _measure_peak_memory(device) - clock["memory"], clock["loss"])
+    return result | {"share_of_waiting": clock["waiting"] / seconds}
 
 
 def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
