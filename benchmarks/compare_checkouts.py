@@ -1,12 +1,12 @@
-"""Speed of two checkouts of drtk in one run: encode, pretrain, train-retriever, search, eval, mine-negatives.
+"""Speed of two checkouts of drtk in one run: encode, trainings, search, eval, mine-negatives, doc2query, termweight.
 
 python benchmarks/compare_checkouts.py OLD NEW [--data DIR] [--rounds N] [--only NAME ...] [--folder DIR]
 
 OLD and NEW are checkouts; both run in turns, with this Python and one thread, and must support the options of COMMANDS. Each command runs
 on a small and a large input. The difference of the processor seconds is reported; it excludes startup and varies little with other
 processes. Prints the medians of each command and the speed of NEW divided by that of OLD: .95 is 5% slower. The inputs are 5,000
-paragraphs of SQuAD, their questions and an untrained encoder of 3 layers, so that most of the time is spent in drtk's own code; OLD creates
-them in --folder.
+paragraphs of SQuAD and their questions. The encoder and the T5 are small and untrained, so that most of the time is spent in drtk's own
+code. OLD creates them in --folder.
 """
 
 from __future__ import annotations
@@ -44,8 +44,15 @@ COMMANDS = {
         100,
         10000,
     ),
+    "doc2query": ("doc2query passages.{n}.jsonl --model writer --n 2 --max-new-tokens 16", 20, 300),
+    "termweight": ("termweight passages.{n}.jsonl --method bprop --model model", 100, 1000),
+    "train-reranker": (
+        "train-reranker train.jsonl --corpus passages.5000.jsonl --queries questions.20000.jsonl --model model --negatives 3 --batch-size 8 --max-steps {n}",
+        2,
+        30,
+    ),
 }
-SIZES = {"passages": (100, 3000, 5000), "questions": (100, 10000, 20000)}
+SIZES = {"passages": (20, 100, 300, 1000, 3000, 5000), "questions": (100, 10000, 20000)}
 
 
 def run_drtk(checkout: Path, folder: Path, arguments: str) -> float:
@@ -78,6 +85,11 @@ def make_inputs(old: Path, folder: Path, data: Path) -> None:
         for size in sizes:
             (folder / f"{name}.{size}.jsonl").write_bytes(b"".join(lines[name][:size]))
     run_drtk(old, folder, "init-model passages.5000.jsonl --layers 3 --hidden 128 --heads 4 --vocab-size 8000 -o model")
+    run_drtk(
+        old,
+        folder,
+        "init-model passages.5000.jsonl --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 -o writer",
+    )
     run_drtk(old, folder, "encode passages.5000.jsonl --model model -o vectors")
     run_drtk(old, folder, "index vectors --type exact -o exact")
     run_drtk(old, folder, "index passages.5000.jsonl --type bm25s -o bm25s")

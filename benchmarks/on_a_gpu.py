@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TOTAL = 570  # seconds for all steps; the table is written within 10 minutes
 PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "liger-kernel", "faiss-gpu", "faiss-cpu")
+DECODED_ROWS = (370, 1280, 4096, 16_384)  # queries decoded at once; 1,280: the former limit
 FULL_CORPUS = 8.8e6  # passages of MS MARCO, to which the rates of exact search are scaled
 # (predicted, limit): derived from an H200's 790 TFLOP/s in bfloat16 and 4.3 TB/s, for the code before optimization
 PREDICTED = {
@@ -57,6 +59,7 @@ PREDICTED = {
     "train-retriever, passages/s": ("6,000 to 7,000", "20,000"),
     "train-retriever, sentence-transformers, passages/s": ("4,000", ""),
     "train-reranker, pairs/s": ("3,300", "18,000"),
+    "train-reranker, CrossEncoder, pairs/s": ("3,000", ""),
     "termweight bprop, passages/s": ("1,400", "60,000"),
     "rerank BERT-base, pairs/s": ("20,000", "54,000"),
     "rerank BERT-base, CrossEncoder, pairs/s": ("12,000", ""),
@@ -303,6 +306,8 @@ def run_benchmark(
         notes = [note] * bool(note)
         if "peak_mib" in values:
             notes.append(f"peak {values['peak_mib'] / 1024:.1f} GiB")
+        if "share_of_waiting" in values:
+            notes.append(f"waits for data {values['share_of_waiting']:.0%} of the time")
         if "drtk" in parents and report.get("share_of_peak"):
             notes.append(f"MFU on real tokens {report['share_of_peak']:.0%}")
         yield make_row(name, values[last] * factor, ", ".join(notes), **details)
@@ -317,7 +322,7 @@ def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
         return
     rows = {name: "best/drtk/sequences_per_second"}
     if name == "pretrain simlm, sequences/s":
-        systems = "textbook drtk"
+        systems = "textbook drtk --profile"
         rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
     flags = {
         "": "--no-liger",
@@ -341,13 +346,41 @@ def encode(name: str, model: str, options: Options) -> Iterator[Row]:
     yield from run_benchmark(f"encode.py passages.jsonl --model {model} {sizes}", rows, options)
 
 
+def time_decoding_steps(options: Options) -> Iterator[Row]:
+    """Time decoding steps of T5-base for passages of 76 tokens with five queries each, by the number of queries."""
+    import torch
+
+    from drtk.models.config import GenerationSettings
+    from drtk.models.device import move_model
+    from drtk.models.generation import generate_tokens
+    from drtk.models.seq2seq import load_generation_model
+
+    model, length = load_generation_model(Path("t5-base")), 16 if options.toy else 76
+    on_gpu = options.device == "cuda"
+    move_model(model.model, torch.device(options.device), torch.bfloat16 if on_gpu else torch.float32)
+    model = replace(model, ends=(-1,))  # no query ends early
+    for rows in DECODED_ROWS:
+        passages = rows // 5 // (40 if options.toy else 1)
+        ids = torch.randint(5, 400, (passages, length), device=options.device)
+        seconds = []
+        for steps in (4, 36):  # the difference is without the encoder
+            work = partial(
+                generate_tokens, model, ids, torch.ones_like(ids), [str(at) for at in range(passages)],
+                GenerationSettings(n=5, max_new_tokens=steps), seed=1,
+            )  # fmt: skip
+            seconds.append(time_best_of(1, work))
+        step = max(seconds[1] - seconds[0], 1e-6) / 32
+        note = f"{step * 1000:.1f} ms per step"
+        yield make_row(f"decoding {rows:,} queries, tokens/s", 5 * passages / step, note, seconds=seconds)
+
+
 def generate(options: Options) -> Iterator[Row]:
     """Time doc2query, beside model.generate with batches of 256."""
     rows = {"doc2query T5-base, passages/s": "passages a second/drtk"}
     rows["doc2query T5-base, generate at batch 256, passages/s"] = "passages a second/model.generate"
     sizes = "--passages 2048//8 --batch 256 --max-new-tokens 12 --rounds 1"
     command = f"generate.py --model t5-base --corpus passages.jsonl {sizes}"
-    yield from run_benchmark(command, rows, options, note="5 queries of 12 tokens")
+    yield from run_benchmark(f"{command} --profile", rows, options, note="5 queries of 12 tokens")
     rows = {"doc2query T5-base, 131,072 tokens in memory, passages/s": "passages a second/drtk"}
     yield from run_benchmark(f"{command} --batch-tokens 131072", rows, options)
 
@@ -390,11 +423,13 @@ def train_retriever(options: Options) -> Iterator[Row]:
 
 
 def train_reranker(options: Options) -> Iterator[Row]:
-    """Time listwise re-ranker training without and with padding."""
+    """Time listwise re-ranker training without padding, beside sentence-transformers' CrossEncoder, and with padding."""
     command = f"{TRAIN} --reranker --negatives 15 --batch-size 32//2 --max-steps 22//4"
-    for variant, flag in (("", ""), (", padded", " --padded")):
-        rows = {f"train-reranker{variant}, pairs/s": "reranker/best/reranker/samples_per_second"}
-        yield from run_benchmark(command + flag, rows, options, factor=16)
+    rows = {"train-reranker, pairs/s": "reranker/best/drtk-reranker/samples_per_second"}
+    rows["train-reranker, CrossEncoder, pairs/s"] = "reranker/best/CrossEncoder/samples_per_second"
+    yield from run_benchmark(command, rows, options, factor=16)
+    rows = {"train-reranker, padded, pairs/s": "reranker/best/drtk-reranker/samples_per_second"}
+    yield from run_benchmark(f"{command} --padded", rows, options, factor=16)
 
 
 def weigh_terms(options: Options) -> Iterator[Row]:
@@ -434,10 +469,11 @@ STEPS: dict[str, tuple[Step, int]] = {  # with the time limit in seconds
     "master-compile": (partial(pretrain, "master", "compile"), 90),
     "encode": (partial(encode, "BERT-base", "bert-base"), 75),
     "encode-minilm": (partial(encode, "MiniLM-L6", "minilm"), 60),
-    "doc2query": (generate, 60),
+    "decoding": (time_decoding_steps, 60),
+    "doc2query": (generate, 75),
     "search": (search, 90),
     "train-retriever": (train_retriever, 110),
-    "train-reranker": (train_reranker, 75),
+    "train-reranker": (train_reranker, 90),
     "termweight": (weigh_terms, 60),
     "rerank": (rerank, 45),
 }

@@ -1,14 +1,15 @@
 """Pre-training: drtk compared with a textbook loop of SimLM, with the same models, passages, batch size and precision.
 
     python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N]
-    [--preset simlm|master] [--compile] [--padded] [--no-liger] [--systems NAME ...] [--out FILE]
+    [--preset simlm|master] [--compile] [--padded] [--no-liger] [--systems NAME ...] [--profile] [--out FILE]
 
 Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
 of all tokens. Sequences per second exclude the first --warm steps; memory is the peak of the process (or GPU) minus the memory
-before the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
+before the first step, and the share of waiting for data that of the process. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
 per weight and token with gradients and 2 in the generator, without attention. There is no textbook loop of --preset master, for which
-queries and continuations are made of the texts themselves. Writes JSON.
+queries and continuations are made of the texts themselves. --profile adds the most expensive operations of a step of drtk, from a
+run of its own. Writes JSON.
 """
 
 from __future__ import annotations
@@ -41,18 +42,15 @@ PEAKS = {
 def main() -> None:
     options = _parse_arguments()
     if options.run:
-        print(json.dumps({"textbook": train_textbook, "drtk": train_drtk}[options.run](_open_inputs(options))))
+        train = train_textbook if options.run == "textbook" else train_drtk
+        print(json.dumps(train(_open_inputs(options))))
         return
     _make_inputs(options)
     tokens = _count_tokens_per_text(_open_inputs(options))
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in options.systems}
     for _ in range(options.rounds):
         for name, results in rounds.items():
-            call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
-            done = subprocess.run(call, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"{name}: {done.stderr}")
-            results.append(json.loads(done.stdout.splitlines()[-1]))
+            results.append(_run_in_process(name))
             print(name, results[-1], file=sys.stderr)
     best = {name: max(results, key=lambda result: result["sequences_per_second"]) for name, results in rounds.items()}
     for result in best.values():
@@ -70,8 +68,19 @@ def main() -> None:
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
         | {"python": platform.python_version()},
     }
+    if options.profile:
+        report["profile"] = _run_in_process("profile")["profile"]
     text = json.dumps(report, indent=2) + "\n"
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def _run_in_process(name: str) -> dict[str, Any]:
+    call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name}: {done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def _divide(best: dict[str, dict[str, float]], name: str) -> float | None:
@@ -218,9 +227,11 @@ def _replace_tokens(
     return torch.where(hidden, sampled, ids)
 
 
-def train_drtk(options: argparse.Namespace) -> dict[str, float]:
-    """Train the preset with drtk, and time its steps."""
+def train_drtk(options: argparse.Namespace) -> dict[str, Any]:
+    """Train the preset with drtk, and time its steps; with `--run profile`, also profile one of them."""
     import tempfile
+
+    from generate import profile_operations
 
     from drtk.config import load_preset, merge_settings
     from drtk.losses import language
@@ -258,8 +269,8 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     settings = merge_settings(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
     data = PretrainingData(corpus, plan, settings, tokenizer, 1)
-    clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
-    original_step = Pretrainer.training_step
+    clock, profiles = {"start": 0.0, "memory": 0.0, "loss": 0.0, "waiting": 0.0}, {}
+    original_step, get_batches = Pretrainer.training_step, Pretrainer.get_batch_samples
 
     def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         if self.state.global_step == 0:
@@ -267,18 +278,28 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
         if self.state.global_step == options.warm:
             _synchronize(device)
             clock["start"] = time.perf_counter()
+        if options.run == "profile" and self.state.global_step == options.warm:
+            profiles["profile"] = profile_operations(lambda: original_step(self, *given, **named), device.type)
         loss = original_step(self, *given, **named)
         if self.state.global_step == options.max_steps - 1:
             _synchronize(device)
             clock["end"], clock["loss"] = time.perf_counter(), float(loss)
         return loss
 
+    def get_timed_batches(self: Any, *given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        batches = get_batches(self, *given, **named)
+        if options.warm < self.state.global_step < options.max_steps:  # the first timed step had its batch before
+            clock["waiting"] += time.perf_counter() - start
+        return batches
+
     Pretrainer.training_step = run_timed_step  # type: ignore[method-assign]
+    Pretrainer.get_batch_samples = get_timed_batches  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         training.pretrain(data, Path(folder), network=network, tokenizer=tokenizer)
-    return _build_result(
-        options, clock["end"] - clock["start"], _measure_peak_memory(device) - clock["memory"], clock["loss"]
-    )
+    seconds = clock["end"] - clock["start"]
+    result = _build_result(options, seconds, _measure_peak_memory(device) - clock["memory"], clock["loss"])
+    return result | profiles | {"share_of_waiting": clock["waiting"] / seconds}
 
 
 def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
@@ -337,8 +358,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--padded", action="store_true", help="drtk with padding on a GPU too")
     parser.add_argument("--no-liger", action="store_true", help="drtk's own loss where liger-kernel is installed")
     parser.add_argument("--systems", nargs="+", choices=["textbook", "drtk"], default=["textbook", "drtk"])
+    parser.add_argument("--profile", action="store_true", help="the most expensive operations of drtk's side, too")
     parser.add_argument("--out")
-    parser.add_argument("--run", choices=["textbook", "drtk"], help=argparse.SUPPRESS)
+    parser.add_argument("--run", choices=["textbook", "drtk", "profile"], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -73,10 +73,13 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=1024)
     options = parser.parse_args()
     if options.what == "ids":
-        print(json.dumps(measure_ids(options.passages), indent=2))
-        return
-    for preset in options.presets.split(","):
-        print(preset, json.dumps(measure_batches(options.corpus, options.model, preset, options.examples)))
+        results = measure_ids(options.passages)
+    else:
+        presets = options.presets.split(",")
+        results = {name: measure_batches(options.corpus, options.model, name, options.examples) for name in presets}
+    from drtk.runtime.manifest import list_versions
+
+    print(json.dumps(results | {"versions": list_versions()}, indent=2))
 
 
 if __name__ == "__main__":

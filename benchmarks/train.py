@@ -6,8 +6,8 @@ InfoNCE with cosine similarity and temperature .05 over the positives and hard n
 MultipleNegativesRankingLoss; then gradient caching compared with its cached version (--chunk 0 skips this). Both get the same texts in the
 same order, run in separate processes and take turns. Samples per second exclude the first two steps; processor seconds vary less on a
 shared machine. Memory is the peak of the process (of the GPU, if there is one) minus that before the first step; --tensors adds the peak
-of new tensors in a step and makes the timing invalid. With --reranker, instead, the pairs per second of drtk's listwise re-ranker
-training are measured, without a peer. Writes JSON.
+of new tensors in a step and makes the timing invalid. With --reranker, instead, listwise training of a cross-encoder is compared with
+sentence-transformers' CrossEncoderTrainer and ListNetLoss; a sample is a query with all its passages. Writes JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -30,17 +31,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 WARM, TEMPERATURE, LENGTH = 2, 0.05, 144
-PEER = "sentence-transformers"
+PEER, RERANKER, RERANKER_PEER = "sentence-transformers", "drtk-reranker", "CrossEncoder"
 
 
 def main() -> None:
     options = _parse_arguments()
     if options.run:
-        train = {"drtk": train_drtk, "reranker": train_drtk_reranker, PEER: train_sentence_transformers}[options.run]
-        print(json.dumps(train(options)))
+        print(json.dumps(SYSTEMS[options.run](options)))
         return
     if options.reranker:
-        forms = {"reranker": compare(options, 0, ["reranker"])}
+        forms = {"reranker": compare(options, 0, [RERANKER] if options.padded else [RERANKER_PEER, RERANKER])}
     else:
         chunks = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
         forms = {
@@ -81,7 +81,8 @@ def compare(options: argparse.Namespace, chunk: int, systems: list[str]) -> dict
         | ({"tensors_mib": found[0]["tensors_mib"]} if options.tensors else {})
         for name, found in rounds.items()
     }
-    ratios = {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]} if PEER in best else {}
+    *peers, ours = systems
+    ratios = {name: best[ours][name] / best[peers[0]][name] for name in best[ours]} if peers else {}
     return {"best": best, "ratios": ratios, "rounds": rounds}
 
 
@@ -103,7 +104,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
 
 
 def train_drtk_reranker(options: argparse.Namespace) -> dict[str, float]:
-    """Train a cross-encoder with drtk as the command does; return the measurements, with pairs per second added."""
+    """Train a cross-encoder with drtk as the command does, and time its steps."""
     from drtk.config import merge_settings
     from drtk.models.cross_encoder import init_cross_encoder
     from drtk.runtime.progress import set_verbosity
@@ -120,8 +121,7 @@ def train_drtk_reranker(options: argparse.Namespace) -> dict[str, float]:
     start = init_cross_encoder(options.model, max_length=None, seed=42, default_length=LENGTH)
     with tempfile.TemporaryDirectory() as folder:
         train_reranker(_load_data(options), Path(folder), start=start, title="colon", config=config)
-    result = clock.result(options.batch_size)
-    return result | {"pairs_per_second": result["samples_per_second"] * (1 + options.negatives)}
+    return clock.result(options.batch_size)
 
 
 def time_steps(trainer: Any, clock: Clock) -> None:
@@ -139,22 +139,61 @@ def time_steps(trainer: Any, clock: Clock) -> None:
 
 def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]:
     """Train with SentenceTransformerTrainer on the same texts in the same order."""
-    from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
     from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
-    from torch.utils.data import BatchSampler, SequentialSampler
-    from transformers.utils import logging
 
+    rows = []
+    for query, passages in _sample_texts(options):
+        names = ["positive", *(f"negative_{place}" for place in range(1, len(passages)))]
+        rows.append({"anchor": query} | dict(zip(names, passages, strict=True)))
+    model = SentenceTransformer(options.model)
+    model.max_seq_length = LENGTH
+    kind, more = MultipleNegativesRankingLoss, {}
+    if options.chunk:
+        kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
+    loss = kind(model, scale=1 / TEMPERATURE, **more)
+    return _train_peer(
+        options, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, model=model, loss=loss, rows=rows
+    )
+
+
+def train_cross_encoder(options: argparse.Namespace) -> dict[str, float]:
+    """Train with CrossEncoderTrainer on the same texts in the same order."""
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
+    from sentence_transformers.cross_encoder.losses import ListNetLoss
+
+    rows = [
+        {"query": query, "passages": passages, "labels": [1.0] + [0.0] * (len(passages) - 1)}
+        for query, passages in _sample_texts(options)
+    ]
+    model = CrossEncoder(options.model, num_labels=1, max_length=LENGTH)
+    return _train_peer(
+        options, CrossEncoderTrainer, CrossEncoderTrainingArguments, model=model, loss=ListNetLoss(model), rows=rows
+    )
+
+
+SYSTEMS = {
+    "drtk": train_drtk,
+    PEER: train_sentence_transformers,
+    RERANKER: train_drtk_reranker,
+    RERANKER_PEER: train_cross_encoder,
+}
+
+
+def _sample_texts(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
+    """Yield a query and its passages, positive first, for each example of each step."""
     from drtk.training.dataset import SampledExamples
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     data = _load_data(options)
-    draws = SampledExamples(
+    sampled = SampledExamples(
         data.examples,
         queries=data.queries,
         corpus=data.corpus,
@@ -163,32 +202,31 @@ def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]
         negatives=options.negatives,
         seed=42,
     )
-    rows = []
     for number in range(options.max_steps * options.batch_size):
-        drawn = draws[number]
-        passages = [f"{each.title} {each.text}" if each.title else each.text for each in drawn.passages]
-        names = ["positive", *(f"negative_{place}" for place in range(1, len(passages)))]
-        rows.append({"anchor": drawn.query} | dict(zip(names, passages, strict=True)))
-    model = SentenceTransformer(options.model)
-    model.max_seq_length = LENGTH
-    kind, more = MultipleNegativesRankingLoss, {}
-    if options.chunk:
-        kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
+        example = sampled[number]
+        yield example.query, [f"{each.title} {each.text}" if each.title else each.text for each in example.passages]
+
+
+def _train_peer(
+    options: argparse.Namespace, trainer: Any, arguments: Any, *, model: Any, loss: Any, rows: list[dict[str, Any]]
+) -> dict[str, float]:
+    """Train with a trainer of sentence-transformers on rows in their order, and time its steps."""
+    from datasets import Dataset
+    from torch.utils.data import BatchSampler, SequentialSampler
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     clock = Clock(options.max_steps, tensors=options.tensors)
 
-    class TimedTrainer(SentenceTransformerTrainer):
+    class TimedTrainer(trainer):  # type: ignore[misc]
         def get_batch_sampler(self, dataset: Any, batch_size: int, drop_last: bool, **given: Any) -> Any:
             return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
-        def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
-            clock.before(self.state.global_step)
-            loss = super().training_step(*given, **named)
-            clock.after(self.state.global_step, loss)
-            return loss
-
+    time_steps(TimedTrainer, clock)
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = SentenceTransformerTrainingArguments(
+        settings = arguments(
             output_dir=folder,
             max_steps=options.max_steps,
             per_device_train_batch_size=options.batch_size,
@@ -202,13 +240,7 @@ def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = TimedTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_list(rows),
-            loss=kind(model, scale=1 / TEMPERATURE, **more),
-        )
-        trainer.train()
+        TimedTrainer(model=model, args=settings, train_dataset=Dataset.from_list(rows), loss=loss).train()
     return clock.result(options.batch_size)
 
 
@@ -330,7 +362,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--reranker", action="store_true", help="re-ranker training instead of retriever training")
     parser.add_argument("--padded", action="store_true", help="drtk with padding on a GPU too, without the peer")
     parser.add_argument("--out")
-    parser.add_argument("--run", choices=["drtk", "reranker", PEER], help=argparse.SUPPRESS)
+    parser.add_argument("--run", choices=list(SYSTEMS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.max_steps <= WARM:
         parser.error(f"--max-steps: more than {WARM}, which are not timed")

@@ -15,6 +15,7 @@ from drtk.config import SEARCH, check_effects
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 if TYPE_CHECKING:
     from drtk.retrieval.search import IndexGroup, PassageStore, QueryEncoder
@@ -23,6 +24,7 @@ TERMINAL_DEPTH = 5  # passages printed for a typed query
 
 
 @with_settings(SearchSettings, panel=SEARCH)
+@with_settings(RunnerSettings, name="runner_settings")
 @filter_command("run")
 def search(
     paths: Annotated[
@@ -63,6 +65,7 @@ def search(
     ] = None,
     *,
     settings: SearchSettings,
+    runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Search indexes for passages.
@@ -86,6 +89,8 @@ def search(
         raise UsageError("--tune and --qrels require query files; omit --query")
     if question is None and corpus is not None and by == "passage":
         raise UsageError("--corpus has no effect without --query or --by source; omit it")
+    if (question is not None or tune) and runner_settings.runner != "local":
+        raise UsageError("--runner has no effect with --query and --tune; omit it")
     if tune and qrels is None:
         raise UsageError("--tune requires --qrels")
     if question is not None:
@@ -104,7 +109,16 @@ def search(
             job.kind, job.batch_size, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
             job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
-            search_indexes(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
+            search_indexes(
+                folders,
+                source or "-",
+                settings,
+                job,
+                options=options,
+                model=model,
+                qrels=qrels,
+                runner_settings=runner_settings,
+            )
     except RecordError as error:
         if error.place != "<stdin>:1" or qrels == "-":
             raise

@@ -36,7 +36,7 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
     places = {"network": folder, "queries by": folder / "query", "passages by": folder / "passage"}
     for name, place in places.items():
         if (place / CONFIG).exists():
-            yield name, _describe_network(place)
+            yield name, _describe_architecture(place)
     if (folder / LOG).exists():
         from drtk.evaluation.curves import describe_loss, read_curves
 
@@ -47,7 +47,7 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
             return  # no loss, or a damaged log, which `drtk plot` reports
 
 
-def _describe_network(folder: Path) -> str:
+def _describe_architecture(folder: Path) -> str:
     config = read_object(folder / CONFIG, vocab_size=int | None)
     parts = [str(config.get("model_type", "of an unknown kind"))]
     layers, width = (next((config[name] for name in names if name in config), None) for names in (_LAYERS, _WIDTHS))

@@ -87,7 +87,7 @@ def train_retriever(
 
     def build_evaluator(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
         from drtk.evaluation.probes import RankingProbe
-        from drtk.models.checkpoint import embed_for_scoring
+        from drtk.models.checkpoint import embed_for_dot_product
         from drtk.runtime.progress import round_significant
         from drtk.text.rng import sample_uniform
         from drtk.training.best_checkpoint import Metrics
@@ -111,7 +111,7 @@ def train_retriever(
         )
 
         def evaluate() -> dict[str, float]:
-            values = probe.compute_metrics(partial(embed_for_scoring, towers), batch_size=settings.batch_size)
+            values = probe.compute_metrics(partial(embed_for_dot_product, towers), batch_size=settings.batch_size)
             return Metrics(
                 {f"dev_{name}": round_significant(value) for name, value in values.items()},
                 {f"dev_{name}": interval for name, interval in values.intervals.items()},

@@ -20,7 +20,7 @@ METRICS = Registry(
         ),
         "rbp": ("drtk.evaluation.metrics:rank_biased_precision", "rank-biased precision"),
         "rbp_resid": ("drtk.evaluation.metrics:rank_biased_residual", "possible gain of rbp by unjudged documents"),
-        "unj": ("drtk.evaluation.metrics:unjudged_share", "share of unjudged documents in the top k"),
+        "unj": ("drtk.evaluation.metrics:compute_unjudged_share", "share of unjudged documents in the top k"),
         "utility": ("drtk.evaluation.metrics:utility", "weighted counts of retrieved and missed documents"),
         "relstring": ("drtk.evaluation.metrics:relevance_string", "grades of the top k as a string"),
     },

@@ -144,7 +144,7 @@ def has_answer(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cu
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 
 
-def unjudged_share(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def compute_unjudged_share(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the share of unjudged documents in the top `cutoff` (trec_eval's unj); missing ranks count as judged."""
     return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
 

@@ -130,7 +130,7 @@ def compare_encoders(
     interval: 95% confidence interval of nDCG@10 over queries
     queries, pool: maximum numbers of queries and passages, sampled at random
     """
-    from drtk.models.checkpoint import embed_for_scoring
+    from drtk.models.checkpoint import embed_for_dot_product
 
     probe = RankingProbe(
         folder, split=split, tracker=tracker, queries=queries, pool=pool, sample_key=partial(sample_uniform, 0, "dev")
@@ -138,7 +138,7 @@ def compare_encoders(
     figures = {}
     for name, encoder in encoders.items():
         start = time.perf_counter()
-        metrics = probe.compute_metrics(partial(embed_for_scoring, {"passage": encoder}), batch_size=1)
+        metrics = probe.compute_metrics(partial(embed_for_dot_product, {"passage": encoder}), batch_size=1)
         seconds = round(time.perf_counter() - start, 1)
         interval = metrics.intervals.get(probe.name)
         ends = "" if interval is None else " ({:.4f} … {:.4f})".format(*interval)

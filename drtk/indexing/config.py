@@ -127,7 +127,7 @@ class BM25IndexSettings:
 
 @dataclass(frozen=True)
 class BM25SearchSettings:
-    """Settings of searching a sparse index (docs/commands/index.md)."""
+    """Settings of searching a sparse index; k1, b and RM3 are for BM25 only (docs/commands/index.md)."""
 
     k1: float | None = option(
         None,

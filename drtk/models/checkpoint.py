@@ -333,7 +333,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
     return vectors
 
 
-def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
+def embed_for_dot_product(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
     """Return the vectors of `embed_texts`, normalized if the model uses cosine, so that dot products are the model's scores.
 
     towers: encoders by role, as `load_towers` returns them

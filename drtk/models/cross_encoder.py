@@ -32,10 +32,10 @@ from drtk.models.loading import load_config, load_tokenizer, load_weights, repor
 from drtk.models.model_folder import (
     MODULES,
     read_layout,
+    read_meta_entry,
     read_module_settings,
     read_modules,
     read_shared_config,
-    read_training_entry,
     resolve_model_folder,
     resolve_tower_folder,
 )
@@ -296,7 +296,7 @@ class CrossEncoderScorer:
 
 def check_not_query_reranker(model: str) -> None:
     """Raise MismatchError for a query reranker, whose scores are estimated ranks (lower is better)."""
-    if read_training_entry(resolve_model_folder(model), "query_reranker") is not None:
+    if read_meta_entry(resolve_model_folder(model), "query_reranker") is not None:
         raise MismatchError(f"{model}: is a query reranker; use a cross-encoder, or run `drtk rerank-queries apply`")
 
 
@@ -410,7 +410,7 @@ def resolve_title_format(model: str, override: str | None, *, strict: bool, defa
 
     model: a folder or hub name    strict: raise MismatchError if `override` differs from the format of the training
     """
-    stated = (read_training_entry(resolve_model_folder(model), PAIRING) or {}).get("title")
+    stated = (read_meta_entry(resolve_model_folder(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
         raise MismatchError(f"{model}: was trained with `title` {stated}, not {override}; omit it")
     return str(override or stated or default)

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.model_folder import MODULES, read_modules, read_training_entry
+from drtk.models.model_folder import MODULES, read_meta_entry, read_modules
 from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import log
@@ -155,7 +155,7 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
     folder: model folder    path: folder of the weights
     Raises MismatchError for a generator of drtk, and for a tokenizer without the true or the false token.
     """
-    if read_training_entry(folder, "writing") is not None:
+    if read_meta_entry(folder, "writing") is not None:
         raise MismatchError(f"{folder}: expected a cross-encoder, got a generator; use another model")
     loaded = load_generation_model(path)
     modules = read_logit_score_config(folder)

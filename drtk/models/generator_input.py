@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import MismatchError, UsageError
-from drtk.models.model_folder import read_training_entry
+from drtk.models.model_folder import read_meta_entry
 from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
 
@@ -49,7 +49,7 @@ def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: boo
 
     strict: raise MismatchError if the prefix or title format is overridden by another one than in the training
     """
-    stated = read_training_entry(folder, INPUT_ENTRY) or {}
+    stated = read_meta_entry(folder, INPUT_ENTRY) or {}
     known = {name: value for name, value in stated.items() if name in GeneratorInputFormat.__dataclass_fields__}
     overrides = {name: value for name, value in overrides.items() if value is not None}
     for name in ("prefix", "title"):

@@ -77,7 +77,7 @@ def resolve_tower_folder(folder: Path, role: str) -> Path:
     return inner if is_untied else folder
 
 
-def read_training_entry(folder: Path, name: str) -> dict[str, Any] | None:
+def read_meta_entry(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the entry `name` that training wrote into meta.json of a model folder; None if there is none."""
     manifest = read_manifest_if_any(folder)
     entry = manifest.get(name) if is_manifest(manifest) else None

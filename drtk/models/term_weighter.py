@@ -22,7 +22,7 @@ from drtk.models.checkpoint import (
 )
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.lm_head import get_head_path, load_head
-from drtk.models.model_folder import read_training_entry
+from drtk.models.model_folder import read_meta_entry
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
@@ -135,7 +135,7 @@ def read_training_metadata(folder: Path, method: str) -> dict[str, Any]:
 
     Raises MismatchError for a folder without a term weighting model, or with a model of another method.
     """
-    metadata = read_training_entry(folder, "term_weights")
+    metadata = read_meta_entry(folder, "term_weights")
     if metadata is None:
         raise MismatchError(f"{folder}: not a term weighting model; train one with `drtk termweight`")
     if metadata.get("method") != method:

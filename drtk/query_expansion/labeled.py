@@ -85,7 +85,7 @@ def _read_recorded_depth(source: str) -> int | None:
 
 
 class LabeledList(NamedTuple):
-    """Candidates of a query and kind, and their ranks, (candidates,), int64."""
+    """Candidates of a query and kind, and their labels: the ranks of the first passage with an answer, (candidates,), int64."""
 
     candidates: list[CandidateTexts]
     ranks: np.ndarray
@@ -166,7 +166,7 @@ class LabeledCandidates:
         return LabeledList([CandidateTexts(query, *candidate) for candidate in texts], self.get_ranks(index))
 
     def get_ranks(self, index: int) -> np.ndarray:
-        """Return the ranks of a list, (candidates,), int64."""
+        """Return the rank labels of a list (see `LabeledList`), (candidates,), int64."""
         return np.array(self._ranks[self._starts[index] : self._starts[index + 1]], dtype=np.int64)
 
 

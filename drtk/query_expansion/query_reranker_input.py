@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
-from drtk.models.model_folder import read_training_entry, resolve_model_folder
+from drtk.models.model_folder import read_meta_entry, resolve_model_folder
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import expand_query
@@ -60,7 +60,7 @@ class InputFormat:
 
 def read_input_format(folder: Path) -> InputFormat | None:
     """Return the input format of the query reranker in a folder; None for other models."""
-    entry = read_training_entry(folder, INPUT_ENTRY)
+    entry = read_meta_entry(folder, INPUT_ENTRY)
     if entry is None:
         return None
     return InputFormat(**{name: entry[name] for name in InputFormat.__dataclass_fields__ if name in entry})

@@ -67,7 +67,7 @@ SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
 }
 
 
-def concatenate_candidates(
+def expand_with_all_candidates(
     query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None
 ) -> tuple[str, bool]:
     """Return the query concatenated with all candidates, as in GAR, and whether the text was truncated.
@@ -218,7 +218,7 @@ class QuerySelector(BatchFunction):
         line: dict[str, Any] = {"query_id": candidates.query.id, "kind": candidates.kind}
         if self._settings.select == "concat":
             counts["chosen"] += 1
-            text, is_truncated = concatenate_candidates(query, expansions, max_clauses=self._settings.max_clauses)
+            text, is_truncated = expand_with_all_candidates(query, expansions, max_clauses=self._settings.max_clauses)
             counts["cut"] += is_truncated
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[expansion.id for expansion in expansions]], "queries": [text]}

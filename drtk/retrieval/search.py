@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, describe_folder, read_manifest, read_manifest_if_any
 from drtk.runtime.progress import log, warn
+from drtk.runtime.runners import BatchFunction, RunnerSettings
+from drtk.runtime.worker_groups import WorkerGroup, open_worker_group
 
 DEPTH_GROWTH = 4  # factor of the depth for the next search of queries with too few documents
 
@@ -97,6 +100,7 @@ _MANIFEST_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, 
 class IndexGroup:
     """Indexes of the same type and encoder, searched together.
 
+    runner_settings: where the indexes are opened and searched; by default in this process
     reads: indexed data: "passages" (sparse index, searched with texts) or "vectors" (dense, searched with vectors)
     tunable: whether k1 and b affect the scores
     advised: k1 and b that an index of term weights recommends, except those that `settings` override
@@ -105,7 +109,9 @@ class IndexGroup:
     Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
     """
 
-    def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
+    def __init__(
+        self, folders: Sequence[str], settings: SearchSettings, runner_settings: RunnerSettings | None = None
+    ) -> None:
         self.folders = list(folders)
         self.manifests: list[Manifest] = [read_index_manifest(folder, **_MANIFEST_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
@@ -120,7 +126,14 @@ class IndexGroup:
             values = ", ".join(f"{name} {value:g}" for name, value in self.advised.items())
             log(f"using {values} (recommended by {folders[0]})")
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
-        self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
+        self._workers: WorkerGroup | None = None
+        self.indexes: list[Any] = []  # those of this process
+        if runner_settings is None or runner_settings.runner == "local":
+            self.indexes = [_open_index(engine, folder, settings) for folder in folders]
+        else:
+            build = partial(IndexFunction, self.manifest["type"], settings)
+            gpu = self.reads == "vectors" and settings.device == "auto"
+            self._workers = open_worker_group(build, self.folders, runner_settings, gpu=gpu)
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self.needs_encoder = self.reads == "vectors" or self.encoder is not None
         self._unit = self.reads == "vectors" and needs_unit_length(self.encoder)
@@ -150,8 +163,23 @@ class IndexGroup:
                 "of one dimension"
             )
 
+    def _call_each(self, method: str, *arguments: Any) -> list[Any]:
+        """Return the results of a method for each index."""
+        if self._workers is None:
+            return [getattr(index, method)(*arguments) for index in self.indexes]
+        return [*chain.from_iterable(self._workers.map((method, arguments)))]
+
+    @cached_property
+    def _num_passages(self) -> int:
+        return sum(self._call_each("__len__"))
+
     def __len__(self) -> int:
-        return sum(len(index) for index in self.indexes)
+        return self._num_passages
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._workers is not None:
+            self._workers.close()
 
     @property
     def stores(self) -> list[PassageStore]:
@@ -165,13 +193,13 @@ class IndexGroup:
         Raises MismatchError for vectors of another dimension, and for a passage that is in two indexes.
         """
         if isinstance(batch, np.ndarray):
-            if batch.shape[1] != self.indexes[0].dimension:
+            if batch.shape[1] != self.manifest["dimension"]:
                 raise MismatchError(
-                    f"{self.folders[0]}: has dimension {self.indexes[0].dimension}, but the query vectors have dimension "
+                    f"{self.folders[0]}: has dimension {self.manifest['dimension']}, but the query vectors have dimension "
                     f"{batch.shape[1]}; encode the queries with the encoder of the index"
                 )
             batch = scale_to_unit_length(batch) if self._unit else batch
-        results = [index.search(batch, k) for index in self.indexes]
+        results = self._call_each("search", batch, k)
         return (
             results[0] if len(results) == 1 else [self._merge(rankings, k) for rankings in zip(*results, strict=True)]
         )
@@ -198,6 +226,20 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
         raise DrtkError(
             f"{folder}: cannot be opened: {reason}; run `drtk validate {folder}` to find damaged files"
         ) from error
+
+
+class IndexFunction(BatchFunction):
+    """Batch function of a worker that holds some indexes of an `IndexGroup`."""
+
+    prepare_ahead = False
+
+    def __init__(self, kind: str, settings: SearchSettings, folders: Sequence[str]) -> None:
+        self._indexes = [_open_index(get_index_class(kind), folder, settings) for folder in folders]
+
+    def __call__(self, batch: tuple[str, tuple[Any, ...]]) -> list[Any]:
+        """Call a method of each index: (name, arguments)."""
+        method, arguments = batch
+        return [getattr(index, method)(*arguments) for index in self._indexes]
 
 
 Encode = Callable[[Sequence[str]], np.ndarray | list[dict[str, int]]]
@@ -393,6 +435,7 @@ def search_indexes(
     options: RankingOptions | None = None,
     model: str | None = None,
     qrels: str | None = None,
+    runner_settings: RunnerSettings | None = None,
 ) -> None:
     """Search one or several indexes together, and write a TREC run.
 
@@ -400,49 +443,52 @@ def search_indexes(
     options: length and unit of the rankings; by default passages, up to `settings.depth` per query
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
+    runner_settings: where the indexes are opened and searched, by default in this process; queries are encoded here
     Raises MismatchError if no query is judged, and the errors of `IndexGroup`, `QueryEncoder` and the searchers.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
-    indexes = IndexGroup(folders, settings)
-    job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
-    queries: Any
-    searcher: TextQuerySearcher | StoredQuerySearcher | StoredImpactSearcher
-    if Path(source).is_dir():
-        is_sparse = read_manifest_if_any(Path(source)).get("kind") == SPARSE_KIND
-        queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
-        job.tracker.inputs.append(describe_folder(source))
-    else:
-        encoder = make_query_encoder(indexes, settings, model)
-        queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
-        job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
-    if qrels is not None:
-        judgments = load_qrels(qrels, tracker=job.tracker)
-        queries = (query for query in queries if query.id in judgments)
-        first = next(queries, None)
-        if first is None:
-            raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
-        queries = chain([first], queries)
+    with closing(IndexGroup(folders, settings, runner_settings)) as indexes:
+        job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
+        queries: Any
+        searcher: TextQuerySearcher | StoredQuerySearcher | StoredImpactSearcher
+        if Path(source).is_dir():
+            is_sparse = read_manifest_if_any(Path(source)).get("kind") == SPARSE_KIND
+            queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
+            job.tracker.inputs.append(describe_folder(source))
+        else:
+            encoder = make_query_encoder(indexes, settings, model)
+            queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
+            job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
+        if qrels is not None:
+            judgments = load_qrels(qrels, tracker=job.tracker)
+            queries = (query for query in queries if query.id in judgments)
+            first = next(queries, None)
+            if first is None:
+                raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
+            queries = chain([first], queries)
 
-    num_hits = num_own = 0  # queries with hits, and those that retrieved a passage with their own id
+        num_hits = num_own = 0  # queries with hits, and those that retrieved a passage with their own id
 
-    def search_batch(batch: list[Any]) -> Iterator[bytes]:
-        nonlocal num_hits, num_own
-        blank, without = -searcher.num_empty, 0
-        for query_id, ranking in searcher(batch, options):
-            yield from format_run_lines(query_id, ranking, settings.tag)
-            without += not ranking
-            num_own += any(id == query_id for id, _ in ranking)
-        num_hits += len(batch) - without
-        blank += searcher.num_empty
-        for name, count in (("without a word", blank), ("without hits", without - blank)):
-            if count:
-                job.counts[name] = job.counts.get(name, 0) + count
+        def search_batch(batch: list[Any]) -> Iterator[bytes]:
+            nonlocal num_hits, num_own
+            blank, without = -searcher.num_empty, 0
+            for query_id, ranking in searcher(batch, options):
+                yield from format_run_lines(query_id, ranking, settings.tag)
+                without += not ranking
+                num_own += any(id == query_id for id, _ in ranking)
+            num_hits += len(batch) - without
+            blank += searcher.num_empty
+            for name, count in (("without a word", blank), ("without hits", without - blank)):
+                if count:
+                    job.counts[name] = job.counts.get(name, 0) + count
 
-    job.batch_size = settings.batch_size
-    job.run(queries, search_batch, unit="queries")
-    if num_own == num_hits > 1:
-        warn(f"{source}: each query retrieved the passage with its own id; expected queries, not the indexed passages")
+        job.batch_size = settings.batch_size
+        job.run(queries, search_batch, unit="queries")
+        if num_own == num_hits > 1:
+            warn(
+                f"{source}: each query retrieved the passage with its own id; expected queries, not the indexed passages"
+            )
 
 
 class PassageSearcher:

@@ -20,7 +20,7 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, make_pic
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
-class _RayWorker:
+class RayWorker:
     """A Ray actor that runs a batch function. Records and results are pickled, because Ray Data would convert them to columns.
 
     build: a pickled function that returns the batch function
@@ -37,9 +37,10 @@ class _RayWorker:
             self._error = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
-        return {"number": block["number"], "results": [self._run(batch) for batch in block["batch"]]}
+        return {"number": block["number"], "results": [self.run(batch) for batch in block["batch"]]}
 
-    def _run(self, batch: bytes) -> bytes:
+    def run(self, batch: bytes) -> bytes:
+        """Return the pickled result for a pickled batch, or the pickled error."""
         if self._error is not None:
             return pickle.dumps(self._error)
         try:
@@ -66,16 +67,15 @@ def run_on_ray(
     if first is None:
         return
     batches = chain([first], batches)
-    ray = _connect(runner_settings.ray_address)
-    gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
-    workers = runner_settings.runner_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
+    ray = connect(runner_settings.ray_address)
+    gpus, workers = count_ray_workers(ray, runner_settings, gpu=gpu)
     log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
     while rows := _read_rows(batches, done):
         results = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
-                _RayWorker,
+                RayWorker,
                 fn_constructor_args=[ray.cloudpickle.dumps(build), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
@@ -113,12 +113,24 @@ def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, r
                 yield result
                 expected += 1
     except ray.exceptions.RayError as error:
-        raise DrtkError(f"ray: the job failed: {str(error).strip().splitlines()[-1]}; see the Ray logs") from error
+        raise make_job_error(error) from error
     if expected != first + number:
         raise DrtkError(f"ray: {first + number - expected} batches returned no result; see the Ray logs and run again")
 
 
-def _connect(address: str) -> Any:
+def make_job_error(error: Exception) -> DrtkError:
+    """Return the error for a RayError: a lost machine, or an error that is not a DrtkError."""
+    return DrtkError(f"ray: the job failed: {str(error).strip().splitlines()[-1]}; see the Ray logs")
+
+
+def count_ray_workers(ray: Any, runner_settings: RunnerSettings, *, gpu: bool) -> tuple[int, int]:
+    """Return the number of GPUs of the cluster to use, and the number of workers."""
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0)) if gpu else 0
+    return gpus, runner_settings.runner_workers or max(1, gpus or int(resources.get("CPU", 1)))
+
+
+def connect(address: str) -> Any:
     """Connect to a Ray cluster, or start one on this machine; return the ray module."""
     try:
         import ray

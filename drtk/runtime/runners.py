@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
@@ -168,16 +168,17 @@ def run_in_processes(
         return
     batches, numbers, expected = chain([first], batches), count(), 0
     early: dict[int, Any] = {}  # results by number of the batch
-    processes, pending = _start_workers(build, runner_settings, gpu=gpu)
+    gpus, num_workers = count_workers(runner_settings, gpu=gpu)
+    processes, pending = start_workers([build] * num_workers, gpus)
     try:
         while pending:
             ready: list[Any] = connection.wait([*pending])
             for worker in ready:
-                match _receive_message(worker):
+                match receive_message(worker):
                     case None:  # a request
                         if (batch := next(batches, None)) is not None:
                             pending[worker].append(next(numbers))
-                        with suppress(OSError):  # of a process that was killed: `_receive_message` reports it
+                        with suppress(OSError):  # of a process that was killed: `receive_message` reports it
                             worker.send(batch)
                     case "end":
                         del pending[worker]
@@ -192,17 +193,25 @@ def run_in_processes(
             process.join()
 
 
-def _start_workers(
-    build: Callable[[], BatchFunction], runner_settings: RunnerSettings, *, gpu: bool
-) -> tuple[list[Any], dict[Any, deque[int]]]:
-    """Start worker processes; return them, and {connection: numbers of the batches sent to the process}."""
+def count_workers(runner_settings: RunnerSettings, *, gpu: bool) -> tuple[list[str], int]:
+    """Return the value of CUDA_VISIBLE_DEVICES for each GPU, and the number of worker processes."""
     gpus = _list_gpus() if gpu else []
-    num_workers = runner_settings.runner_workers or len(gpus) or count_cores()
-    threads = str(max(1, count_cores() // num_workers))
+    return gpus, runner_settings.runner_workers or len(gpus) or count_cores()
+
+
+def start_workers(
+    builds: Sequence[Callable[[], BatchFunction]], gpus: Sequence[str]
+) -> tuple[list[Any], dict[Any, deque[int]]]:
+    """Start a process for each batch function; return them, and {connection: numbers of the batches sent to the process}.
+
+    builds: functions that return the batch functions
+    gpus: values of CUDA_VISIBLE_DEVICES, which the processes use in turn
+    """
+    threads = str(max(1, count_cores() // len(builds)))
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     processes: list[Any] = []
     pending: dict[Any, deque[int]] = {}
-    for number in range(num_workers):
+    for number, build in enumerate(builds):
         environment = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
@@ -261,7 +270,7 @@ def _make_error_picklable(error: Exception) -> Exception:
     return error
 
 
-def _receive_message(worker: Any) -> Any:
+def receive_message(worker: Any) -> Any:
     """Return the next message of a worker process; raise the error that it sent."""
     try:
         message = worker.recv()

@@ -24,8 +24,8 @@ Key = tuple[Any, ...]
 class SampledExample:
     """A query with the positive and the negatives that are sampled for a training step.
 
-    indices, passages: passage indices of PackedExamples and passages, the positive first
-    positives: passage indices of all positives of the query, if needed    scores: teacher scores of `passages`, if needed
+    passages: the passages, the positive first    indices: the indices of `passages` in PackedExamples
+    positives: indices of all positives of the query, if needed    scores: teacher scores of `passages`, if needed
     key: seed of random numbers, different for each example and epoch
     """
 

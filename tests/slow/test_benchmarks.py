@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.enriched_corpus import write_enriched_corpus
 from tests.run_commands import write_text
 from tests.tiny_models import make_collection, save_tiny_encoder, save_tiny_generator, write_collection
 
@@ -27,7 +28,9 @@ CALLS = {
     "pretrain": "corpus.jsonl --model model --folder inputs --batch-size 4 --length 32 --max-steps 3 --rounds 1",
     "query_labels": "data --questions 5 --candidates 2 --depth 10 --rounds 1",
     "rerank": "corpus.jsonl --model model --passages 20 --queries 2 --depth 5 --repeats 1 --max-length 32",
+    "scale": "batches enriched.jsonl --model model --presets master,simlm --examples 256",
     "search": f"{VECTORS} -k 5",
+    "serve": "--data . --type bm25s --requests 20 --clients 2 -k 3",
     "store": "--passages 500 --reads 50",
     "train": "examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --batch-size 4 --chunk 0 --max-steps 3 --rounds 1",
 }
@@ -40,6 +43,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_collection(folder)
     save_tiny_encoder(folder / "model", max_length=512)
     save_tiny_generator(folder / "generator", "t5")
+    write_enriched_corpus(folder / "enriched.jsonl", folder / "model", documents=100)
     passages, queries, _ = make_collection()
     for query, passage in zip(queries, passages, strict=True):
         query["metadata"] = {"answers": [passage["title"]]}

@@ -31,7 +31,7 @@ def write_index(
     passages: Iterable[Passage],
     folder: Path,
     make_row: MakeRow,
-    configure: Callable[[Any], None],
+    set_index_arguments: Callable[[Any], None],
     *,
     threads: int = 0,
     progress: Progress | None = None,
@@ -39,7 +39,7 @@ def write_index(
     """Index all nonempty passages; return their number. Warns if empty passages are not indexed.
 
     make_row: returns the JSON object of a passage, or None if it is empty
-    configure: sets arguments of IndexCollection
+    set_index_arguments: sets arguments of IndexCollection
     Passages are first written to temporary JSON files in `folder`, one per thread.
     Raises DrtkError if all passages are empty or Lucene did not index every passage, MismatchError for a duplicate id,
     RecordError for invalid Unicode.
@@ -52,7 +52,7 @@ def write_index(
     try:
         try:
             count = _write_rows(passages, input_folder, make_row, threads, progress)
-            _run_indexer(input_folder, folder, configure, threads, count)
+            _run_indexer(input_folder, folder, set_index_arguments, threads, count)
         finally:
             shutil.rmtree(input_folder, ignore_errors=True)
         _write_ids(folder, count)
@@ -93,14 +93,16 @@ def _write_rows(
     return written
 
 
-def _run_indexer(input_folder: Path, folder: Path, configure: Callable[[Any], None], threads: int, count: int) -> None:
+def _run_indexer(
+    input_folder: Path, folder: Path, set_index_arguments: Callable[[Any], None], threads: int, count: int
+) -> None:
     constraints = load_class("com.fasterxml.jackson.core.StreamReadConstraints")
     constraints.overrideDefaultStreamReadConstraints(constraints.builder().maxStringLength(_MAX_TEXT_LENGTH).build())
     arguments = load_class("io.anserini.index.IndexCollection$Args")()
     arguments.input = str(input_folder.absolute())
     arguments.index = str((folder / INDEX_FOLDER).absolute())
     arguments.threads = threads
-    configure(arguments)
+    set_index_arguments(arguments)
     arguments.optimize = True  # merge into one segment: fastest to search, and ids.txt needs one numbering
     arguments.quiet = True
     with _capture_java_output() as output:

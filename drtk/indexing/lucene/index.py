@@ -142,7 +142,7 @@ class LuceneIndex(LuceneSearcher):
         """
         analysis = AnalyzerSettings.from_settings(settings, folder)
 
-        def configure(arguments: Any) -> None:
+        def set_index_arguments(arguments: Any) -> None:
             arguments.collectionClass = "JsonCollection"
             arguments.language = analysis.language
             arguments.stemmer = analysis.stemmer
@@ -151,7 +151,9 @@ class LuceneIndex(LuceneSearcher):
                 arguments.stopwords = str((folder / STOPWORDS_FILE).absolute())
             arguments.storeDocvectors = analysis.term_vectors
 
-        count = write_index(passages, folder, _make_text_row, configure, threads=settings.threads, progress=progress)
+        count = write_index(
+            passages, folder, _make_text_row, set_index_arguments, threads=settings.threads, progress=progress
+        )
         (folder / ANALYSIS_FILE).write_bytes(orjson.dumps(asdict(analysis), option=orjson.OPT_INDENT_2))
         return count
 
@@ -211,12 +213,14 @@ class ImpactIndex(LuceneSearcher):
         """
         stopwords = _choose_stopwords(settings)
 
-        def configure(arguments: Any) -> None:
+        def set_index_arguments(arguments: Any) -> None:
             arguments.collectionClass = "JsonVectorCollection"
             arguments.impact = True
             arguments.pretokenized = True
 
-        count = write_index(passages, folder, _make_impact_row, configure, threads=settings.threads, progress=progress)
+        count = write_index(
+            passages, folder, _make_impact_row, set_index_arguments, threads=settings.threads, progress=progress
+        )
         words = {"parted": "basic", "stopwords": stopwords}
         (folder / WORDS_FILE).write_bytes(orjson.dumps(words, option=orjson.OPT_INDENT_2))
         return count

@@ -63,7 +63,7 @@ def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
 def test_registered_measure_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from drtk.evaluation import METRICS
 
-    monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:unjudged_share", "a stand-in"))
+    monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:compute_unjudged_share", "a stand-in"))
     (measure,) = parse_measures("Retrieved@7", rel=2)
     assert (measure.engine, measure.key, measure.rel, measure.params) == ("builtin", "Retrieved", 2, {"cutoff": 7})
     with pytest.raises(UsageError, match="at least 1"):

@@ -54,7 +54,7 @@ FOUR = [1, 0, 0, 1]  # relevant at ranks 1 and 4 of 2 in all
         ("rank_biased_precision", [1, 0, 1], [1, 1, 2], {"p": 0.5}, 0.3125),
         ("rank_biased_residual", [1, None, 0], [1], {"p": 0.5}, 0.25 + 0.125),  # .5 * .5, and all after, .5^3
         ("rank_biased_residual", [1, 0, 0], [1], {"p": 0.5}, 0),
-        ("unjudged_share", [None, -1, 0], [0], {"cutoff": 10}, 2 / 10),
+        ("compute_unjudged_share", [None, -1, 0], [0], {"cutoff": 10}, 2 / 10),
         ("utility", [1, 0, None], [1, 1], {}, 1 - 2),  # 1 relevant and 2 others found, 1 missed
         ("utility", [1, 0, None], [1, 1], {"weights": (2, -1, -3, 0)}, 2 - 2 - 3),
         ("count_relevant", [], [0, 1, 2, -1], {"rel": 1}, 2),
