@@ -167,6 +167,7 @@ def _check_extras() -> Iterator[CheckResult]:
         ("pyarrow", "Parquet files"),
         ("ir-datasets", "collections of ir_datasets (irds:ID)"),
         ("fastapi", "drtk serve"),
+        ("starlette", "drtk serve"),
         ("uvicorn", "drtk serve"),
         ("markdown-it-py", "import of Markdown files and notebooks"),
         ("markdownify", "import of HTML files, DOCX files and e-mail"),

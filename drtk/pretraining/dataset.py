@@ -352,7 +352,7 @@ class PretrainingData:
             what = f"slot{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"
             if len(rows) == total:
                 raise MismatchError(
-                    f"{self.corpus.sources}: none of {total:,} {self.unit} has a text for {what}; "
+                    f"{self.corpus.sources}: none of {total:,} sampled {self.unit} has a text for {what}; "
                     "add the texts to the corpus, or `drop` the objectives"
                 )
             share = f"{len(rows):,} of {total:,} {self.unit}"

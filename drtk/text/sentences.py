@@ -120,16 +120,16 @@ def parse_model(data: bytes, name: str) -> PunktModel:
         if content["kind"] != _KIND:
             raise ValueError
         return PunktModel(
-            tuple(map(_parse_word, content["abbreviations"])),
-            tuple((_parse_word(first), _parse_word(second)) for first, second in content["collocations"]),
-            tuple(map(_parse_word, content["sentence_starters"])),
-            {_parse_word(word): int(bits) for word, bits in content["capitalization"].items()},
+            tuple(map(_check_string, content["abbreviations"])),
+            tuple((_check_string(first), _check_string(second)) for first, second in content["collocations"]),
+            tuple(map(_check_string, content["sentence_starters"])),
+            {_check_string(word): int(bits) for word, bits in content["capitalization"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
         raise DrtkError(f"{name}: not a sentence model; create one with `drtk chunk` and `save_punkt`") from error
 
 
-def _parse_word(value: Any) -> str:
+def _check_string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value

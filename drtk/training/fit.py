@@ -496,7 +496,7 @@ class DrtkTrainer(Trainer):
         return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore optimizer and scheduler of a checkpoint, with the learning rate of this run."""
+        """Restore optimizer and scheduler of a checkpoint, but keep the learning rate of this run."""
         scheduler: Any = self.lr_scheduler
         base_lrs = [*getattr(scheduler, "base_lrs", ())]
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -203,5 +203,5 @@ def test_slots_without_text_are_logged(files: PretrainingFiles, monkeypatch: pyt
         assert bool(messages) == bool(message)
     data = files.prepare("qac-cotmae").data
     monkeypatch.setattr(type(data.corpus), "get_queries", lambda corpus, row: [])
-    with pytest.raises(MismatchError, match=r"none of .* passages has a text for slot"):
+    with pytest.raises(MismatchError, match=r"none of .* sampled passages has a text for slot"):
         data.check_slots()
