@@ -23,7 +23,7 @@ from drtk.records import Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import get_cache_folder
 from drtk.runtime.manifest import read_manifest_if_any
-from drtk.runtime.progress import log, track
+from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import Output
 
 Part = Literal["corpus", "queries", "qrels"]
@@ -60,12 +60,12 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
 def copy_dev_set(source: str) -> str:
     """Copy a dev set, `irds:ID` or `hf:NAME`, to a BEIR folder in the cache; return the folder, or any other source unchanged.
 
-    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them.
+    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them. Warns for TREC's.
     """
     if not source.startswith((IRDS_PREFIX, HUB_PREFIX)):
         return source
-    if source.startswith(IRDS_PREFIX) and "test" in source.split("/"):
-        raise DrtkError(f"{source}: a checkpoint must not be selected on test queries; give a dev or train set")
+    if source.startswith(IRDS_PREFIX):
+        _check_is_no_test_set(source)
     files = {
         _FILES["corpus"]: resolve_collection_file(source, "corpus"),
         _FILES["queries"]: resolve_collection_file(source, "queries"),
@@ -78,6 +78,13 @@ def copy_dev_set(source: str) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(file)
     return str(folder)
+
+
+def _check_is_no_test_set(source: str) -> None:
+    if re.search(r"\btest", source):  # beir/scifact/test, miracl/ar/test-a, car/v1.5/test200
+        raise DrtkError(f"{source}: a checkpoint must not be selected on test queries; give a dev or train set")
+    if re.search(r"\btrec(?!.*/(train|dev|fold))", source):  # msmarco-passage/trec-dl-2019
+        warn(f"{source}: most papers report results on these judgments; do not, after selecting a checkpoint on them")
 
 
 def is_beir_folder(source: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +32,31 @@ MAX_CANDIDATES = 4  # per result; with more, the block is first reduced to its o
 # themselves each, the output by 2**-11; the rest is for float32 sums and the smallest float16 numbers.
 HALF_ERROR = 2**-9
 EMPTY_KEY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
+
+
+class _Shard(NamedTuple):
+    """Consecutive vectors that one device searches.
+
+    vectors: (rows, dimension), in GPU memory if they fit, else memory-mapped
+    ranks: ranks of their ids, (rows,)
+    """
+
+    device: torch.device
+    vectors: Tensor
+    ranks: np.ndarray
+
+
+def list_devices(name: str) -> list[torch.device]:
+    """Return the devices that search an index: all CUDA GPUs for "auto" and "cuda", otherwise the named one.
+
+    Raises DrtkError if the device is not available.
+    """
+    device = choose_device(name)
+    if name == "auto" and device.type == "mps":  # hits are selected by 64-bit integers
+        return [torch.device("cpu")]
+    if device.type == "cuda" and ":" not in name:
+        return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return [device]
 
 
 class ExactIndex:
@@ -77,23 +103,26 @@ class ExactIndex:
         has_full = settings.rescore and (folder / FULL).exists()
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
         self._settings = settings
-        self._device = choose_device(settings.device)
-        if settings.device == "auto" and self._device.type == "mps":  # hits are selected by 64-bit integers
-            self._device = torch.device("cpu")
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self._on_gpu: Tensor | None = None
+        devices = list_devices(settings.device)
         self._group_size, self._block, self._product_dtype = _GROUP_SIZE, settings.block, torch.float32
-        if self._device.type == "cuda":
+        if devices[0].type == "cuda":
             self._group_size, self._product_dtype = _GPU_GROUP_SIZE, torch.float16
             self._block = max(settings.block, _GPU_BLOCK)
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # HALF_ERROR is for float32 sums
-            free, _ = torch.cuda.mem_get_info(self._device)
-            if self._vectors.nbytes < 0.6 * free:
-                self._on_gpu = torch.from_numpy(self._vectors).to(self._device)
-            else:
-                log_detail(f"{folder}: {self._vectors.nbytes:,} bytes are copied from disk to {self._device} in blocks")
+        self._shards: list[_Shard] = []
+        rows = max(-(-len(self) // len(devices)), self._block)  # a small index does not start all GPUs
+        for device, start in zip(devices, range(0, len(self), rows), strict=False):
+            vectors = torch.from_numpy(self._vectors[start : start + rows])
+            if device.type == "cuda":
+                free, _ = torch.cuda.mem_get_info(device)
+                if vectors.nbytes < 0.6 * free:
+                    vectors = vectors.to(device)
+                else:
+                    log_detail(f"{folder}: {vectors.nbytes:,} bytes are copied from disk to {device} in blocks")
+            self._shards.append(_Shard(device, vectors, self.ids.ranks[start : start + rows]))
 
     @property
     def dimension(self) -> int:
@@ -102,14 +131,13 @@ class ExactIndex:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); ties are sorted by descending id."""
         vectors, k = vectors.astype(np.float32, copy=False), min(k, len(self))
         depth = k if self._full is None else min(len(self), k * self._settings.rescore)
         rankings: list[Ranking] = []
         for part in _split_rows(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
-            keys = torch.cat(self._find_top_keys(part, depth)).cpu()
+            keys = self._find_top_keys(part, depth)
             rows = [self.ids.get_rows_of_ranks(ranks) for ranks in unpack_ranks(keys).numpy()]
             if self._full is None:
                 hits = zip(rows, unpack_scores(keys).numpy(), strict=True)
@@ -118,20 +146,29 @@ class ExactIndex:
                 rankings += rescore(self.ids, self._full, rows, part, k, threads=self._settings.threads)
         return rankings
 
-    def _find_top_keys(self, vectors: np.ndarray, depth: int) -> list[Tensor]:
-        """Return for each group of queries the sort keys of the top `depth` passages, (queries of the group, depth).
+    def _find_top_keys(self, vectors: np.ndarray, depth: int) -> Tensor:
+        """Return the sort keys of the top `depth` passages of each query, unsorted, (queries, depth)."""
+        if len(self._shards) == 1:  # without a thread, Ctrl-C ends the search at once
+            return self._search_shard(self._shards[0], vectors, depth)
+        with ThreadPoolExecutor(len(self._shards)) as pool:
+            keys = pool.map(lambda shard: self._search_shard(shard, vectors, depth), self._shards)
+            return _take_largest(torch.cat([*keys], dim=1), depth)
 
-        The passage vectors are read once, for all queries.
+    @torch.inference_mode()
+    def _search_shard(self, shard: _Shard, vectors: np.ndarray, depth: int) -> Tensor:
+        """Return the sort keys of the top `depth` passages of a shard, unsorted, (queries, depth), on the CPU.
+
+        The vectors of the shard are read once, for all queries.
         """
         groups, keys = [], []
         for part in _split_rows(vectors if self._scale is None else vectors * self._scale, self._group_size):
             padded = -(-len(part) // QUERY_TILE) * QUERY_TILE
-            groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(self._device))
-            keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=self._device))
+            groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(shard.device))
+            keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=shard.device))
         buffer: Tensor | None = None
-        for block, ranks in read_ahead(self._iter_blocks()):
+        for block, ranks in read_ahead(_iter_blocks(shard, self._block)):
             if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
-                buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=self._device)
+                buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=shard.device)
             coarse = _Float16Block(block) if self._product_dtype == torch.float16 else None
             for number, queries in enumerate(groups):
                 scores = buffer[: len(queries)]
@@ -143,18 +180,21 @@ class ExactIndex:
                 if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
                     raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
                 keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
-        return keys
+        return torch.cat(keys).cpu()
 
-    def _iter_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield vectors (block, dimension) float32, padded with zero rows, and the ranks of their ids (rows,) int64."""
-        rows = -(-min(self._block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
-        source = torch.from_numpy(self._vectors) if self._on_gpu is None else self._on_gpu
-        for start in range(0, len(self), rows):
-            block = source[start : start + rows].to(self._device).float()
-            if len(block) < rows:
-                block = torch.nn.functional.pad(block, (0, 0, 0, rows - len(block)))
-            ranks = self.ids.ranks[start : start + rows].astype(np.int64)
-            yield block, torch.from_numpy(ranks).to(self._device)
+
+def _iter_blocks(shard: _Shard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of up to `size` vectors, and the ranks of their ids.
+
+    Vectors are (block, dimension) float32, padded with zero rows; ranks are (rows,) int64. Both are on the shard's device.
+    """
+    rows = -(-min(size, len(shard.vectors)) // PASSAGE_TILE) * PASSAGE_TILE
+    for start in range(0, len(shard.vectors), rows):
+        block = shard.vectors[start : start + rows].to(shard.device).float()
+        if len(block) < rows:
+            block = torch.nn.functional.pad(block, (0, 0, 0, rows - len(block)))
+        ranks = shard.ranks[start : start + rows].astype(np.int64)
+        yield block, torch.from_numpy(ranks).to(shard.device)
 
 
 def _split_rows(vectors: np.ndarray, size: int) -> list[np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,11 @@ class ExportedBackbone(nn.Module):
     def __init__(self, path: Path, config: Any) -> None:
         super().__init__()
         self.path, self.config = path, config
+        self._run: Run | None = None
 
-    @cached_property
-    def _run(self) -> Run:
+    def _load(self, device: torch.device) -> Run:
         try:
-            return _load_onnx(self.path) if self.path.suffix == ".onnx" else _load_openvino(self.path)
+            return _load_onnx(self.path, device) if self.path.suffix == ".onnx" else _load_openvino(self.path)
         except ImportError as error:
             package = "onnxruntime" if self.path.suffix == ".onnx" else "openvino"
             raise MissingDependency(package, f"{self.path}", format_pip_command(package)) from error
@@ -49,15 +48,20 @@ class ExportedBackbone(nn.Module):
     def forward(self, **inputs: Tensor) -> HiddenStates:
         """Return the hidden states. inputs: token ids, mask and segments, each (texts, tokens)"""
         device = inputs["input_ids"].device
+        if self._run is None:
+            self._run = self._load(device)
         hidden = self._run({name: values.numpy(force=True) for name, values in inputs.items()})
         return HiddenStates(torch.from_numpy(hidden).to(device))
 
 
-def _load_onnx(path: Path) -> Run:
+def _load_onnx(path: Path, device: torch.device) -> Run:
     import onnxruntime
 
+    # Not all available providers: TensorRT, the first of them, compiles the model for minutes.
+    has_cuda = device.type == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    providers: list[Any] = [("CUDAExecutionProvider", {"device_id": device.index or 0})] if has_cuda else []
     try:
-        session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
+        session = onnxruntime.InferenceSession(path, providers=[*providers, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises many types
         raise DrtkError(f"{path}: cannot be loaded: {error}; export the model again") from error
     names = _check_inputs([item.name for item in session.get_inputs()], path)

@@ -21,6 +21,7 @@ class Call:
     streams: whether the output is written batch by batch; otherwise it is a summary
     keeps: whether output records keep the unknown fields of the input
     compares: pattern of the files in an output folder that must not depend on the compression of the input
+    reads_records: whether the input is a stream of records, and not a file of any format
     """
 
     arguments: str
@@ -28,11 +29,12 @@ class Call:
     streams: bool = True
     keeps: bool = False
     compares: str = "*"
+    reads_records: bool = True
 
     @property
     def grow(self) -> Callable[[int], bytes] | None:
-        """The function that returns an input with `n` records; None if the command has no input."""
-        return GROW.get(self.input)
+        """The function that returns an input with `n` records; None if the command reads no records."""
+        return GROW.get(self.input) if self.reads_records else None
 
     @property
     def torn(self) -> bytes:
@@ -55,7 +57,7 @@ GROW = {
 
 CALLS = {
     "sample": Call("{output} --packages tqdm --limit 20"),
-    "import": Call("{input} -o {output}", "documents.jsonl", streams=False),
+    "import": Call("{input} -o {output}", "documents.jsonl", streams=False, reads_records=False),
     "chunk": Call(
         "{input} -o {output} --policy words --no-sentences --max-words 10 --num-workers 1",
         "documents.jsonl",

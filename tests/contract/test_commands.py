@@ -27,7 +27,10 @@ STREAMS = [name for name in FILTERS if CALLS[name].streams]
 MAKERS = find_commands("filter", "folder")
 READERS = [name for name in MAKERS if CALLS[name].grow]
 pytestmark = pytest.mark.usefixtures("empty_folder")
-HEAVY = ("torch", "transformers", "faiss", "jnius", "pyserini", "nltk", "numpy", "rich")
+HEAVY = (
+    "torch transformers sentence_transformers faiss jnius pyserini nltk numpy rich fastapi starlette uvicorn onnxruntime "
+    "openvino bs4 lxml mammoth markdown_it pypdfium2 ir_datasets datasets pyarrow"
+).split()
 
 
 def arguments(name: str, collection: Collection, source: str | Path, output: str | Path) -> list[str]:

@@ -198,6 +198,8 @@ def marked_examples() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page, script, workplace):
+    if "--type bm25 " in script:
+        skip_without_lucene()
     outcome = run_shell("-eu", "-c", script, folder=workplace)
     assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from functools import cache
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import drtk
 
@@ -157,6 +162,20 @@ def test_light_modules_import_only_light_ones_at_import_time():
                 assert name.split(".")[0] in LIGHT_MAY_IMPORT, f"{by}, by way of {module}, imports {name}"
                 own = name.removeprefix("drtk.")
                 waiting += [(each, by) for each in (own, own.rpartition(".")[0]) if name.startswith("drtk.")]
+
+
+def test_every_imported_package_is_declared():
+    # An indirect dependency, such as starlette of fastapi, may disappear with the next version.
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name != "dev"]
+    declared = {
+        canonicalize_name(Requirement(line).name) for lines in (project["dependencies"], *extras) for line in lines
+    }
+    imported = {name.split(".")[0] for module in modules() for name, _ in imports_of(module)}
+    distributions = packages_distributions()
+    for package in imported - sys.stdlib_module_names - {"drtk"}:
+        names = {canonicalize_name(name) for name in distributions.get(package, [package])}
+        assert names & declared, f"{package} is not in pyproject.toml"
 
 
 def test_every_module_can_be_imported():

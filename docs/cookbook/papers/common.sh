@@ -80,10 +80,10 @@ tune() {
 
 # search ROW SEED MODEL
 search() {
-  drtk encode "$corpus" --model "$3" -o "$work/vectors" $again
-  drtk index "$work/vectors" --type "$([ "$scale" = mini ] && echo exact || echo flat)" -o "$work/index" $made
-  drtk search "$work/index" "$queries" -k "$depth" -o "$work/$1.$2.run" $again
-  rm -r "$work/vectors" "$work/index"
+  drtk encode "$corpus" --model "$3" -o "$work/$1.$2.vectors" $again
+  drtk index "$work/$1.$2.vectors" --type "$([ "$scale" = mini ] && echo exact || echo flat)" -o "$work/$1.$2.index" $made
+  drtk search "$work/$1.$2.index" "$queries" -k "$depth" -o "$work/$1.$2.run" $again
+  rm -r "$work/$1.$2.vectors" "$work/$1.$2.index"
 }
 
 # compare_rows BASELINE: means over seeds and paired tests of all finished rows, to OUT/PAPER.jsonl

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ _RM3 = "io.anserini.rerank.lib.Rm3Reranker"
 
 _FIRST_BATCH, _MAX_BATCH = 64, 4096
 _SECONDS_PER_BATCH = 1.0
+_NORM_SAMPLE = 100  # passages
 
 _PRIMITIVE = {"void": "V", "int": "I", "float": "F", "boolean": "Z"}
 _FUNCTION = "java.util.function.Function"
@@ -169,6 +170,23 @@ def find_field(reader: Any, name: str) -> Any:
     return load_class("org.apache.lucene.index.FieldInfos").getMergedFieldInfos(reader).fieldInfo(name)
 
 
+def _contains_impacts(reader: Any) -> bool:
+    """Return whether term frequencies are learned impacts, from a sample of passages.
+
+    Anserini's ImpactSimilarity stores the norm 1 for each passage, BM25Similarity the length.
+    """
+    norms = load_class("org.apache.lucene.index.MultiDocValues").getNormValues(reader, CONTENTS)
+    if norms is None or reader.getSumTotalTermFreq(CONTENTS) < 2 * reader.getDocCount(CONTENTS):
+        return False  # with a mean length of 1, BM25 also stores 1
+    count = reader.maxDoc()
+    number = norms.advance(0)
+    while number < count:
+        if norms.longValue() != 1:
+            return False
+        number = norms.advance(number + 1 + count // _NORM_SAMPLE)
+    return True
+
+
 class StoredField:
     """Values of a stored field by document number."""
 
@@ -226,6 +244,10 @@ class LuceneSearcher:
             for name in (ID, CONTENTS):
                 if find_field(reader, name) is None:
                     raise MismatchError(f"{folder}: its documents have no field '{name}'; give an index of Anserini")
+            if is_external_index(folder) and _contains_impacts(reader):
+                raise MismatchError(
+                    f"{folder}: contains learned impacts, which BM25 cannot search; index their vectors with `type=impact`"
+                )
             if rm3 and not find_field(reader, CONTENTS).hasVectors():
                 raise MismatchError(f"{folder}: `rm3` requires term vectors; rebuild the index with `term_vectors`")
             if reader.maxDoc() != len(self):
@@ -276,15 +298,19 @@ class LuceneSearcher:
         """Return a passage that the index stores; None if there is none with this id."""
         if self._raw is None:
             return None
-        keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
-        find = JavaMap(compose_handles(self._make_bag_of_words_builder(ID, keyword), self._make_search_by_score(1)))
-        (result,) = run_interruptibly(partial(find, make_java_list([id])))
+        (result,) = run_interruptibly(partial(self._find_id, make_java_list([id])))
         for raw in self._raw.get_values(hit["doc"] for hit in result["scoreDocs"]):
             try:
                 return parse_passage(parse_row((raw or "").encode()))
             except ValueError:  # the markup of another collection class
                 return Passage(id, raw or "")
         return None
+
+    @cached_property
+    def _find_id(self) -> JavaMap:
+        """Function that returns the Lucene hit with each id."""
+        keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
+        return JavaMap(compose_handles(self._make_bag_of_words_builder(ID, keyword), self._make_search_by_score(1)))
 
     def _search(self, make_search: Callable[[int], Any], texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
         """Return the Lucene hits for each text. The batch size grows until a batch takes about a second."""

@@ -130,12 +130,12 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
         resolve_collection_file("irds:beir/scifact", "qrels")
 
 
-def test_a_development_set_of_ir_datasets(tmp_path: Path) -> None:
+def test_a_development_set_of_ir_datasets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     library = pytest.importorskip("ir_datasets")
     files = {"docs_tsv": "d1\twind\nd2\tsun\n", "queries_tsv": "q1\twind\n", "qrels_trec": "q1 0 d1 2\n"}
     for name, text in files.items():
         write_text(tmp_path / name, text)
-    for name in ("drtk-dev/dev", "drtk-dev/test"):
+    for name in ("drtk-dev/dev", "drtk-dev/trec-dl-2019", "drtk-dev/trec-tot/dev"):
         if name not in library.registry:
             library.registry.register(name, library.create_dataset(**{n: str(tmp_path / n) for n in files}))
     folder = Path(copy_dev_set("irds:drtk-dev/dev"))
@@ -143,8 +143,13 @@ def test_a_development_set_of_ir_datasets(tmp_path: Path) -> None:
     probe = RankingProbe(folder, split=choose_dev_split(folder), tracker=InputTracker())
     assert probe(encode) == 1
     assert copy_dev_set(str(tmp_path)) == str(tmp_path)
-    with pytest.raises(DrtkError, match="a checkpoint must not be selected on test queries"):
-        copy_dev_set("irds:drtk-dev/test")
+    for id in ("drtk-dev/test", "drtk-dev/test/small", "drtk-dev/test-a", "test200"):
+        with pytest.raises(DrtkError, match="a checkpoint must not be selected on test queries"):
+            copy_dev_set(f"irds:{id}")
+    copy_dev_set("irds:drtk-dev/trec-tot/dev")
+    assert "most papers report" not in caplog.text
+    copy_dev_set("irds:drtk-dev/trec-dl-2019")
+    assert "irds:drtk-dev/trec-dl-2019: most papers report results on these judgments" in caplog.text
 
 
 def test_collections_fill_the_arguments_of_train_reranker(folder: Path) -> None:

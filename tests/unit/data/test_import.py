@@ -313,6 +313,30 @@ def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
         assert passage["title"] == " > ".join([rows[metadata["source_id"]]["title"], *metadata["headings"]])
 
 
+def test_a_pdf_file_of_matplotlib_has_its_text_and_pages(
+    capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Compressed, with subsets of embedded fonts, unlike the files of make_pdf.
+    matplotlib = pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_pdf import PdfPages
+    from matplotlib.figure import Figure
+
+    monkeypatch.setitem(matplotlib.rcParams, "pdf.fonttype", 42)
+    pages = ["Größe & flow: 100 % of the wing.", "Lift grows\nwith the square of the speed – naïvely."]
+    with PdfPages(tmp_path / "report.pdf", metadata={"Title": "Annual report"}) as pdf:
+        for page in pages:
+            figure = Figure()
+            figure.text(0.1, 0.5, page)
+            pdf.savefig(figure)
+    (row,) = import_rows(capfd, tmp_path / "report.pdf").values()
+    assert (row["title"], row["text"]) == ("Annual report", "\n".join(pages))
+    write(tmp_path / "documents.jsonl", orjson.dumps(row))
+    chunks = run_rows(capfd, "chunk", tmp_path / "documents.jsonl", "--max-words", "10")
+    assert [(chunk["text"], chunk["metadata"]["page"]) for chunk in chunks] == [
+        (" ".join(page.split()), number) for number, page in enumerate(pages, start=1)
+    ]
+
+
 def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     pictures = Path(matplotlib.get_data_path()) / "images"

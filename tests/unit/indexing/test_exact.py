@@ -126,9 +126,31 @@ def test_keys_hold_score_and_rank():
     assert (unpack_ranks(keys) == 7).all()
 
 
+@pytest.mark.parametrize(("rows", "k"), [(150, 20), (150, 150), (2, 2), (1, 1)])
+def test_several_devices_give_the_hits_of_one(tmp_path, monkeypatch, rows, k):
+    random = np.random.default_rng(4)
+    vectors, queries = random.integers(-1, 2, (rows, 3)), random.integers(-2, 3, (9, 3)).astype(np.float32)
+    one, _ = build(tmp_path, vectors, [f"v{row}" for row in random.permutation(rows)], block=16, device="cpu")
+    expected = one.search(queries, k)
+    for count in (2, 3):
+        monkeypatch.setattr(exact, "list_devices", lambda name, count=count: [torch.device("cpu")] * count)
+        several = ExactIndex.open(tmp_path / "index", DenseSearchSettings(block=1))
+        assert len(several._shards) == min(count, rows)
+        assert several.search(queries, k) == expected
+    assert len(ExactIndex.open(tmp_path / "index", DenseSearchSettings(block=150))._shards) == 1
+
+
+def test_auto_and_cuda_search_on_all_gpus(monkeypatch):
+    monkeypatch.setattr(exact, "choose_device", lambda name: torch.device("cuda" if name == "auto" else name))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert exact.list_devices("auto") == exact.list_devices("cuda") == [torch.device("cuda", at) for at in range(3)]
+    assert exact.list_devices("cuda:1") == [torch.device("cuda:1")]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16"])  # whole numbers are exact in both
-def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
+def test_gpus_give_the_ranking_of_the_cpu_ties_included(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(exact, "_GPU_BLOCK", 512)
     random = np.random.default_rng(8)
     vectors, queries = random.integers(-3, 4, (5000, 24)), random.integers(-3, 4, (50, 24)).astype(np.float32)
     settings = DenseIndexSettings(vector_dtype=dtype)
@@ -151,7 +173,6 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     for ranking, other in zip(index.search(queries, 30), expected, strict=True):
         assert [score for _, score in ranking] == pytest.approx([score for _, score in other], rel=1e-5, abs=1e-3)
         assert spread < 1 or [hit for hit, _ in ranking] == [hit for hit, _ in other]
-    vectors[600, 2] = np.nan
-    index._vectors = torch.tensor(vectors, dtype=torch.float32).numpy()
+    index._vectors[600, 2] = np.nan
     with pytest.raises(DrtkError, match="v600"):
         index.search(queries, 30)

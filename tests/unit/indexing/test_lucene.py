@@ -6,11 +6,13 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
+from drtk.indexing.lucene import search
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.indexing.lucene.jvm import load_class
 from drtk.records import Passage
@@ -189,24 +191,29 @@ def test_damaged_folders_are_rejected(known_index: Path, tmp_path: Path) -> None
         open_index(folder)
 
 
+def run_anserini(folder: Path, rows: list[dict[str, Any]], **settings: object) -> Path:
+    """Index rows with Anserini; return the index folder. settings: arguments of IndexCollection"""
+    (folder / "rows").mkdir(exist_ok=True)
+    (folder / "rows" / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    arguments = load_class("io.anserini.index.IndexCollection$Args")()
+    arguments.input, arguments.index = str(folder / "rows"), str(folder / "index")
+    arguments.threads, arguments.quiet = 1, True
+    for name, value in settings.items():
+        setattr(arguments, name, value)
+    load_class("io.anserini.index.IndexCollection")(arguments).run()
+    return folder / "index"
+
+
 @pytest.fixture(scope="module")
 def anserini_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a Lucene index of Anserini in two segments, with the passages in the field `raw`."""
-    from drtk.indexing.lucene.jvm import load_class
-
     folder = tmp_path_factory.mktemp("anserini")
     draw = random.Random(5)
     words = [f"{first}{second}" for first in "bcdfglm" for second in ("ab", "eg", "oth")]
+    stored = {"storeRaw": True, "storeDocvectors": True}
     for part in range(2):
         rows = [{"id": f"p{n}", "contents": f"T{n}\n" + " ".join(draw.choices(words, k=9))} for n in range(part, 40, 2)]
-        (folder / "rows").mkdir(exist_ok=True)
-        (folder / "rows" / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        arguments = load_class("io.anserini.index.IndexCollection$Args")()
-        arguments.collectionClass, arguments.threads = "JsonCollection", 1
-        arguments.input, arguments.index = str(folder / "rows"), str(folder / "index")
-        arguments.storeRaw = arguments.storeDocvectors = arguments.quiet = True
-        arguments.append = part == 1
-        load_class("io.anserini.index.IndexCollection")(arguments).run()
+        run_anserini(folder, rows, collectionClass="JsonCollection", append=part == 1, **stored)
     return folder / "index"
 
 
@@ -223,15 +230,26 @@ def test_an_index_of_anserini_has_the_scores_of_its_searcher(anserini_index: Pat
     assert dict(ranking) == pytest.approx(theirs, abs=2e-4)
 
 
-def test_an_index_of_anserini_shows_its_passages(anserini_index: Path, tmp_path: Path, capfd: Capture) -> None:
+def test_an_index_of_anserini_shows_its_passages(
+    anserini_index: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = open_index(anserini_index)
     passage = index.get("p7")
     assert passage is not None
     assert (passage.id, passage.title, len(passage.text.split())) == ("p7", "T7", 9)
-    assert index.get("p77") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "JavaMap", None)  # the look-up is prepared once
+        assert index.get("p77") is None
     assert f"T{index.search(['moth'], 1)[0][0][0][1:]}\n" in run_command(
         capfd, "search", str(anserini_index), "--query", "moth", "-k", "1"
     )
+
+
+def test_impacts_of_anserini_are_not_searched_with_bm25(tmp_path: Path) -> None:
+    rows = [{"id": f"p{n}", "contents": "", "vector": {"wind": n, "sun": 3}} for n in range(1, 250)]
+    folder = run_anserini(tmp_path, rows, collectionClass="JsonVectorCollection", impact=True, pretokenized=True)
+    with pytest.raises(MismatchError, match="contains learned impacts, which BM25 cannot search"):
+        open_index(folder)
 
 
 def test_the_language_of_an_index_of_anserini_is_a_choice(anserini_index: Path, known_index: Path) -> None:

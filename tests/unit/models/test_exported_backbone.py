@@ -13,6 +13,7 @@ import torch
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder
 from drtk.models.config import EncodeSettings
+from drtk.models.exported_backbone import _load_onnx
 from drtk.retrieval.encode import Embedder
 from tests.run_commands import Capture, run_command
 from tests.tiny_models import save_tiny_encoder, write_collection
@@ -57,6 +58,22 @@ def embed(folder: Path, model_file: str | None) -> np.ndarray:
 def test_onnx_computes_the_vectors_of_the_weights(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     np.testing.assert_allclose(embed(folder, "onnx/model.onnx"), embed(folder, None), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_onnx_runs_on_the_device_of_the_inputs(folder: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    names = [f"{name}ExecutionProvider" for name in ("Tensorrt", "CUDA", "CPU")]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    create, providers = onnxruntime.InferenceSession, []
+
+    def create_on_cpu(path: Path, providers_given: Sequence[object]) -> object:
+        providers.extend(providers_given)
+        return create(path, providers=names[-1:])
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda path, providers: create_on_cpu(path, providers))
+    _load_onnx(folder / "onnx" / "model.onnx", torch.device(device))
+    assert providers == [(names[1], {"device_id": 1})] * (device != "cpu") + names[-1:]
 
 
 def test_openvino_computes_the_vectors_of_the_weights(folder: Path) -> None:
