@@ -1,6 +1,6 @@
 """Reranking speed of drtk and sentence-transformers' CrossEncoder, with the same weights on the same pairs.
 
-    python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N] [--precision float32]
+    python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N] [--precision float32] [--tokenize-only]
 
 The cross-encoder is MODEL with a new head, because speed does not depend on quality. Queries are first sentences of passages; their
 candidates are passages sampled at random. drtk does everything that the command does except loading the model: it reads the run, looks up
@@ -35,6 +35,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity
 from drtk.runtime.runners import RunnerSettings, run_filter
+from drtk.text.batching import PairTokenizer, tokenize_texts
 
 
 class RerankingTask:
@@ -66,11 +67,30 @@ def rerank(task: RerankingTask, work: RunReranker, output: Path) -> np.ndarray:
         title="join",
         tracker=tracker,
     )
+    work._scorer._tokenizer._cache.clear()  # a command starts without the texts of the previous repeat
     job = FilterJob("rerank", "run", str(output), force=True, tracker=tracker)
     run_filter(found, job, lambda: work, runner_settings=RunnerSettings(), batch_size=16, unit="queries")
     scores = {tuple(line.split()[0:3:2]): float(line.split()[4]) for line in output.read_text().splitlines()}
     order = [tuple(line.split()[0:3:2]) for line in task.run.read_text().splitlines()]
     return np.array([scores[key] for key in order])
+
+
+def measure_tokenization(pairs: list[tuple[str, str]], tokenizer: PairTokenizer, batch_size: int) -> dict[str, float]:
+    """Return CPU microseconds per pair, with each text tokenized once and with pairs as texts."""
+    seconds = dict.fromkeys(("each text once", "pairs as texts"), 0.0)
+    for start in range(0, len(pairs), batch_size):
+        batch = pairs[start : start + batch_size]
+        before = time.process_time()
+        joined = tokenizer(batch)
+        between = time.process_time()
+        first, second = [text for text, _ in batch], [text for _, text in batch]
+        expected = tokenize_texts(
+            tokenizer.tokenizer, first, second, max_length=tokenizer.max_length, with_types=tokenizer.with_types
+        )
+        seconds["pairs as texts"] += time.process_time() - between
+        seconds["each text once"] += between - before
+        np.testing.assert_array_equal(joined.ids, expected.ids)
+    return {name: round(1e6 * value / len(pairs), 1) for name, value in seconds.items()}
 
 
 def main() -> None:
@@ -86,6 +106,7 @@ def main() -> None:
     options.add_argument("--threads", type=int)
     options.add_argument("--precision", default="float32", help="dtype of both")
     options.add_argument("--st-batch", type=int, default=32, help="batch size of sentence-transformers")
+    options.add_argument("--tokenize-only", action="store_true", help="measure tokenization only")
     chosen = options.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -101,6 +122,14 @@ def main() -> None:
         task = RerankingTask(
             folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth
         )
+        tokenizer = PairTokenizer(made.tokenizer, max_length=chosen.max_length)
+        tokenization = {
+            "distinct_passages": len({text for _, text in task.pairs}),
+            "tokenization_microseconds_per_pair": measure_tokenization(task.pairs, tokenizer, 16 * chosen.depth),
+        }
+        if chosen.tokenize_only:
+            print(json.dumps(tokenization, indent=2))
+            return
         work = RunReranker(model, CrossEncoderSettings(precision=chosen.precision), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device, model_kwargs={"dtype": getattr(torch, chosen.precision)})
         systems = {
@@ -129,6 +158,7 @@ def main() -> None:
             "max_length": chosen.max_length,
             "precision": chosen.precision,
             "tokens": int(lengths.sum()),
+            **tokenization,
             "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
             "systems": {
                 name: {

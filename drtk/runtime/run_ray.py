@@ -7,17 +7,20 @@ import logging
 import os
 import pickle
 import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.progress import log_detail
-from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, make_picklable
+from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, iter_batch_results, make_picklable
 
 # Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
 # Actors are started again for each dataset, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
+BATCHES_PER_CALL = (
+    4  # a worker prepares the next batch of a call while it processes one; repeated if the worker is lost
+)
 
 
 class RayWorker:
@@ -37,17 +40,23 @@ class RayWorker:
             self._error = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
-        return {"number": block["number"], "results": [self.run(batch) for batch in block["batch"]]}
+        results = [*self._iter_results(block["batch"])]
+        results += results[-1:] * (len(block["batch"]) - len(results))  # the error, for the batches after it
+        return {"number": block["number"], "results": results}
 
     def run(self, batch: bytes) -> bytes:
         """Return the pickled result for a pickled batch, or the pickled error."""
-        if self._error is not None:
-            return pickle.dumps(self._error)
+        return next(self._iter_results([batch]))
+
+    def _iter_results(self, batches: Iterable[bytes]) -> Generator[bytes, None, None]:
+        """Yield the pickled results for pickled batches; at an error, yield the pickled error and stop."""
         try:
-            result = self._function(self._function.prepare(pickle.loads(batch)))
-            return pickle.dumps(make_picklable(result), protocol=pickle.HIGHEST_PROTOCOL)
+            if self._error is not None:
+                raise self._error
+            for result in iter_batch_results(self._function, map(pickle.loads, batches)):
+                yield pickle.dumps(make_picklable(result), protocol=pickle.HIGHEST_PROTOCOL)
         except DrtkError as error:  # an error in the data; Ray handles other errors
-            return pickle.dumps(error)
+            yield pickle.dumps(error)
 
 
 def run_on_ray(
@@ -77,7 +86,7 @@ def run_on_ray(
             .map_batches(
                 RayWorker,
                 fn_constructor_args=[ray.cloudpickle.dumps(build), os.getcwd()],
-                batch_size=1,
+                batch_size=max(1, min(BATCHES_PER_CALL, len(rows) // workers)),
                 batch_format="numpy",
                 num_gpus=1 if gpus else 0,
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(rows))),

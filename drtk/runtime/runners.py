@@ -136,17 +136,22 @@ def run_local(
     function.report = report
 
     def iter_results() -> Generator[Any, None, None]:
-        prepared_batches = map(function.prepare, batches)
         try:
-            if not function.prepare_ahead:
-                yield from function.map(prepared_batches)
-                return
-            with closing(read_ahead(prepared_batches)) as ready:
-                yield from function.map(ready)
+            yield from iter_batch_results(function, batches)
         finally:
             function.close()
 
     return iter_results()
+
+
+def iter_batch_results(function: BatchFunction, batches: Iterable[list[Any]]) -> Generator[Any, None, None]:
+    """Yield the results of a batch function in order; a thread prepares the next batch, if the function allows it."""
+    prepared_batches = map(function.prepare, batches)
+    if not function.prepare_ahead:
+        yield from function.map(prepared_batches)
+        return
+    with closing(read_ahead(prepared_batches)) as ready:
+        yield from function.map(ready)
 
 
 def run_in_processes(

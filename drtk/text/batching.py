@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from drtk.records import Passage, Query
+
+SPECIAL = -1  # piece of a template for pairs that is a special token
+CACHE_SIZE = 16384  # texts whose tokens a PairTokenizer keeps
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class TokenizedTexts:
 
         starts = np.cumsum(lengths) - lengths
         return cls(flatten(ids), None if types is None else flatten(types), lengths, starts, num_truncated)
+
+    @classmethod
+    def from_arrays(cls, ids: Sequence[np.ndarray]) -> TokenizedTexts:
+        """Concatenate arrays of token ids, one per text, without segment types."""
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        return cls(np.concatenate(ids), None, lengths, np.cumsum(lengths) - lengths)
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
@@ -113,6 +122,8 @@ class TextTokenizer:
 class PairTokenizer:
     """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included.
 
+    It tokenizes each distinct text once, keeps the tokens of the latest texts, and joins them to pairs.
+
     prompt: text before the first text of every pair
     """
 
@@ -120,12 +131,88 @@ class PairTokenizer:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
+        self._template = _find_pair_template(tokenizer)
+        self._cache: dict[str, np.ndarray] = {}  # ids of the latest texts, oldest first
 
     def __call__(self, pairs: Iterable[tuple[str, str]]) -> TokenizedTexts:
         """Tokenize the pairs."""
         pairs = list(pairs)
         first, second = [self.prompt + text for text, _ in pairs], [text for _, text in pairs]
-        return tokenize_texts(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
+        if not pairs or self._template is None:
+            return tokenize_texts(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(chain(first, second)))}
+        new_texts = [text for text in row_of if text not in self._cache]
+        self._cache |= zip(new_texts, _encode_without_special_tokens(self.tokenizer, new_texts), strict=True)
+        texts = TokenizedTexts.from_arrays([self._cache[text] for text in row_of])
+        for text in list(islice(self._cache, max(0, len(self._cache) - CACHE_SIZE))):
+            del self._cache[text]
+        rows = np.array([[row_of[text] for text in part] for part in (first, second)])
+        return self._join(texts, rows, self._template)
+
+    def _join(
+        self, texts: TokenizedTexts, rows: np.ndarray, template: Sequence[tuple[int, int, int]]
+    ) -> TokenizedTexts:
+        """Join texts to pairs with special tokens. rows: (2, pairs), rows in `texts` of the two texts of each pair"""
+        pieces, values, types = np.array(template).T  # (pieces,)
+        is_special = pieces == SPECIAL
+        full = texts.lengths[rows]  # (2, pairs)
+        kept = _truncate_longer(full, max(0, self.max_length - int(is_special.sum())))
+        begins = texts.starts[rows] + (full - kept if self.tokenizer.truncation_side == "left" else 0)
+        sizes = np.where(is_special, 1, kept[pieces].T)  # (pairs, pieces)
+        starts = np.where(is_special, len(texts.ids) + np.arange(len(pieces)), begins[pieces].T)
+        flat = sizes.ravel()
+        place = np.arange(flat.sum()) + np.repeat(starts.ravel() - np.cumsum(flat) + flat, flat)
+        lengths = sizes.sum(axis=1)
+        return TokenizedTexts(
+            np.concatenate([texts.ids, values.astype(np.int32)])[place],
+            np.repeat(np.tile(types.astype(np.int32), len(sizes)), flat) if self.with_types else None,
+            lengths,
+            np.cumsum(lengths) - lengths,
+            int((kept != full).any(axis=0).sum()),
+        )
+
+
+def _truncate_longer(lengths: np.ndarray, limit: int) -> np.ndarray:
+    """Return the lengths of two texts truncated to `limit` together: the longer one first, but not below half. lengths: (2, pairs)
+
+    Source: `longest_first` of the library `tokenizers`; an odd token goes to the longer text, to the second if both are equal.
+    """
+    shorter, longer = np.sort(lengths, axis=0)
+    cut = np.minimum(shorter, limit // 2)
+    is_first_longer = lengths[0] > lengths[1]
+    truncated = np.where(is_first_longer, [limit - cut, cut], [cut, limit - cut])
+    return np.where(shorter + longer > limit, truncated, lengths)
+
+
+def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
+    """Return the template of a tokenizer for pairs: (text 0 or 1, or SPECIAL; token id; segment type) of each piece.
+
+    None: not a tokenizer of the library `tokenizers`, or its pairs are not their two texts between special tokens.
+    """
+    if not _has_plain_backend(tokenizer):
+        return None
+    probe = ("one two", "three four five")
+    texts = _encode_without_special_tokens(tokenizer, probe)
+    pair = tokenizer.backend_tokenizer.encode(*probe)
+    template: list[tuple[int, int, int]] = []
+    joined: list[int] = []
+    for id, type, sequence in zip(pair.ids, pair.type_ids, pair.sequence_ids, strict=True):
+        piece = (SPECIAL, id, type) if sequence is None else (sequence, 0, type)
+        if sequence is None or piece not in template:
+            template.append(piece)
+            joined += [id] if sequence is None else texts[sequence].tolist()
+    is_complete = {0, 1} <= {piece for piece, _, _ in template} and joined == pair.ids
+    return template if is_complete else None
+
+
+def _encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the ids of each text, int32."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+    return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
 
 def tokenize_texts(

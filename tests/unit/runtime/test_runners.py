@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime import runners
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.run_ray import _iter_in_order
+from drtk.runtime.run_ray import RayWorker, _iter_in_order
 from drtk.runtime.runners import (
     BatchFunction,
     RunnerSettings,
@@ -195,6 +196,31 @@ def test_results_of_ray_are_yielded_in_the_order_of_the_batches() -> None:
     assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
     with pytest.raises(DrtkError, match="1 batches returned no result"):
         list(_iter_in_order(iter(rows[:3]), 5, 4, ray))
+
+
+class WaitingSquares(Squares):
+    """Finish the first batch after the second one was prepared."""
+
+    prepared = threading.Event()
+
+    def prepare(self, records: list[int]) -> list[tuple[int, int]]:
+        if 2 in records:
+            self.prepared.set()
+        return super().prepare(records)
+
+    def __call__(self, prepared: list[tuple[int, int]]) -> BatchResult:
+        assert self.prepared.wait(5)
+        return super().__call__(prepared)
+
+
+def test_a_ray_worker_prepares_the_next_batch_and_stops_at_an_error(tmp_path: Path) -> None:
+    build = partial(WaitingSquares, None, str(tmp_path / "marker"), 3)
+    block = {"number": [4, 5, 6, 7], "batch": [pickle.dumps([number]) for number in (1, 2, 3, 4)]}
+    rows = RayWorker(pickle.dumps(build), str(tmp_path))(block)
+    assert rows["number"] == [4, 5, 6, 7]
+    results = [*map(pickle.loads, rows["results"])]
+    assert [result.lines for result in results[:2]] == [[b"1 1\n"], [b"2 4\n"]]
+    assert [str(error) for error in results[2:]] == ["here:1: cannot be squared"] * 2
 
 
 def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error() -> None:

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    BatchEncoding,
+    DebertaV2Tokenizer,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
+from drtk.text import batching
 from drtk.text.batching import (
+    PairTokenizer,
     TextTokenizer,
     TokenizedTexts,
     group_by_length,
@@ -129,6 +138,58 @@ def test_tokens_equal_those_of_transformers(kind: str, side: str, tokenizer):
         ends = np.cumsum(tokens.lengths)[:-1]
         assert [row.tolist() for row in np.split(tokens.ids, ends)] == expected["input_ids"]
         assert [row.tolist() for row in np.split(tokens.types, ends)] == expected["token_type_ids"]
+
+
+def create_pair_tokenizer(kind: str, bert: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    words = ["rivers", "river", "er", "s", "a", "\u2581", "\u2581rivers", "\u2581river"]
+    if kind == "roberta":
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        tokens = {token: id for id, token in enumerate([*special, *sorted(ByteLevel.alphabet()), "ri"])}
+        return RobertaTokenizer(vocab=tokens, merges=[("r", "i")])
+    if kind == "xlm-roberta":
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        return XLMRobertaTokenizer(vocab=[(word, -float(rank)) for rank, word in enumerate([*special, *words])])
+    if kind == "deberta":
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        return DebertaV2Tokenizer(vocab=[(word, -float(rank)) for rank, word in enumerate([*special, *words])])
+    if kind == "own":
+        return OwnTokenizer(tokenizer_object=create_byte_level_tokenizer().backend_tokenizer, pad_token="<pad>")
+    return copy.deepcopy(bert)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "deberta", "own"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_joined_pairs_equal_pairs_that_are_tokenized_as_text(kind: str, side: str, tokenizer):
+    chosen = create_pair_tokenizer(kind, tokenizer)
+    chosen.truncation_side = side
+    texts = ["", "rivers", "a [SEP] </s> river", *("river rivers " * length for length in (2, 3, 4, 9))]
+    pairs = [*product(texts, texts)]
+    for max_length in (6, 7, 8, 9, 500):
+        tokenize = PairTokenizer(chosen, max_length=max_length)
+        assert (tokenize._template is None) == (kind == "own")
+        actual = tokenize(pairs)
+        first, second = map(list, zip(*pairs, strict=True))
+        expected = tokenize_texts(chosen, first, second, max_length=max_length, with_types=tokenize.with_types)
+        for name in ("ids", "types", "lengths", "starts", "num_truncated"):
+            np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name))
+
+
+def test_a_text_is_tokenized_once_while_it_is_in_the_cache(tokenizer, monkeypatch: pytest.MonkeyPatch):
+    encoded: list[str] = []
+    encode = batching._encode_without_special_tokens
+    monkeypatch.setattr(
+        batching, "_encode_without_special_tokens", lambda own, texts: encoded.extend(texts) or encode(own, texts)
+    )
+    monkeypatch.setattr(batching, "CACHE_SIZE", 3)
+    tokenize = PairTokenizer(tokenizer, max_length=64, prompt="rivers ")
+    encoded.clear()  # of the template
+    expected = tokenize([("river", "a"), ("river", "b")]).ids.tolist()
+    assert encoded == ["rivers river", "a", "b"]
+    assert tokenize([("river", "a"), ("river", "b")]).ids.tolist() == expected
+    assert len(encoded) == 3
+    tokenize([("river", "c")])  # drops the oldest text
+    assert tokenize([("river", "a"), ("river", "b")]).ids.tolist() == expected
+    assert encoded[3:] == ["c", "rivers river"]
 
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))
