@@ -22,7 +22,7 @@ _ROW = np.uint64(0xFFFFFFFF)  # the bits of a row in a key
 
 
 class CorpusIds(Sequence[str]):
-    """The ids of a corpus, in file order. Calling it with a passage id returns the document id.
+    """The passage ids of a corpus, in file order. Calling it with a passage id returns the id of the passage's document.
 
     The ids, and their hashes in sorted order, are memory-mapped from temporary files: about 40 bytes per passage.
     A look-up is a binary search of the hashes; ids are compared, since hashes may collide. At most 2^32 passages.

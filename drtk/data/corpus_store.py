@@ -31,7 +31,7 @@ from drtk.runtime.integrity import (
     is_intact,
     list_files,
     record_files,
-    replace_folder,
+    replace_cache_folder,
 )
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
@@ -167,7 +167,7 @@ def _build_index(path: Path, folder: Path) -> None:
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _check_duplicates(path, making)
         write_json(making / INDEX_MANIFEST, add_digest({"files": record_files(making, list_files(making), times=True)}))
-        replace_folder(making, folder)
+        replace_cache_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process has built the same index
             raise DrtkError(f"{error.filename or making}: {error.strerror}") from error

@@ -202,7 +202,7 @@ class _QueryLines(NamedTuple):
     is_sorted: bool
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
-        """Return the judged documents of the query and their ranks."""
+        """Return the judged documents of the query, and the document with the id of the query, with their ranks."""
         get_text, tag = self.block.get_text, self.block.get_text(5, self.first)
         length = self.end - self.first
         if not self.is_sorted:

@@ -134,7 +134,7 @@ def read_scored_depth(source: str) -> int | None:
 
 
 def read_fused_runs(source: str) -> list[str]:
-    """Return the runs from which `drtk fuse` made a run, according to its manifest; [] for other runs."""
+    """Return the file names of the runs that `drtk fuse` combined into a run, from its manifest; [] for other runs."""
     manifest = _read_run_manifest(source)
     return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
 

@@ -11,7 +11,7 @@ from drtk.registry import Registry
 METRICS = Registry(
     "measure",
     {
-        "Answer": ("drtk.evaluation.metrics:has_answer", "whether a top-k passage contains an answer"),
+        "Answer": ("drtk.evaluation.metrics:top_k_accuracy", "whether a top-k passage contains an answer"),
         "num_rel": ("drtk.evaluation.metrics:count_relevant", "number of relevant documents"),
         "iprec_at_recall": ("drtk.evaluation.metrics:precision_at_recall", "interpolated precision at a recall level"),
         "11pt_avg": (

@@ -64,7 +64,7 @@ class ReportSettings:
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Number of example queries to show.", at_least=0)
     system: str = option(
-        "", "System to compare with the first one in the examples. [default: the best other system]", metavar="NAME"
+        "", "In the examples, system to compare with the first system. [default: the best other system]", metavar="NAME"
     )
     heading: str = option("Retrieval report", "Heading of the report.")
 

@@ -139,7 +139,7 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
 # The functions of the registry METRICS get the grade at every rank (`grades`) in place of `ranking`.
 
 
-def has_answer(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def top_k_accuracy(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return 1 if a passage in the top `cutoff` contains an answer (top-k accuracy), else 0."""
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 

@@ -128,7 +128,8 @@ def compare_encoders(
     """Evaluate encoders on a collection in BEIR format; return {encoder name: {"nDCG@10", "interval", "seconds"}}.
 
     interval: 95% confidence interval of nDCG@10 over queries
-    queries, pool: maximum numbers of queries and passages, sampled at random
+    queries: maximum number of queries, sampled at random
+    pool: maximum number of passages: all relevant ones, and a random sample
     """
     from drtk.models.checkpoint import embed_for_dot_product
 

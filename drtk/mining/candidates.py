@@ -192,7 +192,7 @@ class CandidatePool:
         return candidate.rank > 0 and hits is not None and hits.is_ranked
 
     def find_reference_score(self, source: str) -> float | None:
-        """Return the lowest score of the `references` in a source; None if the source has no scores for them."""
+        """Return the lowest score of the reference positives (`references`) in a source; None if the source has no scores for them."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None

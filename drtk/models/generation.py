@@ -230,7 +230,7 @@ def _sample_next_tokens(logits: Tensor, uniform: Tensor, settings: GenerationSet
 def _start_decoding(
     model: GenerationModel, batch: InputBatch, settings: GenerationSettings, *, seed: int
 ) -> tuple[DecodingState, dict[str, Tensor]]:
-    """Encode a batch; return its decoding state before the first token, and the `rows` of `iter_generated_tokens` for its texts."""
+    """Encode a batch; return its decoding state before the first token, and the state of its texts (`rows` in `iter_generated_tokens`)."""
     device, count = batch.ids.device, settings.n if "sample" in settings.decode else 1
     decoding = DecodingState(model, batch.ids, batch.mask)
     decoding.repeat_rows(count)

@@ -54,7 +54,7 @@ def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
 def build_diffcse_network(
     towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int
 ) -> PretrainingNetwork:
-    """Build the discriminator, its head and the frozen generator, without the encoders.
+    """Build the network of DiffCSE's discriminator, its head and the frozen generator. It does not contain the encoders.
 
     towers: encoders by role, as `load_start_towers` returns them
     Raises MismatchError for encoders or a generator that DiffCSE cannot use.

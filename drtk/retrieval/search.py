@@ -339,7 +339,7 @@ class StoredImpactSearcher:
 
 
 def _check_stored_queries(indexes: IndexGroup, folder: str, kind: str) -> None:
-    """Raise MismatchError for a folder of another kind, of passages, or of another encoder than that of the indexes."""
+    """Raise MismatchError unless a folder contains query embeddings of this kind, from the encoder of the indexes."""
     manifest = read_manifest(folder, kind=kind, encoder=dict | None, settings=dict | None)
     if manifest.get("role", "query") != "query":
         raise MismatchError(f"{folder}: contains passage embeddings; encode the queries with `role=query`")

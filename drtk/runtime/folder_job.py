@@ -162,7 +162,7 @@ class FolderJob:
             os.close(handle)
 
     def _recover(self) -> bool:
-        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_emptied()
+        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._was_being_emptied()
         if is_whole and (self.force or not _is_nonempty(self._final) or self._may_replace_final()):
             self._move_to_final()
             return True
@@ -223,9 +223,9 @@ class FolderJob:
         manifest = _load_manifest(self._unfinished)
         if manifest is None and self._unfinished.exists():
             raise DrtkError(f"{self._unfinished}: was not written by drtk; choose another folder")
-        return None if self._is_being_emptied() else manifest
+        return None if self._was_being_emptied() else manifest
 
-    def _is_being_emptied(self) -> bool:
+    def _was_being_emptied(self) -> bool:
         """Return whether an interrupted run was emptying the folder to start over."""
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 

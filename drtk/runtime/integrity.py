@@ -202,7 +202,7 @@ def compute_content_digest(path: Path) -> str:
     return digest
 
 
-def replace_folder(new: Path, folder: Path) -> None:
+def replace_cache_folder(new: Path, folder: Path) -> None:
     """Rename the finished cache folder `new` to `folder`, replacing a damaged one.
 
     Raises OSError if another process has created `folder` in the meantime.

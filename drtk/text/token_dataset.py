@@ -30,7 +30,7 @@ from drtk.runtime.integrity import (
     list_files,
     read_object,
     record_files,
-    replace_folder,
+    replace_cache_folder,
 )
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
@@ -336,7 +336,7 @@ def _build_cache(
         meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
         meta["files"] = record_files(making, list_files(making), times=True)
         write_json(making / META, add_digest(meta))
-        replace_folder(making, folder)
+        replace_cache_folder(making, folder)
     except OSError:
         if not folder.exists():  # otherwise another process has built the same folder
             raise
