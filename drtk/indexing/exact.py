@@ -34,7 +34,7 @@ HALF_ERROR = 2**-9
 EMPTY_KEY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
 
 
-class _Shard(NamedTuple):
+class _DeviceShard(NamedTuple):
     """Consecutive vectors that one device searches.
 
     vectors: (rows, dimension), in GPU memory if they fit, else memory-mapped
@@ -112,7 +112,7 @@ class ExactIndex:
             self._block = max(settings.block, _GPU_BLOCK)
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # HALF_ERROR is for float32 sums
-        self._shards: list[_Shard] = []
+        self._shards: list[_DeviceShard] = []
         rows = max(-(-len(self) // len(devices)), self._block)  # a small index does not start all GPUs
         for device, start in zip(devices, range(0, len(self), rows), strict=False):
             vectors = torch.from_numpy(self._vectors[start : start + rows])
@@ -122,7 +122,7 @@ class ExactIndex:
                     vectors = vectors.to(device)
                 else:
                     log_detail(f"{folder}: {vectors.nbytes:,} bytes are copied from disk to {device} in blocks")
-            self._shards.append(_Shard(device, vectors, self.ids.ranks[start : start + rows]))
+            self._shards.append(_DeviceShard(device, vectors, self.ids.ranks[start : start + rows]))
 
     @property
     def dimension(self) -> int:
@@ -155,7 +155,7 @@ class ExactIndex:
             return _take_largest(torch.cat([*keys], dim=1), depth)
 
     @torch.inference_mode()
-    def _search_shard(self, shard: _Shard, vectors: np.ndarray, depth: int) -> Tensor:
+    def _search_shard(self, shard: _DeviceShard, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of a shard, unsorted, (queries, depth), on the CPU.
 
         The vectors of the shard are read once, for all queries.
@@ -183,7 +183,7 @@ class ExactIndex:
         return torch.cat(keys).cpu()
 
 
-def _iter_blocks(shard: _Shard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks of up to `size` vectors, and the ranks of their ids.
 
     Vectors are (block, dimension) float32, padded with zero rows; ranks are (rows,) int64. Both are on the shard's device.

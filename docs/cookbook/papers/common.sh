@@ -8,7 +8,7 @@
 #   --out          folder of data, models and runs [runs/SCALE]
 #
 # A recipe that is run again resumes and skips finished steps. Data and first encoder are shared by all recipes.
-# The comparison is written to OUT/PAPER.jsonl; `just verify OUT/PAPER.jsonl` checks it against expected.tsv.
+# The comparison is written to OUT/PAPER.jsonl; `just verify OUT/PAPER.jsonl` checks it against expected.toml.
 # mini reads SQuAD, Cranfield and CACM in BEIR layout from $DRTK_TEST_DATA (../shared/data).
 set -eu
 scale=mini rows="" seeds="" out=""
