@@ -63,27 +63,37 @@ mine_bm25() {
 # is_selected ROW
 is_selected() { case " ${rows:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 
-# pretrain ROW SEED OPTIONS: pre-train the encoder of a row
+# pretrain NAME OPTIONS: pre-train an encoder with the current seed; writes WORK/NAME.SEED.encoder
 pretrain() {
-  row=$1 seed=$2
-  shift 2
-  drtk pretrain "$passages" $fields $pretrain_options --seed "$seed" -o "$work/$row.$seed.encoder" "$@" $again
+  encoder=$work/$1.$seed.encoder
+  shift
+  drtk pretrain "$passages" $fields $pretrain_options --seed "$seed" -o "$encoder" "$@" $again
 }
 
-# tune ROW SEED MODEL EXAMPLES OPTIONS: fine-tune a retriever and search the test queries; writes WORK/ROW.SEED.run
+# tune NAME MODEL PRESET: fine-tune a retriever with the current seed and search the test queries; writes WORK/NAME.SEED.run
 tune() {
-  row=$1 seed=$2 model=$3 examples=$4
-  shift 4
-  drtk train-retriever "$examples" --corpus "$train_corpus" --queries "$train_queries" --model "$model" "$@" $tune_options --seed "$seed" -o "$work/$row.$seed.retriever" $again
-  search "$row" "$seed" "$work/$row.$seed.retriever"
+  name=$work/$1.$seed
+  drtk train-retriever "$out/train.jsonl" --corpus "$train_corpus" --queries "$train_queries" --model "$2" --preset "$3" $tune_options --seed "$seed" -o "$name.retriever" $again
+  drtk encode "$corpus" --model "$name.retriever" -o "$name.vectors" $again
+  drtk index "$name.vectors" --type "$([ "$scale" = mini ] && echo exact || echo flat)" -o "$name.index" $made
+  drtk search "$name.index" "$queries" -k "$depth" -o "$name.run" $again
+  rm -r "$name.vectors" "$name.index"
 }
 
-# search ROW SEED MODEL
-search() {
-  drtk encode "$corpus" --model "$3" -o "$work/$1.$2.vectors" $again
-  drtk index "$work/$1.$2.vectors" --type "$([ "$scale" = mini ] && echo exact || echo flat)" -o "$work/$1.$2.index" $made
-  drtk search "$work/$1.$2.index" "$queries" -k "$depth" -o "$work/$1.$2.run" $again
-  rm -r "$work/$1.$2.vectors" "$work/$1.$2.index"
+# run_rows PRESET ROW …: pre-train the selected rows with each seed and fine-tune them with PRESET. The recipe's function set_row may change
+# preset (the row's name), model (the common start), more (options) and passages of $row.
+run_rows() {
+  tune_preset=$1
+  shift
+  for seed in $seeds; do
+    for row; do
+      is_selected "$row" || continue
+      preset=$row model=$start more=""
+      set_row
+      pretrain "$row" --preset "$preset" --model "$model" $more
+      tune "$row" "$work/$row.$seed.encoder" "$tune_preset"
+    done
+  done
 }
 
 # compare_rows BASELINE: means over seeds and paired tests of all finished rows, to OUT/PAPER.jsonl

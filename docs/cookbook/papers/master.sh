@@ -16,18 +16,14 @@ drtk termweight "$passages" --method inv-freq --tokenizer "$start" $fields -o "$
 passages=$out/inv-freq.jsonl fields=""
 shared='decoders.shared={use="decoder",layers=2,init="random"}'
 
-for seed in $seeds; do
-  for row in mlm master without-cpr without-rpr without-por shared-decoder; do
-    is_selected "$row" || continue
-    preset=master more=""
-    case $row in
-      mlm) preset=mlm ;;
-      without-*) more="--drop ${row#without-}" ;;
-      shared-decoder) more="--set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
-        --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;
-    esac
-    pretrain "$row" "$seed" --preset "$preset" --model "$start" $more
-    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset simlm-r1
-  done
-done
+set_row() {
+  preset=master
+  case $row in
+    mlm) preset=mlm ;;
+    without-*) more="--drop ${row#without-}" ;;
+    shared-decoder) more="--set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
+      --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;
+  esac
+}
+run_rows simlm-r1 mlm master without-cpr without-rpr without-por shared-decoder
 compare_rows mlm

@@ -12,17 +12,12 @@ if [ "$scale" = full ]; then
   fields="--with $out/queried.jsonl"
 fi
 
-for seed in $seeds; do
-  for row in condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed qac-cotmae-1-query qac-cotmae-2-queries; do
-    is_selected "$row" || continue
-    preset=$row model=$start more=""
-    case $row in
-      qac-cotmae-1-query) preset=qac-cotmae more="--set slots.context.limit=1" ;;
-      qac-cotmae-2-queries) preset=qac-cotmae more="--set slots.context.limit=2" ;;
-      cocondenser | qac-cocondenser*) model=$work/condenser.$seed.encoder && [ -e "$model" ] || pretrain condenser "$seed" --preset condenser --model "$start" ;;
-    esac
-    pretrain "$row" "$seed" --preset "$preset" --model "$model" $more
-    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset qac-r1
-  done
-done
+set_row() {
+  case $row in
+    qac-cotmae-1-query) preset=qac-cotmae more="--set slots.context.limit=1" ;;
+    qac-cotmae-2-queries) preset=qac-cotmae more="--set slots.context.limit=2" ;;
+    cocondenser | qac-cocondenser*) pretrain condenser --preset condenser --model "$start" && model=$encoder ;;
+  esac
+}
+run_rows qac-r1 condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed qac-cotmae-1-query qac-cotmae-2-queries
 compare_rows cotmae

@@ -13,17 +13,13 @@ if is_selected rom-deepimpact; then
   drtk termweight "$passages" --method deepimpact --model "$out/deepimpact" -o "$out/impacts.jsonl" $again
 fi
 
-for seed in $seeds; do
-  for row in mlm rom rom-deepimpact corom; do
-    is_selected "$row" || continue
-    preset=$row model=$start passages=$out/bprop.jsonl fields="" more=""
-    case $row in
-      mlm) more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
-      rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
-      corom) model=$work/rom.$seed.encoder && [ -e "$model" ] || pretrain rom "$seed" --preset rom --model "$start" ;;
-    esac
-    pretrain "$row" "$seed" --preset "$preset" --model "$model" $more
-    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset rom-ft
-  done
-done
+set_row() {
+  passages=$out/bprop.jsonl fields=""
+  case $row in
+    mlm) more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
+    rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
+    corom) pretrain rom --preset rom --model "$start" && model=$encoder ;;
+  esac
+}
+run_rows rom-ft mlm rom rom-deepimpact corom
 compare_rows mlm

@@ -9,15 +9,11 @@ mine_bm25
 
 # The common start, without more pre-training.
 for seed in $seeds; do
-  is_selected start && tune start "$seed" "$start" "$out/train.jsonl" --preset simlm-r1
+  is_selected start && tune start "$start" simlm-r1
 done
 
-for seed in $seeds; do
-  for row in simlm-table7-mlm simlm-table7-condenser simlm-mlm simlm simlm-rtd simlm-ae; do
-    is_selected "$row" || continue
-    case $row in simlm | simlm-rtd) more="--generator $generator" ;; *) more="" ;; esac
-    pretrain "$row" "$seed" --preset "$row" --model "$start" $more
-    tune "$row" "$seed" "$work/$row.$seed.encoder" "$out/train.jsonl" --preset simlm-r1
-  done
-done
+set_row() {
+  case $row in simlm | simlm-rtd) more="--generator $generator" ;; esac
+}
+run_rows simlm-r1 simlm-table7-mlm simlm-table7-condenser simlm-mlm simlm simlm-rtd simlm-ae
 compare_rows simlm-table7-mlm

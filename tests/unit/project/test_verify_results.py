@@ -72,21 +72,36 @@ def test_a_missing_row_and_a_wrong_order_fail(tmp_path: Path) -> None:
     assert not verify(result, EXPECTED | {"orders": ["other > old"]})
 
 
+def run_recipe(paper: str, scale: str, folder: Path, *options: str) -> Path:
+    """Run a recipe with RECORDER in place of drtk, which writes the file `calls`; return the output folder."""
+    out = folder / "out"
+    (out / "data").mkdir(parents=True)
+    (out / "data" / "fields.jsonl").write_text("{}\n")
+    (folder / "drtk").write_text(RECORDER)
+    (folder / "drtk").chmod(0o755)
+    subprocess.run(
+        ["sh", PAPERS / f"{paper}.sh", "--scale", scale, "--seeds", "1 2", "--out", out, *options],
+        env=os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")},
+        check=True,
+    )
+    return out
+
+
 @pytest.mark.parametrize("scale", ["mini", "full"])
 @pytest.mark.parametrize("paper", sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common"))
 def test_recipes_train_and_compare_each_expected_row(paper: str, scale: str, tmp_path: Path) -> None:
-    (tmp_path / "out" / "data").mkdir(parents=True)
-    (tmp_path / "out" / "data" / "fields.jsonl").write_text("{}\n")
-    (tmp_path / "drtk").write_text(RECORDER)
-    (tmp_path / "drtk").chmod(0o755)
-    subprocess.run(
-        ["sh", PAPERS / f"{paper}.sh", "--scale", scale, "--seeds", "1 2", "--out", tmp_path / "out"],
-        env=os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")},
-        check=True,
-    )
+    run_recipe(paper, scale, tmp_path)
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     presets = [words[words.index("--preset") + 1] for words in calls if words[0] in ("pretrain", "train-retriever")]
     assert [preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()] == []
     compared = {word.split("=")[0] for word in calls[-1] if word.endswith(".run")}
     assert set(tomllib.loads((PAPERS / "expected.toml").read_text())[paper][scale]["rows"]) <= compared
     assert len([words for words in calls if words[0] == "train-retriever"]) == 2 * len(compared)
+
+
+def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path: Path) -> None:
+    work = run_recipe("rom", "full", tmp_path, "--rows", "corom") / "rom"
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    outputs = {words[words.index("-o") + 1]: words for words in calls if words[0] == "pretrain"}
+    assert list(outputs) == [f"{work}/{name}.{seed}.encoder" for seed in (1, 2) for name in ("rom", "corom")]
+    assert f"--model {work}/rom.2.encoder" in " ".join(outputs[f"{work}/corom.2.encoder"])
