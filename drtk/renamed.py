@@ -170,7 +170,7 @@ def rename_path(change: str) -> str:
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
     """Return the error message for an unknown option, with its new name or similar options; "" if there are none.
 
-    shown: the option as the user wrote it; name: the same as the name of a setting, such as max_steps
+    shown: the option as the user wrote it; name: the same option, spelled like a setting, such as max_steps
     known: name of each setting of the command -> how to write it, for example "--max-steps"
     """
     renamed = get_current_name(name, command)

@@ -21,6 +21,7 @@
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
 #   DENSE= ENCODE=                               encoder of the dense runs (MODEL), and options of its encode command
 #   ENGINE=bm25                                  bm25 (Lucene) or bm25s (without RM3)
+#   SEED=                                        seed of scorers, generators and passage reranker (each command's default)
 #
 # The data, in BEIR layout with answers in the queries, is in $EAR_DATA, by default $DRTK_TEST_DATA/squad or ../shared/data/squad.
 # Test questions are those of qrels/dev.tsv; every tenth article of qrels/train.tsv is for choosing checkpoints.
@@ -31,7 +32,7 @@ data=${EAR_DATA:-${DRTK_TEST_DATA:-../shared/data}/squad}
 kinds=${KINDS:-sentence title terms}
 engine=${ENGINE:-bm25}
 again="--skip-done --resume --force"
-made="--skip-done --force"
+made="--skip-done --force" seed=${SEED:+--seed $SEED}
 first_existing() { for file in "$@"; do if [ -e "$file" ]; then echo "$file"; return; fi; done; echo "$1"; }
 corpus=$(first_existing "$data/corpus.jsonl.gz" "$data/corpus.jsonl")
 questions=$(first_existing "$data/queries.jsonl.gz" "$data/queries.jsonl")
@@ -89,7 +90,7 @@ train_scorer() { # SCORER EPOCHS LENGTH
   fi
   drtk rerank-queries train "$out/passages.train.labeled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
     $devs --dev-queries "$out/dev.jsonl" --set "candidates=${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
-    --batch-size "${BATCH:-4}" --set "max_lr=${MAX_LR:-5e-4}" --set "warmup=${WARMUP:-100}" --set "eval_steps=${EVERY:-250}" --set "save_steps=${EVERY:-250}" -o "$out/$1" $again
+    --batch-size "${BATCH:-4}" --set "max_lr=${MAX_LR:-5e-4}" --set "warmup=${WARMUP:-100}" --set "eval_steps=${EVERY:-250}" --set "save_steps=${EVERY:-250}" -o "$out/$1" $seed $again
 }
 train_scorer ri "${RI_EPOCHS:-3}" 64
 train_scorer rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"
@@ -106,7 +107,7 @@ passage_reranker=${PASSAGE_RERANKER:-$out/passage-reranker}
 if [ -z "${PASSAGE_RERANKER:-}" ]; then
   drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
   drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
-    --batch-size 32 --epochs "${RERANK_EPOCHS:-2}" --set warmup=0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
+    --batch-size 32 --epochs "${RERANK_EPOCHS:-2}" --set warmup=0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $seed $again
 fi
 rerank() { # RUN NAME
   drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$passage_reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
@@ -151,7 +152,7 @@ if [ -n "${GENERATOR:-}" ]; then
   for kind in sentence answer title; do
     if [ $kind = answer ]; then hits=""; else hits="--run $out/train.run --dev-run $out/dev.run --corpus $corpus"; fi
     drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --max-steps "${GENERATOR_STEPS:-1000}" \
-      --batch-size "${GENERATOR_BATCH:-16}" --learning-rate "${GENERATOR_LR:-1e-3}" --eval-steps $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
+      --batch-size "${GENERATOR_BATCH:-16}" --learning-rate "${GENERATOR_LR:-1e-3}" --eval-steps $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $seed $again
     drtk expand-queries "$out/test.jsonl" --model "$out/gar-$kind" --n "${SAMPLES:-50}" -o "$out/gar.$kind.jsonl" $again
     files="$files $out/gar.$kind.jsonl"
   done

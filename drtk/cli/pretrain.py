@@ -18,7 +18,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 
 
 def _get_title_type_entry(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry "title_types" of the recorded settings if titles have their own token type.
+    """Return {"title_types": True}, to be recorded with the settings, if titles have their own token type; else {}.
 
     Earlier versions ignored the token type and recorded no such entry, so their runs are not resumed.
     """

@@ -54,7 +54,7 @@ class Shard:
         except (OSError, UnicodeDecodeError) as error:
             raise DrtkError(f"{path}: cannot be read: {error}; encode the texts again") from error
         if len(ids) != self.num_rows:
-            raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.num_rows:,}")
+            raise MismatchError(f"{path}: has {len(ids):,} ids for {self.num_rows:,} vectors; encode the texts again")
         for row, id in enumerate(ids, start=1):
             if id.split() != (id.split("\t", 1) if self.has_pairs else [id]):
                 problem = f"id {id!r} contains white space" if id.strip() else "the id is blank"

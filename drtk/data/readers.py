@@ -316,7 +316,7 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
 def _is_triples(source: str, tracker: InputTracker) -> bool:
     """Return whether the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
 
-    Judgments and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
+    Judgments and ranked pairs have small numbers in the third column, so most lines must have at least four digits there.
     """
     rows = [line.split() for line in tracker.peek(source).splitlines() if line.strip()][:10]
     ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
@@ -534,7 +534,7 @@ def _iter_columns(
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
-    A line without exactly the columns `names` yields a ValueError.
+    A line with another number of columns than `names` (separated by spaces) yields a ValueError.
     """
     count = len(names.split())
     for number, line in tracker.iter_lines(source):

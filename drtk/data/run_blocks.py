@@ -189,7 +189,7 @@ def _compute_table_indices(doc_hashes: np.ndarray, query_numbers: np.ndarray) ->
 
 
 class _QueryLines(NamedTuple):
-    """The lines of a query in a block: from row `first` to before row `end`.
+    """The lines of a query in a block: rows `first` to `end` - 1.
 
     likely_judged: rows of documents that may be judged; is_sorted: whether the scores decrease strictly
     """

@@ -68,7 +68,7 @@ class QueryHits:
         return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
 
     def _sort_positions(self, order: Order) -> list[int] | None:
-        """Return the positions of the hits, best first; None if the hits are sorted already."""
+        """Return the positions of the hits, best first; None in order "score" if the scores already decrease strictly."""
         if order == "rank":
             return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         single = array("f", self.scores)

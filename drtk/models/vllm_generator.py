@@ -26,7 +26,7 @@ def load_generator(
 
 
 class VllmGenerator(TextGenerator):
-    """Generator that runs a decoder-only model with vLLM. Each sampled text has its own seed, as in TextGenerator."""
+    """Generator that runs a decoder-only model with vLLM. As in TextGenerator, a sampled text depends only on the seed, its key and its number."""
 
     def _prepare_model(self, folder: Path) -> None:
         if self.is_encoder_decoder:

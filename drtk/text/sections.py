@@ -45,9 +45,9 @@ def split_sections(
 ) -> list[Section]:
     """Split a document at its headings into sections, in order.
 
-    count_units: returns the length of each text, in words or word pieces; cap: maximum length in these units
-    A section with all its subsections is kept together if it has at most `cap` units. Otherwise the text before its
-    first subsection, and each subsection, is a section. The heading of a section is not part of its text.
+    count_units: returns the length of each text, in words or word pieces; cap: a number of these units
+    A section with all its subsections is kept together if it has at most `cap` units. Otherwise the text before its first
+    subsection is a section of any length, and each subsection is split in the same way. The heading of a section is not part of its text.
     """
     text = document.text
     begins = [0, *(heading["end"] for heading in headings)]  # of the texts below the headings

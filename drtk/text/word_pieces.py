@@ -296,6 +296,6 @@ class RecordedTokenizers:
                 self.replacement.check_same_pieces(tokenizer)
             tokenizer = self.replacement or tokenizer
             if tokenizer is None:
-                raise DrtkError("the weights have no tokenizer name; set `tokenizer`")
+                raise DrtkError("the term weights have no tokenizer name; set `tokenizer`")
             self._known[recorded] = tokenizer
         return self._known[recorded]

@@ -4,10 +4,12 @@ python docs/cookbook/papers/mini_data.py SQUAD PASSAGES OUT
 
 SQUAD is SQuAD in BEIR layout with `documents.jsonl.gz`; PASSAGES are chunks of these documents. Writes to OUT:
 
-corpus.jsonl, queries.jsonl, qrels/test.tsv   all paragraphs of dev and 3,000 of train, and every fifth question of dev
-train.tsv                                     judgments of every tenth question of train
-fields.jsonl                                  `queries` and `continuations` of passages of train: the questions whose answers they contain, in place of
-                                              generated queries, and the passage that follows, in place of a generated continuation
+corpus.jsonl      all paragraphs of dev and the last 3,000 of train
+qrels/test.tsv    every fifth question of dev
+qrels/train.tsv   every second question about these 3,000 paragraphs of train
+queries.jsonl     the questions of both
+fields.jsonl      `queries` and `continuations` of passages of train: the questions whose answers they contain, in place of generated queries,
+                  and the passage that follows, in place of a generated continuation
 """
 
 from __future__ import annotations
@@ -46,11 +48,14 @@ def main() -> None:
     (out / "qrels").mkdir(parents=True, exist_ok=True)
     corpus = read_records(squad / "corpus.jsonl.gz")
     queries = {query["_id"]: query for query in read_records(squad / "queries.jsonl.gz")}
-    dev, train = read_judgments(squad / "qrels" / "dev.tsv")[::5], read_judgments(squad / "qrels" / "train.tsv")
-    write_records(out / "corpus.jsonl", corpus[-5067:])  # the paragraphs of dev are the last
-    write_records(out / "queries.jsonl", (queries[query] for query, _ in dev))
-    write_judgments(out / "qrels" / "test.tsv", dev)
-    write_judgments(out / "train.tsv", train[::10])
+    dev, train = read_judgments(squad / "qrels" / "dev.tsv"), read_judgments(squad / "qrels" / "train.tsv")
+    pool = corpus[-3000 - len({paragraph for _, paragraph in dev}) :]  # the paragraphs of dev are the last
+    in_pool = {paragraph["_id"] for paragraph in pool}
+    splits = {"test": dev[::5], "train": [pair for pair in train if pair[1] in in_pool][::2]}
+    write_records(out / "corpus.jsonl", pool)
+    write_records(out / "queries.jsonl", (queries[query] for pairs in splits.values() for query, _ in pairs))
+    for name, pairs in splits.items():
+        write_judgments(out / "qrels" / f"{name}.tsv", pairs)
 
     texts = {paragraph["_id"]: paragraph["text"] for paragraph in corpus}
     by_article = defaultdict(list)  # (paragraph, question, answer)

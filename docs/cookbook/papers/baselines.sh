@@ -1,0 +1,40 @@
+#!/bin/sh
+# Lexical baselines of the papers: BM25, docT5query and DeepCT; flat and HNSW indexes of the same vectors (Chuang's thesis, Table 3.11).
+#
+#   just reproduce baselines [--scale mini|full] [--rows "ROW …"]        options: common.sh
+#
+# mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage.
+# full: 40 queries per passage by docT5query; vectors of the first retriever from BERT-base.
+. "$(dirname "$0")/common.sh"
+mine_bm25
+
+# search_words NAME INDEX: search an inverted index
+search_words() { drtk search "$2" "$queries" --qrels "$qrels" -k "$depth" -o "$work/$1.$seed.run" $again; }
+
+for seed in $seeds; do
+  if is_selected bm25; then search_words bm25 "$out/bm25.index"; fi
+  if is_selected doct5query; then
+    writer=castorini/doc2query-t5-base-msmarco number=40
+    if [ "$scale" = mini ]; then
+      writer=$work/writer.$seed number=5
+      drtk init-model "$out/all.jsonl" --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 --seed "$seed" -o "$work/t5.$seed" $made
+      drtk train-generator "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$work/t5.$seed" --max-steps 600 --batch-size 16 \
+        --max-length 128 --target-length 24 --seed "$seed" -o "$writer" $again
+    fi
+    drtk doc2query "$corpus" --model "$writer" --n "$number" --bare --seed "$seed" -o "$work/queries.$seed.jsonl" $again
+    drtk index "$corpus" --with "$work/queries.$seed.jsonl" --expand queries --type bm25s -o "$work/doct5query.$seed.index" $made
+    search_words doct5query "$work/doct5query.$seed.index"
+  fi
+  if is_selected deepct; then
+    [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
+    drtk termweight --method deepct --train "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$start" $short --seed "$seed" \
+      -o "$work/deepct.$seed" $again
+    drtk termweight "$corpus" --method deepct --model "$work/deepct.$seed" -o "$work/deepct.$seed.jsonl" $again
+    drtk index "$work/deepct.$seed.jsonl" --type bm25s --term-weights -o "$work/deepct.$seed.index" $made
+    search_words deepct "$work/deepct.$seed.index"
+  fi
+  for index_type in flat hnsw; do
+    if is_selected $index_type; then tune $index_type "$start" simlm-r1; fi
+  done
+done
+compare_rows bm25

@@ -1,0 +1,20 @@
+#!/bin/sh
+# GLUE spot check of pre-trained encoders (Zhou 2023, Table 7): CoLA, MRPC, STS-B and QQP, fine-tuned with transformers' Trainer.
+#
+#   just reproduce glue [--scale mini|full] [--rows "ROW …"]        options: common.sh
+#
+# mini: STS-B only. The rows of simlm.sh and master.sh must have been run; full: minutes per row and task on a GPU.
+. "$(dirname "$0")/common.sh"
+tasks="cola mrpc stsb qqp" options=""
+if [ "$scale" = mini ]; then tasks=stsb options="--data $source/stsb --learning-rate 5e-4"; fi
+for seed in $seeds; do
+  for row in start simlm master; do
+    if [ "$row" = start ]; then model=$start; else model=$out/encoders/$row.$seed; fi
+    is_selected "$row" && { [ "$row" = start ] || [ -e "$model" ]; } || continue
+    for task in $tasks; do
+      [ -s "$work/$row.$seed.$task.jsonl" ] || python "$here/glue.py" "$row.$seed" "$model" "$task" $options --seed "$seed" > "$work/part"
+      [ -s "$work/$row.$seed.$task.jsonl" ] || mv "$work/part" "$work/$row.$seed.$task.jsonl"
+    done
+  done
+done
+python "$here/over_seeds.py" start "$work"/*.jsonl > "$out/$recipe.jsonl"

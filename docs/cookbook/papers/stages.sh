@@ -1,0 +1,23 @@
+#!/bin/sh
+# Stages of fine-tuning (Wang 2023, Tables 2 and 5; also MASTER's): BM25, first and second retriever, reranker over the second, distilled retriever.
+#
+#   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
+#
+# full: after SimLM's pre-training; ENCODER=NAME starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
+. "$(dirname "$0")/common.sh"
+both_queries=$queries
+if [ "$scale" = mini ]; then
+  export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=50 SCORED_QUERIES=1500 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 15" TITLE=none
+  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 7"
+  export RERANKER="--set warmup=0.1 --set title=none --learning-rate 5e-4 --batch-size 8 --negatives 7 --max-length 128 --max-steps 600 --set log_steps=20"
+else
+  export TEACHER=google/electra-base-discriminator SCORED="--negatives 48 --set min_negatives=0"
+  both_queries=$out/queries.jsonl
+  drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
+fi
+for seed in $seeds; do
+  if [ -n "${ENCODER:-}" ]; then encoder=$ENCODER; else pretrain simlm --preset simlm --model "$start" --generator "$generator"; fi
+  ENCODER=$encoder SEED=$seed sh "$here/../simlm.sh" "$corpus" "$both_queries" "$train_qrels" "$qrels" "$start" "$work/$seed"
+  for system in bm25 retriever1 retriever2 reranked distilled; do cp -p "$work/$seed/$system.run" "$work/$system.$seed.run"; done
+done
+compare_rows retriever1
