@@ -61,9 +61,9 @@ quickstart *args:
 bench *names:
     for name in {{ if names == "" { "$(ls benchmarks/*.py | xargs -n 1 basename -s .py)" } else { names } }}; do python benchmarks/$name.py; done
 
-# rows of a paper's tables: just reproduce simlm --scale mini; papers and options: docs/cookbook/papers/common.sh
-reproduce paper *args:
-    sh docs/cookbook/papers/{{paper}}.sh {{args}}
+# rows of the papers' tables: just reproduce simlm --scale mini; recipes and options: docs/cookbook/papers/common.sh
+reproduce recipe *args:
+    sh docs/cookbook/papers/{{recipe}}.sh {{args}}
 
 # compare results of reproduce with the expected figures
 verify *results:

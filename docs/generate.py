@@ -1,7 +1,7 @@
-"""Writes the generated parts of docs/: the options of each command, the options that commands share, the list of commands.
+"""Write the generated parts of docs/: options of each command, options that commands share, list of commands, results of the recipes.
 
 python docs/generate.py           write them
-python docs/generate.py --check   exit status 1 where they are not current
+python docs/generate.py --check   exit with status 1 if a page is not current
 """
 
 from __future__ import annotations
@@ -12,41 +12,49 @@ import io
 import os
 import re
 import sys
+import tomllib
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
+
+from scipy.special import stdtrit
 
 os.environ["COLUMNS"] = "100"  # the help is laid out alike on every terminal
 os.environ["NO_COLOR"] = "1"
 DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS.parent))
+RESULTS = DOCS.parent / "results" / "mini"
+sys.path[:0] = [str(DOCS.parent), str(DOCS / "cookbook" / "papers")]
+
+from verify import read_result  # noqa: E402
 
 from drtk.cli.main import COMMANDS, STAGES, app, load_functions  # noqa: E402
 from drtk.config import PANELS  # noqa: E402
 
-BEGIN, END = "<!-- options -->", "<!-- /options -->"
+BEGIN, END = "<!-- generated -->", "<!-- /generated -->"
 SHARED_BY = 5  # commands; an option that as many have is described once, in docs/commands/README.md
 EVERYWHERE = ("--quiet", "--verbose", "--help")  # on no page but docs/commands/README.md
 
 
 @cache
-def help_of(command: str) -> str:
-    """The text of `drtk COMMAND --help`."""
+def get_help(command: str) -> str:
+    """Return the text of `drtk COMMAND --help`."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         app([*command.split(), "--help"], prog_name="drtk")
     return shown.getvalue()
 
 
-def summary_of(command: str) -> str:
-    """The first sentence of a command's help."""
-    lines = [line.strip() for line in help_of(command).split("\n\n")[1].splitlines()]
+def get_summary(command: str) -> str:
+    """Return the first paragraph of the help of a command."""
+    lines = [line.strip() for line in get_help(command).split("\n\n")[1].splitlines()]
     return " ".join(lines)
 
 
-def panels_of(step: str) -> tuple[str, dict[str, list[str]]]:
-    """The usage line of a step, and its options (with their indentation) by panel."""
-    usage, *blocks = help_of(step).strip().split("\n\n")
+def get_panels(step: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the usage line of a (sub)command, and its options, with their indentation, by panel."""
+    usage, *blocks = get_help(step).strip().split("\n\n")
     panels = {}
     for block in blocks:
         title, _, options = block.partition(":\n")
@@ -55,69 +63,57 @@ def panels_of(step: str) -> tuple[str, dict[str, list[str]]]:
     return usage.removeprefix("Usage: "), panels
 
 
-def plain_option(option: str) -> str:
-    """The text of an option on one line, alike in all commands."""
+def join_lines(option: str) -> str:
+    """Return the text of an option on one line, with COMMAND in place of the name of the command."""
     return re.sub(r"--fields ['\w -]+ lists", "--fields COMMAND lists", " ".join(option.split()))
 
 
 @cache
-def shared_options() -> list[str]:
-    """The options, except -o and required ones, that at least SHARED_BY commands have with the same help, panel by panel."""
+def get_shared_options() -> list[str]:
+    """Return the options, except -o and required ones, that at least SHARED_BY commands have with the same help, by panel."""
     uses: Counter[str] = Counter()
     panel_of = {}
     for step in load_functions():
-        for panel, options in panels_of(step)[1].items():
-            for option in map(plain_option, options):
+        for panel, options in get_panels(step)[1].items():
+            for option in map(join_lines, options):
                 panel_of[option] = (*PANELS, "Options").index(panel)
                 uses[option] += option.startswith("-") and not option.startswith("-o") and "[required]" not in option
     shared = [option for option in panel_of if uses[option] >= SHARED_BY]
     return sorted(shared, key=lambda option: panel_of[option])
 
 
-def name_of(option: str) -> str:
-    """The longest name of an option."""
+def get_name(option: str) -> str:
+    """Return the long name of an option."""
     return next(word for word in option.replace(",", "").split() if word.startswith("--"))
 
 
-def options_of(command: str) -> str:
-    """Synopsis and options as they stand on the page, without the description, which the page gives at length.
-
-    Those of a group are those of all its steps, one after the other. Shared options have their names only.
-    """
+def format_options(command: str) -> str:
+    """Return the usage and options of a command, or of all its subcommands; of shared options only the names."""
     return "\n\n".join(_synopsis(step) for step in load_functions() if step.split()[0] == command)
 
 
 def _synopsis(step: str) -> str:
-    usage, panels = panels_of(step)
+    usage, panels = get_panels(step)
     blocks, shared = [usage], []
     for panel, options in panels.items():
-        own = [option for option in options if plain_option(option) not in shared_options()]
-        shared += [name_of(option) for option in options if option not in own and name_of(option) not in EVERYWHERE]
+        own = [option for option in options if join_lines(option) not in get_shared_options()]
+        shared += [get_name(option) for option in options if option not in own and get_name(option) not in EVERYWHERE]
         blocks += ["\n".join([f"{panel}:", *own])] if own else []
     text = "```text\n" + "\n\n".join(blocks) + "\n```"
     return f"{text}\n\n[Shared options](README.md#shared-options): `{' '.join(shared)}`" if shared else text
 
 
-def page_of(command: str) -> Path:
+def get_page(command: str) -> Path:
     return DOCS / "commands" / f"{command}.md"
 
 
-def with_generated(page: str, name: str, content: str) -> str:
-    """A page with its generated part renewed. ValueError where the page has no place for it."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/commands/{name}.md: lacks the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{content}\n{END}{after}"
-
-
-def list_of_commands() -> str:
-    """The commands by stage, and the options that they share."""
+def format_list_of_commands() -> str:
+    """Return the list of commands by stage, and the options that they share."""
     lists = [
-        f"## {stage}\n\n" + "\n".join(f"- [{name}]({name}.md): {summary_of(name)}" for name in names)
+        f"## {stage}\n\n" + "\n".join(f"- [{name}]({name}.md): {get_summary(name)}" for name in names)
         for stage, names in STAGES.items()
     ]
-    shared = "\n".join(map(_option_item, shared_options()))
+    shared = "\n".join(map(_option_item, get_shared_options()))
     return "\n\n".join([*lists, f"## Shared options\n\n{shared}"])
 
 
@@ -128,20 +124,58 @@ def _option_item(option: str) -> str:
     return f"- `{names[0]}`: {meaning}"
 
 
-def generated() -> tuple[dict[Path, str], list[str]]:
-    """What everything generated should hold, by file; and complaints about pages that are missing or have no place."""
+def format_results() -> str:
+    """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
+    papers = DOCS / "cookbook" / "papers"
+    return "\n\n".join(
+        _format_recipe(name, expected, RESULTS / f"{name}.jsonl")
+        for name, expected in tomllib.loads((papers / "expected.toml").read_text(encoding="utf-8")).items()
+    )
+
+
+def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
+    recipe = expected.get("recipe", name)
+    systems: dict[str, Any] = {}
+    tests: dict[tuple[str, str], Any] = {}
+    if result.exists():
+        systems, tests = read_result(result, expected["measure"]["mini"])
+    against = {system: test for (system, _), test in tests.items()}
+    baseline = next((baseline for _, baseline in tests), "baseline")
+    lines = [
+        f"## {expected['title']}",
+        f"`just reproduce {recipe} --rows ROW` · [recipe](cookbook/papers/{recipe}.sh)"
+        + (f" · [result](../results/mini/{name}.jsonl)" if systems else ""),
+        "",
+        f"| row | paper: {expected['measure']['full']} | here: {expected['measure'].get('mini', '–')} | − {baseline} | p |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row, values in expected["rows"].items():
+        paper = f"{values['full']:.3f}" if "full" in values else "–"
+        here, difference, p = "not run", "", ""
+        if found := systems.get(row):
+            here = f"{found['mean']:.4f}"
+            if found["sd"] is not None and found["runs"] > 1:
+                reach = stdtrit(found["runs"] - 1, 0.975) * found["sd"] / found["runs"] ** 0.5
+                here += f" ± {reach:.4f}"
+            if test := against.get(row):
+                difference, p = f"{test['difference']:+.4f}", f"{test['t_p_corrected']:.3f}"
+        lines.append(f"| {row} | {paper} | {here} | {difference} | {p} |")
+    return "\n".join(lines)
+
+
+def build_pages() -> tuple[dict[Path, str], list[str]]:
+    """Return the current content of each page with a generated part, and complaints about pages without a place for it."""
+    builders: dict[Path, Callable[[], str]] = {get_page(name): partial(format_options, name) for name in COMMANDS}
+    builders |= {get_page("README"): format_list_of_commands, DOCS / "reproduction.md": format_results}
     contents: dict[Path, str] = {}
     complaints: list[str] = []
-    for name in ("README", *COMMANDS):
-        page = page_of(name)
-        if not page.exists():
-            complaints.append(f"docs/commands/{name}.md: is missing; write it, with {BEGIN} and {END} in it")
-            continue
-        content = list_of_commands() if name == "README" else options_of(name)
-        try:
-            contents[page] = with_generated(page.read_text(encoding="utf-8"), name, content)
-        except ValueError as error:
-            complaints.append(str(error))
+    for page, build in builders.items():
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN) if page.exists() else ("", "", "")
+        _, end, after = rest.partition(END)
+        if end:
+            contents[page] = f"{before}{begin}\n{build()}\n{end}{after}"
+        else:
+            complaints.append(f"docs/{page.relative_to(DOCS)}: must exist and contain the lines {BEGIN} and {END}")
     return contents, complaints
 
 
@@ -155,7 +189,7 @@ def main() -> int:
         "--check", action="store_true", help="change nothing; exit status 1 where something is outdated"
     )
     chosen = parser.parse_args()
-    contents, complaints = generated()
+    contents, complaints = build_pages()
     for path, content in contents.items():
         if is_current(path, content):
             continue

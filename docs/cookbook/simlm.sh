@@ -43,7 +43,7 @@ corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
 case $recipe in master-*) title=${TITLE:-sep} ;; *) title=${TITLE:-segment} ;; esac
 for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # fail now, not after hours
-  case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file or directory" ;; esac
+  case $file in hf:* | irds:*) ;; *) [ -e "$file" ] || stop "$file: No such file or directory" ;; esac
 done
 case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac
 again="--skip-done --resume --force" # skip stages whose inputs and settings have not changed

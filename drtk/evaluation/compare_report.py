@@ -197,7 +197,9 @@ def _format_change(query: ChangedQuery, digits: int) -> str:
 
 
 def _iter_passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
-    """Yield (label, passage): relevant passages whose rank changed, then top-ranked passages that are not relevant."""
+    """Yield (label, passage): relevant passages whose rank changed, then the passage at rank 1 of each
+    system if it is not relevant.
+    """
     for passage in query.relevant:
         before, after = (
             "not retrieved" if rank is None else f"rank {rank}" for rank in (passage.before, passage.after)

@@ -174,7 +174,7 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
         if task is not None and task not in GEOMETRY:
             folders.setdefault(task, path)
     if not folders:
-        raise DrtkError(f"{folder}: contains no task; expected a folder such as STS-B/{split}.tsv")
+        raise DrtkError(f"{folder}: contains no task; expected files such as STS-B/{split}.tsv")
     tasks = []
     for name in TASKS:
         path_of_task = folders.get("STS-B" if name in GEOMETRY else name)

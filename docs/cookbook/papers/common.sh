@@ -25,7 +25,7 @@ done
 case $scale in mini | full) ;; *) echo "$0: unknown scale $scale; use mini or full" >&2 && exit 2 ;; esac
 here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
 work=$out/$recipe again="--skip-done --resume --force" made="--skip-done --force"
-mkdir -p "$work"
+mkdir -p "$work" "$out/encoders"
 
 if [ "$scale" = mini ]; then
   source=${DRTK_TEST_DATA:-../shared/data} seeds=${seeds:-1 2 3} data=$out/data
@@ -35,14 +35,14 @@ if [ "$scale" = mini ]; then
   # Pre-training: 32 passages of 64 tokens per step. Fine-tuning: 16 questions with a hard negative per step. No titles: presets differ in them.
   pretrain_options="--batch-size 32 --max-length 64 --learning-rate 1e-3 --max-steps 500 --eval-steps 500
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
-  tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 5e-4 --passage-length 128
+  tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
   drtk init-model "$source/squad/corpus.jsonl.gz" --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 -o "$out/init" $made
   for file in squad/documents cranfield/corpus cacm/corpus; do
     drtk chunk "$source/$file.jsonl.gz" --tokenizer "$out/init" --max-tokens 62 -o "$out/${file%/*}.jsonl" $again
   done
-  cat "$passages" "$out/cranfield.jsonl" "$out/cacm.jsonl" > "$out/all.part"
-  if cmp -s "$out/all.part" "$out/all.jsonl"; then rm "$out/all.part"; else mv "$out/all.part" "$out/all.jsonl"; fi
+  [ -s "$out/other.jsonl" ] || cat "$out/cranfield.jsonl" "$out/cacm.jsonl" > "$out/other.jsonl"
+  [ -s "$out/all.jsonl" ] || cat "$passages" "$out/other.jsonl" > "$out/all.jsonl"
   [ -s "$data/fields.jsonl" ] || python "$here/mini_data.py" "$source/squad" "$passages" "$data"
   drtk pretrain "$out/all.jsonl" --preset mlm --model "$out/init" --max-steps 5000 --batch-size 64 --max-length 64 --learning-rate 1e-3 \
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again

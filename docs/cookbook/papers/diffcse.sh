@@ -68,4 +68,6 @@ done
 models="start.0=$start"
 for folder in "$out"/encoders/diffcse-*; do models="$models ${folder##*/diffcse-}=$folder"; done
 drtk eval-sentences $models --data "$sts" ${tasks:+--tasks "$tasks"} --format jsonl -o "$work/test.jsonl" --force
-python "$here/over_seeds.py" simcse "$work/test.jsonl" > "$out/$recipe.jsonl"
+drtk eval-sentences $models --data "$sts" --tasks STS-B --split dev --format jsonl -o "$work/dev.jsonl" --force
+python "$here/over_seeds.py" simcse "$work/test.jsonl" > "$out/diffcse.jsonl"
+python "$here/over_seeds.py" simcse "$work/dev.jsonl" > "$out/diffcse-dev.jsonl"

@@ -9,17 +9,17 @@ mine_bm25
 drtk termweight "$passages" --method bprop --model "$start" $fields -o "$out/bprop.jsonl" $again
 if is_selected rom-deepimpact; then
   [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
-  drtk termweight --method deepimpact --train "$out/train.jsonl" --corpus "$train_corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
+  drtk termweight --method deepimpact --train "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
   drtk termweight "$passages" --method deepimpact --model "$out/deepimpact" -o "$out/impacts.jsonl" $again
 fi
 
 set_row() {
   passages=$out/bprop.jsonl fields=""
   case $row in
-    mlm) more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
+    mlm-15) preset=mlm more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
     rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
     corom) pretrain rom --preset rom --model "$start" && model=$encoder ;;
   esac
 }
-run_rows rom-ft mlm rom rom-deepimpact corom
-compare_rows mlm
+run_rows rom-ft mlm-15 rom rom-deepimpact corom
+compare_rows mlm-15

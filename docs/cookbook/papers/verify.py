@@ -1,6 +1,6 @@
 """Check the result of a recipe against expected.toml.
 
-python docs/cookbook/papers/verify.py SCALE/PAPER.jsonl …
+python docs/cookbook/papers/verify.py SCALE/RECIPE.jsonl …
 
 Prints a line per row: measure, runs, mean, standard deviation over seeds, expected value and tolerance. Exits with 1 if a row is missing or
 outside its tolerance, or if an expected order is not significant.
@@ -15,27 +15,30 @@ from pathlib import Path
 from typing import Any
 
 
-def verify(path: Path, expected: dict[str, Any]) -> bool:
-    """Print the rows of a result; return whether all are as expected."""
+def read_result(path: Path, measure: str) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """Read the records of a measure: averages by system, and tests by (system, baseline)."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    measure = expected["measure"]
-    systems = {
-        record["system"]: record for record in records if record["kind"] == "system" and record["measure"] == measure
-    }
-    contrasts = {
-        (record["system"], record["baseline"]): record
-        for record in records
-        if record["kind"] == "contrast" and record["measure"] == measure
-    }
+    records = [record for record in records if record.get("measure") == measure]
+    systems = {record["system"]: record for record in records if record["kind"] == "system"}
+    tests = {(record["system"], record["baseline"]): record for record in records if record["kind"] == "contrast"}
+    return systems, tests
+
+
+def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
+    """Print the rows of a result; return whether all are as expected."""
+    measure, tolerance = expected["measure"][scale], expected["tolerance"][scale]
+    systems, contrasts = read_result(path, measure)
     correct = True
     print(f"{path}: {measure}")
-    for row, (mean, tolerance) in expected.get("rows", {}).items():
-        found = systems.get(row)
+    for row, values in expected["rows"].items():
+        if scale not in values:
+            continue
+        mean, found = values[scale], systems.get(row)
         holds = found is not None and abs(found["mean"] - mean) <= tolerance
         correct &= holds
         value = "missing" if found is None else f"{found['mean']:.4f} ± {found['sd'] or 0:.4f}, {found['runs']} runs"
         print(f"  {'ok  ' if holds else 'FAIL'} {row}: {value}; expected {mean:.4f} ± {tolerance:.4f}")
-    for order in expected.get("orders", []):
+    for order in expected.get("orders", {}).get(scale, []):
         higher, lower = order.split(" > ")
         contrast = contrasts.get((higher, lower)) or contrasts.get((lower, higher))
         sign = 1 if (higher, lower) in contrasts else -1
@@ -54,13 +57,10 @@ def main() -> None:
     expected = tomllib.loads((Path(__file__).parent / "expected.toml").read_text(encoding="utf-8"))
     correct = True
     for path in map(Path, sys.argv[1:]):
-        try:
-            section = expected[path.stem][path.parent.name]
-        except KeyError:
-            sys.exit(
-                f"{path}: no [{path.stem}.{path.parent.name}] in expected.toml; the path must end in SCALE/PAPER.jsonl"
-            )
-        correct &= verify(path, section)
+        scale, section = path.parent.name, expected.get(path.stem)
+        if section is None or scale not in section["measure"]:
+            sys.exit(f"{path}: expected.toml has no such recipe; the path must end in mini/RECIPE.jsonl or full/…")
+        correct &= verify(path, section, scale)
     sys.exit(0 if correct else 1)
 
 

@@ -1,10 +1,12 @@
-"""docs/cookbook/papers: verify.py compares results with expected.toml, and every expected row is a row of its recipe."""
+"""docs/cookbook/papers: every expected row is a row of its recipe; verify.py compares results with expected.toml."""
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -16,14 +18,19 @@ import pytest
 PAPERS = Path(__file__).resolve().parents[3] / "docs" / "cookbook" / "papers"
 PRESETS = PAPERS.parents[2] / "drtk" / "presets"
 RECORDER = """#!/bin/sh
-# Replaces drtk: records the call and creates its output, a folder where the recipes remove one.
+# Replaces drtk and python: records the call and creates its output, a folder where the recipes remove one.
 echo "$*" >> "$CALLS"
 for word in "$@"; do
   case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) : > "$word" ;; esac
   before=$word
 done
 """
-EXPECTED = {"measure": "RR@10", "rows": {"new": [0.4, 0.02]}, "orders": ["new > old"]}
+EXPECTED: dict[str, Any] = {
+    "measure": {"mini": "RR@10"},
+    "tolerance": {"mini": 0.02},
+    "rows": {"new": {"mini": 0.4, "full": 0.9}, "other": {"full": 0.5}},
+    "orders": {"mini": ["new > old"], "full": ["old > new"]},
+}
 
 
 def load_verify() -> ModuleType:
@@ -62,46 +69,63 @@ def write_result(path: Path, *, mean: float = 0.41, significant: bool = True, ba
 def test_rows_outside_the_tolerance_and_uncertain_orders_fail(
     change: dict[str, Any], holds: bool, tmp_path: Path
 ) -> None:
-    assert load_verify().verify(write_result(tmp_path / "a.jsonl", **change), EXPECTED) == holds
+    assert load_verify().verify(write_result(tmp_path / "a.jsonl", **change), EXPECTED, "mini") == holds
 
 
 def test_a_missing_row_and_a_wrong_order_fail(tmp_path: Path) -> None:
     verify, result = load_verify().verify, write_result(tmp_path / "a.jsonl")
-    assert not verify(result, EXPECTED | {"rows": {"other": [0.4, 0.02]}})
-    assert not verify(result, EXPECTED | {"orders": ["old > new"]})
-    assert not verify(result, EXPECTED | {"orders": ["other > old"]})
+    assert not verify(result, EXPECTED | {"rows": {"other": {"mini": 0.4}}}, "mini")
+    assert not verify(result, EXPECTED | {"orders": {"mini": ["old > new"]}}, "mini")
+    assert not verify(result, EXPECTED | {"orders": {"mini": ["other > old"]}}, "mini")
 
 
-def run_recipe(paper: str, scale: str, folder: Path, *options: str) -> Path:
-    """Run a recipe with RECORDER in place of drtk, which writes the file `calls`; return the output folder."""
-    out = folder / "out"
-    (out / "data").mkdir(parents=True)
-    (out / "data" / "fields.jsonl").write_text("{}\n")
-    (folder / "drtk").write_text(RECORDER)
-    (folder / "drtk").chmod(0o755)
-    subprocess.run(
-        ["sh", PAPERS / f"{paper}.sh", "--scale", scale, "--seeds", "1 2", "--out", out, *options],
-        env=os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")},
-        check=True,
-    )
-    return out
+def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
+    """Run a recipe with RECORDER in place of drtk and python; return the words of their calls."""
+    for name in (
+        "data/fields.jsonl",
+        "data/corpus.jsonl",
+        "data/queries.jsonl",
+        "data/qrels/train.tsv",
+        "data/qrels/test.tsv",
+        "encoders/master.1",
+    ):
+        (folder / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "out" / name).write_text("{}\n")
+    for name in ("drtk", "python"):
+        (folder / name).write_text(RECORDER)
+        (folder / name).chmod(0o755)
+    settings = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")}
+    settings |= {"SENTENCES": "sentences.txt", "STS": "sts", "DRTK_TEST_DATA": str(folder)}
+    for name in ("squad/corpus.jsonl.gz", "squad/queries.jsonl.gz", "stsb/dev.tsv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(gzip.compress(b""))
+    script = ["sh", PAPERS / f"{recipe}.sh", "--scale", scale, "--seeds", "1 2", "--out", folder / "out", *options]
+    subprocess.run(script, env=os.environ | settings, check=True)
+    return [line.split() for line in (folder / "calls").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("scale", ["mini", "full"])
-@pytest.mark.parametrize("paper", sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common"))
-def test_recipes_train_and_compare_each_expected_row(paper: str, scale: str, tmp_path: Path) -> None:
-    run_recipe(paper, scale, tmp_path)
-    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
-    presets = [words[words.index("--preset") + 1] for words in calls if words[0] in ("pretrain", "train-retriever")]
-    assert [preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()] == []
-    compared = {word.split("=")[0] for word in calls[-1] if word.endswith(".run")}
-    assert set(tomllib.loads((PAPERS / "expected.toml").read_text())[paper][scale]["rows"]) <= compared
-    assert len([words for words in calls if words[0] == "train-retriever"]) == 2 * len(compared)
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common"))
+def test_recipes_run_each_expected_row_with_existing_presets(recipe: str, scale: str, tmp_path: Path) -> None:
+    if (recipe, scale) in {("ear", "full"), ("ear", "mini"), ("checkpoints", "mini")}:
+        pytest.skip("no such scale, or ear.sh, which requires real data")
+    calls = run_recipe(recipe, scale, tmp_path)
+    presets = {words[words.index("--preset") + 1] for words in calls if "--preset" in words}
+    assert {preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()} == set()
+    sections = tomllib.loads((PAPERS / "expected.toml").read_text())
+    rows = {
+        row: values
+        for name in sections
+        if sections[name].get("recipe", name) == recipe
+        for row, values in sections[name]["rows"].items()
+    }
+    named = " ".join(word for words in calls for word in words)
+    assert [row for row, values in rows.items() if scale in values and not re.search(rf"\b{row}(=|\.\d)", named)] == []
 
 
 def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path: Path) -> None:
-    work = run_recipe("rom", "full", tmp_path, "--rows", "corom") / "rom"
-    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    encoders = tmp_path / "out" / "encoders"
+    calls = run_recipe("rom", "full", tmp_path, "--rows", "corom")
     outputs = {words[words.index("-o") + 1]: words for words in calls if words[0] == "pretrain"}
-    assert list(outputs) == [f"{work}/{name}.{seed}.encoder" for seed in (1, 2) for name in ("rom", "corom")]
-    assert f"--model {work}/rom.2.encoder" in " ".join(outputs[f"{work}/corom.2.encoder"])
+    assert list(outputs) == [f"{encoders}/{name}.{seed}" for seed in (1, 2) for name in ("rom", "corom")]
+    assert f"--model {encoders}/rom.2 " in " ".join(outputs[f"{encoders}/corom.2"])
