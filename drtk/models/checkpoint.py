@@ -31,6 +31,7 @@ from drtk.text.batching import TextTokenizer, iter_batches_by_length
 _TOKENIZER_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
 )
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their first position is the one after the padding id
 DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
 _BATCH_TOKENS, _SPARSE_BATCH_TOKENS = 1 << 14, 1 << 11  # a sparse encoder computes logits over the vocabulary
 _NO_LM_HEAD = "has no trained masked-LM head; train one with `drtk pretrain`"
@@ -176,6 +177,17 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
     positions = getattr(config, "max_position_embeddings", None)
     max_length = min(max_length, positions) if positions and positions > 0 else max_length
     return int(max_length) if max_length < 10**9 else DEFAULT_MAX_LENGTH
+
+
+def get_max_training_length(tokenizer: Any, config: Any) -> int:
+    """Return the maximum input length in tokens of a model to train further: its number of positions, if it has any.
+
+    A lower limit of the tokenizer is ignored: it is the length of the training before. config: configuration of transformers
+    """
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    if positions > 0 and config.model_type in _AFTER_PADDING:
+        positions -= config.pad_token_id + 1
+    return positions if positions > 0 else get_max_length(tokenizer, config)
 
 
 def add_lowercasing(tokenizer: Any) -> None:

@@ -21,6 +21,7 @@ from drtk.models.checkpoint import (
     build_activation,
     digest_tokenizer,
     get_max_length,
+    get_max_training_length,
     list_weight_files,
     save_pretrained_model,
 )
@@ -52,7 +53,6 @@ PAIRING = "pairing"  # entry of meta.json: the format of passages
 IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 _BOUNDS: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = ((nn.Sigmoid, (0, 1)), (nn.Tanh, (-1, 1)))
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their first position is the one after the padding id
 
 
 @dataclass
@@ -374,10 +374,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     config: Any = classifier.config
     if tokenizer.pad_token_id is None:
         raise MismatchError(f"{model}: its tokenizer has no padding token; use an encoder such as BERT or ELECTRA")
-    positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
-    if positions and config.model_type in _AFTER_PADDING:
-        positions -= config.pad_token_id + 1
-    limit = positions or get_max_length(tokenizer, config)
+    limit = get_max_training_length(tokenizer, config)
     if max_length is not None and max_length > limit:
         raise MismatchError(f"{model}: cannot read {max_length} tokens; use at most {limit}")
     return CrossEncoder(classifier, tokenizer, max_length or min(default_length, limit), nn.Identity())

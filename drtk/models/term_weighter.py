@@ -16,6 +16,7 @@ from drtk.models.checkpoint import (
     DEFAULT_MAX_LENGTH,
     TextEncoder,
     get_max_length,
+    get_max_training_length,
     load_encoder,
     save_encoder,
     save_module,
@@ -125,6 +126,8 @@ def init_term_weight_model(model: Path, method: str, *, seed: int) -> TermWeight
     model: model folder    method: "deepct" or "deepimpact"    seed: seed of the head
     """
     weighter = _build_term_weight_model(model, method, {}, seed=seed)
+    tokenizer = weighter.encoder.tokenizer
+    tokenizer.model_max_length = get_max_training_length(tokenizer, weighter.encoder.encoder.backbone.config)
     # the saved model must accept inputs of this length
     weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.max_length)
     return weighter

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from itertools import permutations
 from pathlib import Path
 
@@ -95,6 +97,14 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher, model):
     second_row = [0.0] * batch["in_question"].shape[1]
     second_row[1] = second_row[1 + len(tokenizer(["rivers"])[0].ids)] = 1
     assert batch["in_question"].tolist() == [first_row, second_row]
+
+
+def test_a_model_that_was_trained_on_short_texts_can_be_trained_on_longer_ones(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "short")
+    path = tmp_path / "short" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 16}))
+    positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    assert init_term_weight_model(tmp_path / "short", "deepct", seed=1).max_length == positions > 16
 
 
 def test_the_largest_impact_is_that_of_all_passages(model):
