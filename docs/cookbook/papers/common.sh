@@ -27,13 +27,20 @@ here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
 work=$out/$recipe again="--skip-done --resume --force" made="--skip-done --force"
 mkdir -p "$work" "$out/encoders"
 
+# join OUTPUT FILE …
+join() {
+  joined=$1
+  shift
+  [ -s "$joined" ] || { cat "$@" > "$joined.part" && mv "$joined.part" "$joined"; }
+}
+
 if [ "$scale" = mini ]; then
   source=${DRTK_TEST_DATA:-../shared/data} seeds=${seeds:-1 2 3} data=$out/data
   passages=$out/squad.jsonl corpus=$data/corpus.jsonl queries=$data/queries.jsonl qrels=$data/qrels/test.tsv
   train_queries=$queries train_qrels=$data/qrels/train.tsv
   start=$out/start generator=$out/start measures="RR@10 nDCG@10 R@50" depth=50 mining_depth=50 index_type=exact
   # Pre-training: 32 passages of 64 tokens per step. Fine-tuning: 16 questions with a hard negative per step. No titles: presets differ in them.
-  pretrain_options="--batch-size 32 --max-length 64 --learning-rate 1e-3 --max-steps 500 --eval-steps 500
+  pretrain_options="--batch-size 32 --max-length 64 --learning-rate 1e-3 --max-steps 500 --eval-steps 500 --export-steps 100
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
   tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
@@ -41,8 +48,8 @@ if [ "$scale" = mini ]; then
   for file in squad/documents cranfield/corpus cacm/corpus; do
     drtk chunk "$source/$file.jsonl.gz" --tokenizer "$out/init" --max-tokens 62 -o "$out/${file%/*}.jsonl" $again
   done
-  [ -s "$out/other.jsonl" ] || cat "$out/cranfield.jsonl" "$out/cacm.jsonl" > "$out/other.jsonl"
-  [ -s "$out/all.jsonl" ] || cat "$passages" "$out/other.jsonl" > "$out/all.jsonl"
+  join "$out/other.jsonl" "$out/cranfield.jsonl" "$out/cacm.jsonl"
+  join "$out/all.jsonl" "$passages" "$out/other.jsonl"
   [ -s "$data/fields.jsonl" ] || python "$here/mini_data.py" "$source/squad" "$passages" "$data"
   drtk pretrain "$out/all.jsonl" --preset mlm --model "$out/init" --max-steps 5000 --batch-size 64 --max-length 64 --learning-rate 1e-3 \
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again
@@ -52,7 +59,7 @@ else
   corpus=$passages queries=$passages/dev/small qrels=$passages/dev/small train_queries=$passages/train train_qrels=$passages/train
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
   measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat
-  pretrain_options="" tune_options="" fields=""
+  pretrain_options="--export-steps 10000" tune_options="" fields=""
 fi
 
 # Negatives of the first retriever: BM25's.

@@ -35,9 +35,10 @@ edit() { # edit CORRUPTION: how the sentence is changed
 extra() { echo "--drop difference --set slots.other=$(edit "$2") --set objective.contrast.extra_$1=[\"other\"] --set projectors.head.slots=[\"one\",\"two\",\"other\"]"; }
 
 set_options() {
-  preset=${PRESET:-diffcse-sts-bert} more="--generator $generator"
+  preset=${PRESET:-diffcse-sts-bert}
+  case $row in simcse* | mlm* | *deleted | lambda-0) more="" ;; *) more="--generator $generator" ;; esac # the first use no generator
   case $row in
-    simcse) preset=simcse more="" ;;
+    simcse) preset=simcse ;;
     simcse-bn) preset=simcse more="--set projectors.head.kind=bn" ;;
     without-bn) more="$more --set projectors.head.kind=tanh" ;;
     without-contrast) more="$more --drop contrast" ;;
@@ -51,8 +52,8 @@ set_options() {
     rate-*) more="$more $(rate "${row#rate-}")" ;;
     lambda-0) more="--drop difference" ;;
     lambda-*) more="$more --set objective.difference.weight=${row#lambda-}" ;;
-    positive-*) more="--generator $generator $(extra positives "${row#positive-}")" ;;
-    negative-*) more="--generator $generator $(extra negatives "${row#negative-}")" ;;
+    positive-*) more="$more $(extra positives "${row#positive-}")" ;;
+    negative-*) more="$more $(extra negatives "${row#negative-}")" ;;
   esac
 }
 

@@ -4,7 +4,8 @@
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: queries are the questions whose answers a passage contains (mini_data.py).
-# full: five queries per passage by docT5query, then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row.
+# full: five queries per passage by docT5query, then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row
+# (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 mine_bm25
 if [ "$scale" = full ]; then

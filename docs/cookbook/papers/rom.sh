@@ -3,7 +3,7 @@
 #
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: 8 epochs of the corpus per row, then MS MARCO; NQ: the same with Wikipedia's passages, --preset dpr-nq.
+# full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO; NQ: with Wikipedia's passages, --preset dpr-nq.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 drtk termweight "$passages" --method bprop --model "$start" $fields -o "$out/bprop.jsonl" $again
