@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command line. Ctrl-C during the imports prints one line instead of a traceback."""
     gc.set_threshold(
         100_000
-    )  # records are millions of small objects without cycles; by default, a fifth of mining is collection
+    )  # records are millions of small objects without cycles; by default, garbage collection takes a fifth of mining
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_interrupt)

@@ -220,7 +220,7 @@ def check_integer(flag: str, value: Any) -> None:
 
 
 def strip_optional(kind: Any) -> Any:
-    """Return a type without `| None`."""
+    """Return a type without `| None`; for a union of several other types, the first of them."""
     if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
@@ -245,7 +245,7 @@ def to_dict(settings: Any) -> dict[str, Any]:
 class Preset:
     """A preset: a TOML file with settings for one command.
 
-    text: content of the file; content: the parsed TOML
+    text: content of the file; content: the parsed TOML, with current names; settings: its table `settings`
     renamed: former name of a setting or key in the file -> current name
     """
 
@@ -279,9 +279,11 @@ def list_preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Preset:
-    """Load a preset that comes with drtk by its name, or a user's preset by the path of its TOML file.
+    """Load a preset that comes with drtk by its name, or a user's preset by the path of its .toml file.
 
-    Raises UsageError for an unknown name, DrtkError for a file that is missing, not UTF-8, not TOML or lacks `command`.
+    Former names of settings are replaced by current ones.
+    Raises UsageError for an unknown name, DrtkError for a file that is missing, not UTF-8 or not TOML, and for an
+    invalid `command` or `settings`.
     """
     if name.endswith(".toml"):
         try:

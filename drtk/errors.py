@@ -7,7 +7,7 @@ import sys
 
 
 def format_pip_command(*packages: str) -> str:
-    """Return the pip command that installs packages, or an extra of the installed drtk, for this Python."""
+    """Return the shell command `PYTHON -m pip install …` for this Python. packages: requirements, or options of pip"""
     return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 

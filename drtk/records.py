@@ -68,7 +68,7 @@ RESERVED_KIND = "choices"  # rerank-queries apply names files by kind, and write
 
 
 def describe_kind_problem(kind: str) -> str | None:
-    """Return the error message if the kind of an expansion is no valid file name, or a reserved one; None otherwise."""
+    """Return what is wrong with a kind of expansion, to follow its name in an error message; None for a valid kind."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word, usable as a file name"
     return f"is reserved: rerank-queries apply writes a file {RESERVED_KIND}.jsonl" if kind == RESERVED_KIND else None

@@ -37,7 +37,7 @@ class Registry(Mapping[str, str]):
         return name
 
     def describe_unknown(self, name: str) -> str:
-        """Return the error message for a name that is not registered, with the most similar name and all names."""
+        """Return the error message for a name that is not registered, with a similar name, if any, and all names."""
         near = get_close_matches(name.lower(), self._entries, n=1)
         choose = f"did you mean {near[0]}? Choose from" if near else "choose from"
         return f"unknown {self.kind} '{name}'; {choose} {', '.join(self._entries)}"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-# Command -> former name -> name; "" holds for every command without an entry of its own. A former name is never the name
-# of another setting of its command.
+# Command -> former name -> current name. Entries of "" hold for every command, unless it lists the same former name.
+# A former name is never the name of another setting of its command.
 RENAMED: dict[str, dict[str, str]] = {
     "": {
         "batch": "batch_size",
@@ -52,11 +52,11 @@ RENAMED: dict[str, dict[str, str]] = {
     "plot": {"title": "heading"},
 }
 
-# Former key of a composition of pretrain -> key: of the composition, and of its [[objective]] tables.
+# Former key -> current key, in a composition of pretrain and in its [[objective]] tables.
 COMPOSITION_KEYS = {"readers": "decoders"}
 OBJECTIVE_KEYS = {"reader": "decoder"}
 
-# Name -> what other tools call it; former names are in RENAMED.
+# Name -> its names in other tools, separated by spaces; former names are in RENAMED.
 SYNONYMS: dict[str, str] = {
     "batch_tokens": "batch batch_size bs",
     "batch_size": "bs n_batch train_batch_size per_device_train_batch_size per_device_batch_size",

@@ -31,8 +31,8 @@ def compare(
 ) -> None:
     """Test whether systems differ significantly, and show the queries that changed most.
 
-    Writes mean values, paired t-tests and randomization tests against a baseline. Several runs of one NAME are repetitions
-    of one system with different seeds.
+    Writes mean values, and paired t-tests and randomization tests against a baseline, or of all pairs of systems.
+    Several runs of one NAME are repetitions of one system with different seeds.
 
     Examples:
     drtk compare bm25=bm25.run dense=dense.run --qrels qrels.tsv

@@ -18,7 +18,7 @@ BATCH_SIZE = 256  # passages that are saved together
 @with_settings(RunnerSettings, name="runner_settings")
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def continue_text(
-    model: Annotated[str, make_option("--model MODEL", "GPT-2-type model, a folder or Hub name.")],
+    model: Annotated[str, make_option("--model MODEL", "Decoder-only model such as GPT-2, a folder or Hub name.")],
     source: Annotated[str, make_argument("INPUT", "Passages to continue; - is stdin.")] = "-",
     output: Output = "-",
     seed: Seed = 42,

@@ -24,13 +24,16 @@ from drtk.runtime.folder_job import FolderJob
 def convert(
     sources: Annotated[
         list[str] | None,
-        make_argument("[INPUT]…", "Files to read; - is stdin. Several files of examples are concatenated."),
+        make_argument(
+            "[INPUT]…", "Files, a collection, or an embeddings folder; - is stdin. Files of examples are concatenated."
+        ),
     ] = None,
     output: Output = "-",
     masked_lm: Annotated[
         str | None,
         make_option(
-            "--masked-lm MODEL", "Export this encoder with its language-model head as a masked language model."
+            "--masked-lm MODEL",
+            "Export this encoder with its LM head as a masked language model; -o names the output folder.",
         ),
     ] = None,
     *,
@@ -39,7 +42,8 @@ def convert(
 ) -> None:
     """Convert passages, queries, judgments, runs, training examples or vectors to another format.
 
-    The format of the input is detected. Without --to, the output is in drtk's format.
+    The format of the input is detected. Without --to, the output is in drtk's format; for vectors, -o FILE.npy,
+    FILE.safetensors or FILE.parquet writes a file of that format.
 
     Examples:
     drtk convert collection.tsv --as passages -o corpus.jsonl

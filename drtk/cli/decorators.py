@@ -36,7 +36,7 @@ def _declare_common(
     skip_done: Annotated[
         bool, make_option("--skip-done", "Do nothing if the output is up to date.", panel=CONTROL)
     ] = False,
-    skip_bad: Annotated[int, make_option("--skip-bad N", "Skip up to N unreadable records.", panel=CONTROL, min=0)] = 0,
+    skip_bad: Annotated[int, make_option("--skip-bad N", "Skip up to N invalid records.", panel=CONTROL, min=0)] = 0,
     with_files: WithFiles = None,
     data: Annotated[
         str | None,

@@ -20,7 +20,7 @@ BATCH_SIZE = 256  # passages that are saved together
 @with_settings(RunnerSettings, name="runner_settings")
 @filter_command("corpus", passages=True, bare=True, sharded=True)
 def doc2query(
-    model: Annotated[str, make_option("--model MODEL", "T5 or BART model, a folder or Hub name.")],
+    model: Annotated[str, make_option("--model MODEL", "Encoder-decoder such as T5 or BART, a folder or Hub name.")],
     source: Annotated[str, make_argument("INPUT", "Passages to generate queries for; - is stdin.")] = "-",
     output: Output = "-",
     seed: Seed = 42,

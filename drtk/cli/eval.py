@@ -25,7 +25,8 @@ def eval_(
     output: Output = "-",
     *,
     qrels: Annotated[
-        str | None, make_option("--qrels FILE", "Judgments, BEIR TSV or TREC qrels, or a folder of BEIR collections.")
+        str | None,
+        make_option("--qrels FILE", "Judgments: BEIR TSV, TREC qrels, a collection, or a folder of BEIR collections."),
     ] = None,
     answers: Answers | None = None,
     corpus: Annotated[
@@ -36,8 +37,9 @@ def eval_(
 ) -> None:
     """Evaluate runs with judgments or answers, and predictions with answers.
 
-    Writes a table with a row per run; values equal those of trec_eval. Judged queries that a run lacks count as 0. With
-    --answers, a passage is relevant if it contains an answer to the question.
+    Writes a table with a row per run, or per collection if there are several. Values from judgments equal those of
+    trec_eval; judged queries that a run lacks count as 0. With --answers, a passage is relevant if it contains an
+    answer to the question.
 
     Examples:
     drtk eval bm25=bm25.run dense=dense.run --qrels qrels.tsv

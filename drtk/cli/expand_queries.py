@@ -22,7 +22,8 @@ def expand_queries(
     source: Annotated[str, make_argument("INPUT", "Queries or questions to expand; - is stdin.")] = "-",
     output: Output = "-",
     model: Annotated[
-        str | None, make_option("--model MODEL", "Text generator (decoder-only: with --prompt), a folder or Hub name.")
+        str | None,
+        make_option("--model MODEL", "Generator, a folder or Hub name; a decoder-only model requires --prompt."),
     ] = None,
     from_run: Annotated[
         str | None,

@@ -24,7 +24,7 @@ def export(
     settings: ExportSettings,
     job: FolderJob,
 ) -> None:
-    """Export an encoder to ONNX, quantized to int8 for faster encoding on a CPU.
+    """Export an encoder to ONNX, by default quantized to int8 for faster encoding on a CPU.
 
     Writes a model folder with the weights and the ONNX file, for drtk encode --set model_file=FILE and sentence-transformers.
 

@@ -28,7 +28,8 @@ def index(
     sources: Annotated[
         list[str] | None,
         make_argument(
-            "SOURCE", "Corpus (bm25, bm25s, impact; - is stdin), or embeddings folders (impact, vector types)."
+            "SOURCE",
+            "Corpus (bm25, bm25s, impact; - is stdin), embeddings folders (impact, vector types), faiss file (--ids).",
         ),
     ] = None,
     *,

@@ -50,8 +50,8 @@ def mine_negatives(
 ) -> None:
     """Mine hard negatives from runs, indexes or training examples.
 
-    Writes a training example per judged query: its relevant passages as positives, and other retrieved passages, filtered
-    and sampled, as negatives. Examples contain ids only.
+    Writes a training example per query that has positives (judged relevant, with an answer, or from input examples) and
+    negatives (other retrieved passages, filtered and sampled). Examples contain ids only.
 
     Examples:
     drtk mine-negatives bm25.run --data squad -o examples.jsonl

@@ -18,9 +18,9 @@ _FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentatio
 
 @plain_command
 def presets(
-    name: Annotated[str | None, make_argument("NAME", "Name or .toml file of a preset to print.")] = None,
+    name: Annotated[str | None, make_argument("NAME", "Name or .toml file of a preset to print or check.")] = None,
     check: Annotated[
-        bool, make_option("--check", "Check NAME or all presets, and print the passage fields they require.")
+        bool, make_option("--check", "Check NAME or all presets; for pretrain, also print the required passage fields.")
     ] = False,
     command: Annotated[
         str | None, make_option("--fields COMMAND", "List all settings of a command, as used by --set and in presets.")

@@ -25,8 +25,8 @@ def report(
 ) -> None:
     """Compare runs in a report with measures, significance tests and a figure.
 
-    Writes report.json, report.md and report.png, and prints the table and example queries. Every run is compared with the
-    first.
+    Writes report.json, report.md and report.png, and prints the table; example queries require --corpus and
+    --queries. Every run is compared with the first.
 
     Examples:
     drtk report bm25=bm25.run dense=dense.run --qrels qrels.tsv -o report

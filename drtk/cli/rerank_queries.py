@@ -27,7 +27,7 @@ IndexCorpus = Annotated[
 @filter_command("expansions")
 def rerank_queries__label(
     queries: Queries,
-    index: Annotated[str, make_option("--index DIR", "BM25 index folder, made by drtk index --type bm25.")],
+    index: Annotated[str, make_option("--index DIR", "BM25 index folder, made by drtk index --type bm25 or bm25s.")],
     source: Expansions = "-",
     output: Output = "-",
     corpus: IndexCorpus = None,
@@ -194,7 +194,7 @@ def rerank_queries__train(
 
 
 def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
-    """Parse [KIND=]NAME values; return names by kind, with kind "" if none is given."""
+    """Parse [KIND=]NAME values; return {kind: name}, with kind "" for values without KIND."""
     names: dict[str, str] = {}
     for value in values:
         kind, separator, name = value.partition("=")
@@ -221,7 +221,7 @@ def rerank_queries__apply(
         list[str] | None,
         make_option(
             "--model [KIND=]DIR",
-            "Model folder from drtk rerank-queries train, for --select scorer; KIND=DIR for one kind.",
+            "Model folder from drtk rerank-queries train (--select scorer); KIND=DIR for one kind; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -241,7 +241,8 @@ def rerank_queries__apply(
 ) -> None:
     """Select the best expansion of each kind for each question.
 
-    Makes a folder with a file of queries per kind, KIND.jsonl, for drtk search.
+    Makes a folder with a file of queries per kind for drtk search: KIND.jsonl, or with --n-best above 1, KIND.1.jsonl,
+    KIND.2.jsonl …
 
     Examples:
     drtk rerank-queries apply candidates.jsonl --queries questions.jsonl --model scorer -o selected

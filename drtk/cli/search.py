@@ -54,11 +54,12 @@ def search(
         str | None,
         make_option(
             "--corpus FILE",
-            "Corpus of the texts to print (--query), or of source ids (--by source). [default: the indexed corpus]",
+            "Corpus of the texts to print (--query), or of source ids (--by source). "
+            "[default with --query: the indexed corpus]",
         ),
     ] = None,
     tune: Annotated[
-        bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels and print a table.", panel=SEARCH)
+        bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels; the output is a table.", panel=SEARCH)
     ] = False,
     qrels: Annotated[
         str | None, make_option("--qrels FILE", "Search only queries with judgments in this file; required by --tune.")

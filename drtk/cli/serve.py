@@ -14,7 +14,7 @@ MAX_SYSTEMS = 4
 
 @plain_command
 def serve(
-    indexes: Annotated[list[str], make_argument("[NAME=]INDEX…", "Index folders of drtk index, up to four.")],
+    indexes: Annotated[list[str], make_argument("[NAME=]INDEX…", "Index folders, up to four.")],
     queries: Annotated[str | None, make_option("--queries FILE", "Queries to list on the page.")] = None,
     qrels: Annotated[
         str | None, make_option("--qrels FILE", "Judgments of the queries, to mark hits and compute measures.")

@@ -184,7 +184,7 @@ def _is_nested(values: list[Any]) -> bool:
 
 
 def _format_setting(value: Any) -> str:
-    """Format a setting: yes or no, the items of a list, or JSON."""
+    """Format a setting: yes or no, a text, the items of a list separated by commas, or JSON."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and not _is_nested(value):
@@ -243,14 +243,19 @@ def show(
     ] = False,
     top_words: Annotated[
         int,
-        make_option("--top-words N", "Number of top-weighted words to list per passage (with --term-weights).", min=0),
+        make_option(
+            "--top-words N",
+            "Number of top-weighted words to list per passage (with --term-weights or --html).",
+            min=0,
+        ),
     ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,
         make_option("--tokenizer NAME", "Tokenizer of the term weights. [default: as recorded with the passages]"),
     ] = None,
     html: Annotated[
-        str | None, make_option("--html FILE", "HTML file for the weighted passages (with --term-weights).")
+        str | None,
+        make_option("--html FILE", "HTML file for the passages, shaded by term weight; implies --term-weights."),
     ] = None,
     with_files: WithFiles = None,
     preset: Annotated[

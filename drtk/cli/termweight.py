@@ -46,7 +46,10 @@ def termweight(
     output: Output = "-",
     model: Annotated[
         str | None,
-        make_option("--model MODEL", "Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."),
+        make_option(
+            "--model MODEL",
+            "Encoder (bprop, --train) or term-weighting model (deepct, deepimpact), a folder or Hub name.",
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -95,7 +98,8 @@ def termweight(
 ) -> None:
     """Add term weights to each passage.
 
-    Writes each passage with "weights": [...], one per word piece of its text, and "title_weights" for its title.
+    Writes each passage with "weights": [...], one per word piece of its text, and "title_weights" for its title. Method
+    deepimpact also writes "impacts", a number per word.
 
     Examples:
     drtk termweight corpus.jsonl --method bprop --model bert-base-uncased -o weighted.jsonl

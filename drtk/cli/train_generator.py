@@ -175,7 +175,9 @@ def train_generator(
     source: Annotated[
         str, make_argument("INPUT", "Training examples, passages with queries, or questions with answers (GAR).")
     ],
-    model: Annotated[str, make_option("--model MODEL", "T5 or BART model to start from, a folder or Hub name.")],
+    model: Annotated[
+        str, make_option("--model MODEL", "Encoder-decoder to start from, such as T5 or BART, a folder or Hub name.")
+    ],
     output: Folder,
     corpus: Annotated[
         str | None, make_option("--corpus FILE", "Corpus with the passages of the examples or of --run.")
@@ -206,8 +208,8 @@ def train_generator(
 ) -> None:
     """Train a model that generates queries for passages, or expansions for questions.
 
-    Writes a model folder for drtk doc2query or drtk expand-queries, and for transformers. Its log.jsonl has the loss and,
-    for held-out pairs, ROUGE.
+    Writes a model folder for drtk doc2query or drtk expand-queries, and for transformers; with --set folds, one per
+    fold. Its log.jsonl has the loss and, for evaluation pairs, ROUGE (unless dev_measure is loss).
 
     Examples:
     drtk train-generator examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model t5-base -o doc2query

@@ -58,8 +58,8 @@ def train_reranker(
 ) -> None:
     """Train a cross-encoder from training examples, or a list reranker (HLATR) from a run.
 
-    Writes a model folder for drtk rerank, drtk score and the CrossEncoder class of sentence-transformers. The loss is logged
-    in log.jsonl.
+    Writes a model folder for drtk rerank. That of a cross-encoder is also for drtk score and the CrossEncoder class of
+    sentence-transformers. The loss is logged in log.jsonl.
 
     Examples:
     drtk train-reranker examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o reranker

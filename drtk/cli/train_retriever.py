@@ -52,7 +52,7 @@ def train_retriever(
     settings: RetrieverConfig,
     job: FolderJob,
 ) -> None:
-    """Train a dense retriever from queries, positives and hard negatives.
+    """Train a dense or sparse retriever from queries, positives and hard negatives.
 
     Writes a model folder for drtk encode, transformers and sentence-transformers. Its log.jsonl has the loss.
 

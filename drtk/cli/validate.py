@@ -19,7 +19,7 @@ def validate(
     *,
     settings: ValidationSettings,
 ) -> None:
-    """Report all problems of a file of records, or of a folder that drtk made.
+    """Report all problems of a file of records, a collection, or a folder that drtk made.
 
     The files of a folder (index, embeddings, model) are compared with the digests in its meta.json. The exit status is 1 if
     there are errors.

@@ -14,7 +14,7 @@ _CHUNK = 1 << 16  # rows
 
 
 def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | None = None) -> np.ndarray:
-    """Return the array in a .npy file. Raises DrtkError if it is damaged or has another number of dimensions."""
+    """Return the array in a .npy file. Raises DrtkError if it is unreadable or has not `dimensions` dimensions."""
     try:
         array: np.ndarray = np.load(path, mmap_mode=mmap, allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.ndim != dimensions:
@@ -27,7 +27,10 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
 
 
 class RaggedWriter:
-    """Writer of a ragged array, row by row: `NAME.values` has all values, `NAME.starts` the position of each row."""
+    """Writer of a ragged array, row by row.
+
+    `NAME.values` has all values, `NAME.starts` the positions in them where rows start and the last ends, (rows + 1,).
+    """
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._dtype = np.dtype(dtype)
@@ -42,7 +45,7 @@ class RaggedWriter:
             self._write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes(), [len(row) for row in rows])
 
     def extend_bytes(self, rows: Sequence[bytes]) -> None:
-        """Append rows of bytes. The dtype is uint8."""
+        """Append rows of bytes. The writer's dtype must be uint8."""
         if rows:
             self._write(b"".join(rows), [len(row) for row in rows])
 

@@ -61,7 +61,10 @@ class JudgedHitCounter:
         return False
 
     def describe_problem(self) -> str | None:
-        """Return the error message, with an example from run and judgments; None if a judged document was retrieved."""
+        """Return the error message, with an example from run and judgments.
+
+        None if a judged document was retrieved, or no query has both hits and judgments.
+        """
         if self.num_queries or self._example is None:
             return None
         query, retrieved, judged = self._example
@@ -74,7 +77,7 @@ class JudgedHitCounter:
         )
 
     def report_problem(self) -> None:
-        """Log a warning if no judged document was retrieved.
+        """Log the message of `describe_problem`, if any, as a warning.
 
         Raises UsageError if the reason is that the run has passage ids and the judgments have ids of source documents.
         """
@@ -119,7 +122,8 @@ def iter_known_hits(
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
     """Yield the records of (record or None, errors) pairs, and pass the errors to `tracker`.
 
-    If `tracker` raises an error, the message includes the number of further unknown ids.
+    If `tracker` raises an error, the message includes the number of further unknown ids: of the whole source, or of the
+    same record if `source` is a stream or a later line is invalid.
     """
     for item, errors in records:
         for at, unknown in enumerate(errors):
@@ -139,7 +143,7 @@ _OTHER_KINDS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:
-    """Return the kind of a file (see `sniff.sniff_kind`); None for streams, tables and folders."""
+    """Return the kind of a file (see `sniff.sniff_kind`); None for streams, tables, folders and damaged files."""
     if is_stream(path) or is_table(path) or Path(path).is_dir():
         return None
     stream, _ = open_input(path)
@@ -151,7 +155,7 @@ def _sniff_file(path: str) -> str | None:
 
 
 def check_examples(source: str) -> None:
-    """Raise MismatchError if a file looks like another kind of records than training examples, by its first lines."""
+    """Raise MismatchError if the first lines look like passages, judgments, hits, predictions or expansions."""
     if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
@@ -159,7 +163,7 @@ def check_examples(source: str) -> None:
 
 
 def check_run(source: str) -> None:
-    """Raise MismatchError if a file looks like another kind of records than hits of a run, by its first lines."""
+    """Raise MismatchError if the first lines look like passages, queries, judgments, examples or MS MARCO's hits."""
     if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
@@ -255,7 +259,7 @@ class CorpusOrigin(NamedTuple):
 
 
 def find_origins(path: str) -> list[CorpusOrigin]:
-    """Return the corpora that a run, examples, an index or embeddings were made from, according to their manifests."""
+    """Return the corpora a run, examples, an index or embeddings were made from, by the manifest; [] if unknown."""
     manifest = load_output_manifest(path)
     # A model is not bound to the corpus it was trained with; vectors of queries have none.
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
@@ -310,7 +314,7 @@ def check_corpus_origin(path: str, corpus: CorpusOrigin) -> None:
 def check_same_corpus(path: str, corpus: str, *, skip: bool) -> None:
     """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `skip` is set.
 
-    Streams and folders are not checked.
+    Nothing is checked if either is a stream or `corpus` is a folder.
     """
     if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return

@@ -1,6 +1,6 @@
 """Find the corpus, queries and judgments of a collection: a BEIR folder, `irds:ID` or `hf:NAME`.
 
-Collections of ir_datasets and of the Hugging Face hub are copied to the cache as BEIR folders.
+Collections of ir_datasets and of the Hugging Face hub are copied to the cache, as files in BEIR's formats.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
     """Return the file with the corpus, queries or judgments of a collection; return any other source unchanged.
 
     part: "corpus", "queries" or "qrels"
-    split: split of the judgments, ignored for `irds:ID`, which names its split; dev means dev, or else train
-    If the split is missing, the collection's only split is used, but not test for dev.
-    Raises DrtkError for a collection without this file, MissingDependency without ir_datasets or datasets.
+    split: split of the judgments, ignored for `irds:ID`, which names its split; dev means dev, or else validation
+        (`hf:NAME` only), or else train
+    If the split is missing, the collection's only split is used; for dev, only in `hf:NAME`, and not test.
+    Raises DrtkError for a collection without this file or split, MissingDependency without ir_datasets or datasets.
     """
     if source.startswith(IRDS_PREFIX):
         return str(_copy_irds(source, part))
@@ -60,7 +61,8 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
 def copy_dev_set(source: str) -> str:
     """Copy a dev set, `irds:ID` or `hf:NAME`, to a BEIR folder in the cache; return the folder, or any other source unchanged.
 
-    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them. Warns for TREC's.
+    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them. Warns for
+    judgments of TREC.
     """
     if not source.startswith((IRDS_PREFIX, HUB_PREFIX)):
         return source
@@ -84,7 +86,7 @@ def _check_is_no_test_set(source: str) -> None:
     if re.search(r"\btest", source):  # beir/scifact/test, miracl/ar/test-a, car/v1.5/test200
         raise DrtkError(f"{source}: a checkpoint must not be selected on test queries; give a dev or train set")
     if re.search(r"\btrec(?!.*/(train|dev|fold))", source):  # msmarco-passage/trec-dl-2019
-        warn(f"{source}: most papers report results on these judgments; do not, after selecting a checkpoint on them")
+        warn(f"{source}: most papers report results on these judgments; evaluate this checkpoint on others")
 
 
 def is_beir_folder(source: str) -> bool:
@@ -104,9 +106,9 @@ def is_collection(source: str) -> bool:
 
 
 def iter_collection_files(source: str) -> Iterator[tuple[Part, str]]:
-    """Yield (part, path) of each file of a collection, including the judgments of all splits of a BEIR folder.
+    """Yield (part, path) of each file of a collection.
 
-    part: "corpus", "queries" or "qrels"
+    part: "corpus", "queries" or "qrels" (all splits of a BEIR folder, the split test of `hf:NAME`)
     """
     yield "corpus", resolve_collection_file(source, "corpus")
     yield "queries", resolve_collection_file(source, "queries")

@@ -22,8 +22,9 @@ _ROW = np.uint64(0xFFFFFFFF)  # the bits of a row in a key
 
 
 class CorpusIds(Sequence[str]):
-    """The passage ids of a corpus, in file order. Calling it with a passage id returns the id of the passage's document.
+    """The passage ids of a corpus, in file order. Calling it with a passage id returns the passage's document id.
 
+    For an unknown passage, this is the document id in the passage id (`parse_document_id`).
     The ids, and their hashes in sorted order, are memory-mapped from temporary files: about 40 bytes per passage.
     A look-up is a binary search of the hashes; ids are compared, since hashes may collide. At most 2^32 passages.
     """

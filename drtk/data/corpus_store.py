@@ -2,7 +2,7 @@
 
 The index has the sorted 64-bit hashes of the ids and the offsets of their lines. A look-up is a binary search and one
 read; the id of the line is compared, since hashes may collide. A corpus that is compressed or not JSONL is first written
-as JSONL next to its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
+as JSONL next to its index. The index is in the cache (see `get_cache_folder`), under the digest of the corpus.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CorpusStore:
     def open(cls, source: str | Path) -> CorpusStore:
         """Open the store of a corpus in any format; build its index if there is none.
 
-        Raises RecordError (file:line) for an invalid corpus or a repeated id.
+        Raises RecordError for an invalid passage or a repeated id, DrtkError for a stream or a missing file.
         """
         if is_stream(str(source)):
             raise DrtkError(
@@ -98,7 +98,7 @@ class CorpusStore:
         return None
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages with these ids, in their order. Raises MismatchError for an unknown id."""
+        """Return the passages with these ids, in the order of `ids`. Raises MismatchError for an unknown id."""
         hashes = np.fromiter((hash_id(id) for id in ids), dtype=np.uint64, count=len(ids))
         positions = self._hashes.searchsorted(hashes)
         offsets = self._offsets[np.minimum(positions, len(self) - 1)] if len(self) else positions
@@ -111,7 +111,7 @@ class CorpusStore:
         return [passage if passage is not None else self[id] for id, passage in zip(ids, passages, strict=True)]
 
     def format_location(self, id: str) -> str:
-        """Return `file:line` of the passage `id`, for messages; only the file if the corpus was copied to the cache."""
+        """Return `file:line` of a passage for messages; only the file if the id is unknown or the corpus was copied."""
         if self._source != self.path:
             return str(self._source)
         for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):

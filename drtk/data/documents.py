@@ -55,9 +55,9 @@ def check_modules(suffixes: set[str], *, excludes: bool) -> None:
 def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
     """Return the documents of a file, and errors in place of invalid rows. Files of unknown types are read as plain text.
 
-    id: id of the file's document; rows of tables and messages of mailboxes get `ID:NUMBER`
-    fields: the columns of a table that contain the id, title and text
-    Raises RecordError (file:line) for a damaged file.
+    id: id of the file's document; messages of mailboxes, and rows of tables if `fields` has no `_id`, get `ID:NUMBER`
+    fields: the columns of a table (CSV, TSV, JSON or JSONL) that contain the id, title and text
+    Raises RecordError (file:line) for a damaged file, DrtkError for a file that cannot be read.
     """
     parser = PARSERS.get(path.suffix.lower(), _parse_text)
     try:
@@ -75,7 +75,7 @@ def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
 
 
 def _complete_document(document: Passage, path: Path) -> Passage:
-    """Add the path to the metadata, use the file name if the title is empty, and replace surrogates."""
+    """Add the path to the metadata, use the file name without suffix if the title is empty, and replace surrogates."""
     title = _SPACE.sub(" ", document.title).strip() or path.stem
     place = {"path": str(path)}
     return Passage(
@@ -125,7 +125,7 @@ def _make_markdown_document(id: str, text: str, title: str = "", **metadata: Any
 
 
 def find_headings(text: str) -> list[dict[str, Any]]:
-    """Return the headings of a Markdown text: level, title, and the character offsets of their lines."""
+    """Return {"level", "title", "begin", "end"} of each heading in Markdown, with character offsets begin and end."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark")
@@ -197,7 +197,7 @@ def _parse_docx(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
 
 
 def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
-    """Yield a document with the page starts in `pages`, and with bookmarks as headings."""
+    """Yield a document with the character offset of each page in `pages`, and with bookmarks as headings."""
     from pypdfium2 import PdfDocument, PdfiumError
 
     try:
@@ -346,7 +346,9 @@ def _parse_jsonl(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
 def _make_row_document(row: Row, id: str, number: int | None, place: str, fields: FieldMap) -> Parsed:
     """Return the document of a row, or an error. The columns that are not its id, title or text become metadata.
 
-    Without a column `text` or one in `fields`, the text is all columns, as lines `NAME: VALUE`.
+    Without a column for the text (in `fields`, or `text` or `contents`), these columns are the text instead, as lines
+    `NAME: VALUE`.
+    number: number of the row, appended to `id` if no column has the id; None for a single row
     """
     columns = {"_id": (), "title": ("title",) if "title" in row else ()} | dict(fields)
     columns.setdefault("text", [name for name in ("text", "contents") if name in row][:1])

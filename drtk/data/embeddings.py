@@ -94,7 +94,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardFiles:
-    """Files of shards. After a crash, each shard is complete or absent; a journal file lists the finished shards.
+    """Files of shards. After a crash, each file is complete or absent; a journal file lists the finished shards.
 
     entries: one {"rows", "digest"} per finished shard, as in meta.json, with "truncated" if texts were truncated
     """
@@ -119,9 +119,10 @@ class ShardFiles:
         return sum(entry.get("truncated", 0) for entry in self.entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
-        """Return whether an interrupted run has written shard `number`. Raises MismatchError if it was made from other records.
+        """Return whether an interrupted run has written shard `number`.
 
         digest: digest of the records of the shard (see `digest_records`)
+        Raises MismatchError if the shard was made from other records.
         """
         if number >= len(self.entries):
             return False
@@ -185,7 +186,7 @@ class ShardWriter(ShardFiles):
         vectors: (len(ids), dimension)
         digest: digest of the records of the shard (see `digest_records`)
         num_truncated: number of truncated texts
-        Raises DrtkError for a full disk, NaN, and values too large for the dtype.
+        Raises DrtkError for a full disk, NaN, infinity, and values too large for the dtype.
         """
         if vectors.shape != (len(ids), self.dimension):
             raise ValueError(f"vectors: expected shape ({len(ids)}, {self.dimension}), got {vectors.shape}")
@@ -276,7 +277,7 @@ class PairVectors:
 
     @property
     def run_path(self) -> str:
-        """Path of the run from which the pairs were made, for messages."""
+        """Path of the run from which the pairs were made, for messages; "a run" if unknown."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
             (
@@ -288,7 +289,7 @@ class PairVectors:
         )
 
     def warn_if_order_differs(self, run: str) -> None:
-        """Log a warning if documents were passed to `find_rows` in another order than that of the run that was encoded.
+        """Log a warning if documents were passed to `find_rows` in another order than in the run at `run_path`.
 
         A list reranker uses the retrieval rank of each candidate, which a reranked run does not have.
         run: name of the run whose documents were passed since the last call, for the message

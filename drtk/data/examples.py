@@ -256,9 +256,9 @@ def _parse_list(value: Any, field: str) -> list[Any]:
 
 def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
     if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _parse_list(value, field)):
-        raise ValueError(f"'{field}' must be a list of numbers")
+        raise ValueError(f"'{field}' has a value that is not a number")
     if len(value) != count:
-        raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
+        raise ValueError(f"'{field}' has {len(value)} entries for {count} passages")
     if not all(map(isfinite, value)):  # possible in tables
         raise ValueError(f"'{field}' contains a number that is not finite")
     return [float(item) for item in value]

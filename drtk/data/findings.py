@@ -71,7 +71,7 @@ def _iter_duplicates(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, li
     yield from groups.items()
 
 
-# Name of a check -> (whether it is an error; otherwise a warning, description).
+# Name of a check -> (True for an error or False for a warning, description).
 CHECKS: dict[str, tuple[bool, str]] = {
     "unreadable": (True, "lines that drtk cannot read"),
     "duplicate": (True, "repeated ids, or repeated pairs of query and document"),
@@ -88,8 +88,8 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "leak": (True, "texts that also occur in the other file"),
     "empty-text": (False, "empty texts"),
     "same-text": (False, "texts that occur again under another id"),
-    "repeated-positive": (False, "positives that occur twice in an example"),
-    "repeated-negative": (False, "negatives that occur twice in an example"),
+    "repeated-positive": (False, "positives that occur more than once in an example"),
+    "repeated-negative": (False, "negatives that occur more than once in an example"),
     "repeated-query": (False, "queries with more than one example"),
     "repeated-prediction": (False, "queries with several predictions; the one with the highest score counts"),
     "no-negatives": (False, "examples without a negative"),

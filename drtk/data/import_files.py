@@ -32,8 +32,8 @@ ParsedFile = tuple[list[bytes], int, Sequence[DrtkError]]  # lines, documents wi
 def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJob) -> None:
     """Write the documents of files, and of all files of known types in folders, to the output of `job`.
 
-    Files are read in the order of their ids. Hidden files and folders, the output itself, and
-    documents without text are skipped.
+    Files are read in the order of `list_files`. Documents without text are skipped, and in folders also hidden and
+    excluded files and folders, and the output itself.
 
     Raises UsageError for a wrong `field`, MissingDependency for a library that is not installed, DrtkError for a missing
     file or two files with the same id, RecordError (file:line) for a damaged file.
@@ -89,8 +89,9 @@ def parse_field_map(arguments: Sequence[str]) -> FieldMap:
 
 
 def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> list[File]:
-    """Return the files to import, sorted by id. The id is the path relative to the folder, or the name of a given file.
+    """Return the files to import, sorted by the path relative to their folder, or the name of a given file.
 
+    This path or name is also the id (see `make_file_id`).
     exclude: patterns of .gitignore; skip: path of the output
     Raises DrtkError for a missing source, two files with the same id, or no files at all.
     """
@@ -135,7 +136,11 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
 
 
 def make_file_id(name: str, path: Path) -> str:
-    """Return a relative path as an id: % and white space are percent-encoded, because ids have no white space."""
+    """Return a relative path as an id: % and white space are percent-encoded, because ids have no white space.
+
+    path: path for the error
+    Raises DrtkError if the name is not UTF-8.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:

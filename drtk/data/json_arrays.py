@@ -17,8 +17,9 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
     """Yield (line number, object) for each element of a JSON array, or a ValueError for an invalid element.
 
     The line number is that of the first character of the element.
-    blocks: the bytes of the file, in blocks of any size
-    If the array is not closed, or an element is no object or longer than `get_max_line_bytes`, the last item is a ValueError.
+    blocks: the bytes of the file, in blocks of any size; the first must contain the opening bracket
+    The last item is a ValueError if the array is not closed or text follows it, or if an element is no object or longer
+    than `get_max_line_bytes`.
     """
     for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
         if isinstance(text, ValueError):
@@ -28,7 +29,7 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
             yield line, ValueError(f"the array ends in or after element {count - 1:,}; the file seems to be truncated")
             return
         if not text:
-            yield line, ValueError(f"element {count:,} is not an object")
+            yield line, ValueError(f"element {count:,} is not an object, or text follows the array")
             return
         try:
             yield line, parse_row(text)
@@ -39,8 +40,8 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
 def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
     """Yield (line number, bytes) of each element of a JSON array.
 
-    Instead of bytes, the last item has None if the file ends early, b"" for an element that is not an object, or a
-    ValueError for an element that is too long.
+    Instead of bytes, the last item has None if the file ends early, b"" for an element that is not an object or text
+    after the array, or a ValueError for an element that is too long.
     """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")

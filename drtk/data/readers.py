@@ -1,7 +1,8 @@
 """Read passages, queries, judgments, runs and examples in the common formats, which are detected from the content.
 
 `read_*` functions yield valid records and raise errors that name file:line. `iter_*` functions of a source yield (line
-number, record), with a ValueError in place of an invalid record; `iter_valid` yields only their valid records.
+number, record), with a ValueError in place of an invalid record; `iter_valid` yields only their valid records. Invalid
+lines of TREC runs, and of judgments as text, are passed to the tracker instead.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def read_records(
     tracker: InputTracker | None = None,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
+    """Yield the records of a JSONL file, JSON array or table in file order. With `id_of`, repeated ids are errors.
 
     parse: converts a JSON object to a record; raises ValueError for an invalid object
     Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
@@ -125,7 +126,7 @@ def iter_valid(
     """Yield the valid records; `tracker` skips or raises errors and repeated ids.
 
     records: (line number, record or error)
-    id_of: returns the id of a record; None if ids may be repeated
+    id_of: returns the id of a record, to find repeated ids in the first MAX_CHECKED_IDS records; None to allow them
     """
     seen: set[int] | None = None if id_of is None else set()
     for number, record in records:
@@ -143,8 +144,8 @@ def iter_valid(
             if count + 1 == MAX_CHECKED_IDS:
                 seen = None
                 warn(
-                    f"{get_source_name(source)}: more than {MAX_CHECKED_IDS:,} records; "
-                    "repeated ids are not detected from here on; run `drtk validate` to find them"
+                    f"{get_source_name(source)}: repeated ids are not detected after {MAX_CHECKED_IDS:,} records; "
+                    "run `drtk validate` to find them"
                 )
         tracker.line = number
         yield record
@@ -155,7 +156,7 @@ def join_side_files(
 ) -> Iterator[Passage]:
     """Add the fields of side files to passages, line by line.
 
-    Raises MismatchError, naming the lines of both files, if a side file has other ids or another length.
+    Raises MismatchError if a side file has other ids or another length, RecordError (file:line) for its invalid lines.
     """
     sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
     count = 0
@@ -198,7 +199,7 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
-    """Yield the passages of a corpus, or the distinct passages in training data."""
+    """Yield the passages of a corpus, or the distinct passages in training data or MS MARCO's top-1000 candidates."""
     if os.path.isdir(source) and not is_table(source):
         raise DrtkError(f"{source}: is a folder; expected a file; run `drtk import {source}`")
     if _is_candidates_file(source, tracker):
@@ -216,7 +217,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
-    """Yield the queries of a file, or the distinct queries in training data.
+    """Yield the queries of a file, or the distinct queries in training data or MS MARCO's top-1000 candidates.
 
     A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
     """
@@ -261,12 +262,12 @@ def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Pas
 
 
 def read_example_queries(source: str, *, tracker: InputTracker) -> Iterator[Query]:
-    """Yield the distinct queries of training data with texts."""
+    """Yield each query of a file of training examples once. Examples without the text of the query are invalid."""
     return iter_valid(_iter_example_queries(_iter_parsed_examples(source, tracker)), source, tracker)
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
-    """Yield judgments in BEIR's TSV or TREC's format, or the positives of training data with grade 1."""
+    """Yield judgments in BEIR's TSV or TREC's format, or the positives of JSON training data with grade 1."""
     if not _is_json(source, tracker):
         yield from read_qrels(source, tracker=tracker)
         return
@@ -314,7 +315,7 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
 
 
 def _is_triples(source: str, tracker: InputTracker) -> bool:
-    """Return whether the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
+    """Return whether most of the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
 
     Judgments and ranked pairs have small numbers in the third column, so most lines must have at least four digits there.
     """
@@ -381,7 +382,7 @@ def _iter_records_or_examples(
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
-    """Yield (line number, record of `parse(row)`) for each row; if `parse` raises ValueError, yield the error as record."""
+    """Yield (line number, `parse(row)`) for each row; yield errors in place of rows, and ValueErrors of `parse`."""
     for number, row in rows:
         if type(row) is dict:
             try:

@@ -141,7 +141,7 @@ def parse_text(value: Any, field: str) -> str:
 
 
 def take_metadata(row: Row) -> Row | None:
-    """Remove and return the field `metadata` of a row. Raises ValueError if it is not an object."""
+    """Remove and return the field `metadata` of a row; None if missing. Raises ValueError if it is not an object."""
     value = row.pop("metadata", None)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"'metadata' must be an object, got {_describe_type(value)}")
@@ -287,7 +287,7 @@ def _take_score(row: Row) -> float | None:
     if score is None:
         return None
     if type(score) not in (int, float) or not isfinite(score):
-        raise ValueError("'score' must be a number")
+        raise ValueError("'score' must be a finite number")
     return float(score)
 
 

@@ -90,7 +90,7 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The number of queries of a run without judgments."""
+    """The number of queries of a run that have no judgments."""
 
     num_unjudged: int = 0
 
@@ -223,7 +223,8 @@ class _QueryLines(NamedTuple):
 class _RunBlock:
     """A block of run lines: `starts` and `ends` of the fields, (lines, 6), and `scores`, (lines,).
 
-    Raises UnsupportedRunError unless each line has six columns of ASCII characters.
+    Raises UnsupportedRunError unless each line has six columns of ASCII characters, separated by one space or tab,
+    with a rank of at most 8 digits and a finite score.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -27,8 +27,8 @@ class NamedRun:
 def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     """Parse arguments NAME=FILE or FILE. Without a name, use the file name without suffix, and the folder if two are equal.
 
-    name: the name of the run, if there is only one
-    Raises UsageError for a repeated name, and for stdin given twice.
+    name: the name of a single run that is given as FILE
+    Raises UsageError for a repeated name, for stdin given twice, and for `name` with several runs.
     """
     if name and len(arguments) > 1:
         raise UsageError("one name is given for several runs; name each run: NAME=FILE")
@@ -128,7 +128,7 @@ def is_named(argument: str) -> bool:
 
 
 def read_scored_depth(source: str) -> int | None:
-    """Return the number of hits per query that `drtk rerank` scored, from the manifest of the run; None if unknown."""
+    """Return the last rank that `drtk rerank` scored, from the manifest of the run; None if unknown."""
     depth = (_read_run_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
     return depth if isinstance(depth, int) else None
 

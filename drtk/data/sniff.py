@@ -64,7 +64,7 @@ def is_candidate_line(line: bytes) -> bool:
 
 
 def split_whole_lines(head: bytes) -> list[bytes]:
-    """Return the lines of `head` without an incomplete last one."""
+    """Return the lines of `head` with their line ends, without an incomplete last line unless it is the only one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
 

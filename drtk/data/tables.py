@@ -47,6 +47,7 @@ def is_table(source: str) -> bool:
 def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, Row | ValueError]]:
     """Yield (row number from 1, row without null fields) of a table, and add the table to the inputs of `tracker`.
 
+    A row with a value that JSON cannot represent is yielded as a ValueError.
     Raises MissingDependency without pyarrow or datasets, DrtkError for a table that cannot be read.
     """
     number = 0
@@ -114,7 +115,7 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
 
 
 def list_configurations(name: str) -> list[str]:
-    """Return the names of the configurations of a dataset, `NAME[@REVISION]`; [] if it cannot be found."""
+    """Return the names of the configurations of a dataset, `NAME[@REVISION]`; [] if it cannot be loaded."""
     datasets = require_library("datasets", "reading a dataset of the hub")
     name, _, revision = name.partition("@")
     try:
@@ -161,7 +162,10 @@ def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
 
 
 def _drop_nulls(value: Any) -> Any:
-    """Remove null fields from nested objects; tables have null in place of missing fields."""
+    """Remove null fields from nested objects; tables have null in place of missing fields.
+
+    Raises ValueError for a value of a type that JSON cannot represent.
+    """
     if isinstance(value, dict):
         return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -270,8 +270,8 @@ def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: s
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
     """Load judgments, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
 
-    Lines that begin with '#' are comments. Raises RecordError (file:line) for wrong columns, a grade that is not an
-    integer, or a repeated pair, unless `tracker` skips it.
+    A table must have BEIR's column names. Lines that begin with '#' are comments. Raises RecordError (file:line) for
+    wrong columns, a grade that is not an integer, or a repeated pair, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
     judgments: Judgments = {}
@@ -286,7 +286,7 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
 
 
 def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[int, Qrel]]:
-    """Yield (line number, judgment) in file order. Repeated pairs are not detected."""
+    """Yield (line number, judgment) in file order. Like `load_qrels`, but repeated pairs are not detected."""
     tracker = tracker or InputTracker()
     if is_table(source):
         for number, row in iter_table_rows(source, tracker):

@@ -1,4 +1,4 @@
-"""Read tab-separated corpora and queries: MS MARCO (no quoting) and DPR (quoted as by Python's csv)."""
+"""Read tab-separated corpora, queries and training data: MS MARCO (no quoting) and DPR (quoted as by Python's csv)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedR
 
 
 def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
+    """Yield the rows of a query file: with a header, `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
@@ -190,7 +190,7 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
                 buffer.extendleft(reversed(more))
                 yield (
                     number,
-                    ValueError("a quoted field is not closed; expected a quote before the next tab or line end"),
+                    ValueError("a quoted field is not closed; expected a quote followed by a tab or line end"),
                 )
                 continue
         try:
@@ -202,7 +202,10 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def _read_continuation(line: bytes, buffer: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Read the next lines of a row, first from `buffer`; return its fields, [] if a quote is never closed, and the lines read."""
+    """Read the next lines of a row, first from `buffer`; return its fields and the lines read.
+
+    The fields are [] if a quote is misplaced, or not closed within MAX_FIELD_LINES lines.
+    """
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
         following = buffer.popleft() if buffer else next(lines, None)

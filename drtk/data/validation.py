@@ -37,7 +37,7 @@ VECTOR_BATCH = 10_000  # vectors that are checked at once
 def validate_file(source: str, settings: ValidationSettings) -> Findings:
     """Check a file of records and return the findings.
 
-    Raises UsageError for contradictory settings, DrtkError if a file to compare with cannot be read.
+    Raises UsageError for contradictory settings or an unclear kind, DrtkError if a file to compare with cannot be read.
     """
     tracker = FindingsTracker()
     kind = settings.kind or detect_kind(source, tracker)
@@ -328,7 +328,8 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
     Runs and judgments are detected by their columns; examples, expansions and predictions by the fields of the first
-    record; passages by a title in one of the first ten records; queries by a question or answers in all of them.
+    record; passages by `title`, `contents` or `docid` in one of the first ten records; queries by `question`, `query`
+    or `answers` in all of them, and `answer` in none.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
@@ -419,7 +420,10 @@ def _add_missing_queries(
 def add_repeated(
     duplicates: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add a finding for each repeated key in `duplicates`. `describe` returns the message for a key and its first line."""
+    """Add a finding for each repetition of a key in `duplicates`.
+
+    check: the kind of problem, a key of CHECKS; describe: returns the message for a key and its first line
+    """
     for key, lines in duplicates.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))

@@ -28,7 +28,8 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
     """Write the vectors of a file to the embeddings folder of `job`; float16 stays float16, other types become float32.
 
     ids_file: file with one id per line; by default NAME.ids beside the file, or the id column of a Parquet file
-    Raises DrtkError for NaN or infinity, MismatchError for a wrong number of ids or duplicate ids.
+    Raises DrtkError for NaN or infinity, MismatchError for vectors that are not floats, a wrong number of ids or
+    duplicate ids, UsageError for a suffix that is not in VECTOR_FILE_SUFFIXES.
     """
     suffix = Path(source).suffix
     if suffix not in VECTOR_FILE_SUFFIXES:
@@ -113,7 +114,10 @@ def _read_parquet(source: str) -> tuple[list[str], np.ndarray]:
 
 
 def read_ids(path: str, count: int) -> list[str]:
-    """Return the `count` ids in a file with one id per line. Raises DrtkError for a wrong number of ids, or a duplicate."""
+    """Return the `count` ids in a file with one id per line.
+
+    Raises DrtkError for a missing file, a wrong number of ids, or an invalid or duplicate id.
+    """
     if not Path(path).exists():
         raise DrtkError(f"{path}: No such file; give the file with the ids of the vectors as `ids`")
     with open(path, "rb") as stream:

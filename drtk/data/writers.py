@@ -15,7 +15,7 @@ from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry
 
 Record = TypeVar("Record")
-LossCounts = dict[str, Any]  # data that a format cannot represent -> number of records that lost it
+LossCounts = dict[str, Any]  # data that a format cannot represent -> number of records or texts that lost it
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ FORMATS: dict[str, Registry] = {
 
 
 def count_loss(losses: LossCounts, name: str) -> None:
-    """Count in `losses` a record with data that the output format cannot represent.
+    """Count in `losses` a record or text with data that the output format cannot represent.
 
     name: name of the lost data in the counts of the manifest
     """

@@ -1,7 +1,7 @@
 """Evaluate runs, answers and sentence vectors.
 
-METRICS has the measures that need the grade at every rank; metrics.RANK_MEASURES has those that need only the ranks of
-judged documents.
+METRICS has drtk's measures that are computed from the grade at every rank. metrics.RANK_MEASURES has those that are
+computed from the ranks of judged documents.
 """
 
 from __future__ import annotations

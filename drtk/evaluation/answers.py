@@ -69,7 +69,11 @@ def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, 
 def evaluate_predictions(
     runs: Sequence[NamedRun], questions: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Evaluate files of predicted answers by exact match and F1; return the lines of a table with one row per file."""
+    """Evaluate files of predicted answers by exact match and F1; return the lines of the results.
+
+    The lines are those of `format_results`.
+    Raises UsageError for other measures, MismatchError for a file without a prediction for one of the questions.
+    """
     given = " ".join(PREDICTION_MEASURES) if settings.measures is None else settings.measures
     names = list(dict.fromkeys(given.upper().replace(",", " ").split())) or [""]
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
@@ -134,7 +138,10 @@ def _score_predictions(
 def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Evaluate runs by answer matching; return the lines of a table with one row per run. Raises the errors of `AnswerJudge`."""
+    """Evaluate runs by answer matching; return the lines of the results (see `format_results`).
+
+    Raises the errors of `AnswerJudge`.
+    """
     judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.num_workers)
     results = []
     for run in runs:
@@ -164,6 +171,7 @@ def parse_answer_measures(text: str) -> list[Measure]:
 def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tuple[str, ...]]:
     """Return the gold answers by question id; warn about invalid regular expressions and questions without answers.
 
+    match: tokens or regex
     Raises DrtkError if no question has an answer.
     """
     answers: dict[str, tuple[str, ...]] = {}
@@ -192,8 +200,9 @@ class AnswerJudge:
 
     `judgments` has the relevant passages of all runs judged so far. Passages below the first relevant one are not judged,
     because the measures of `parse_answer_measures` do not depend on them.
-    Raises UsageError for measures that `parse_answer_measures` rejects, MismatchError (file:line) for a passage that is
-    not in the corpus.
+    workers: number of processes; None: one per core, or a single one for few passages
+    Raises UsageError for `by=source`, `rel` other than 1, and measures that `parse_answer_measures` rejects.
+    Calls raise MismatchError (file:line) for a passage that is not in the corpus.
     """
 
     def __init__(
@@ -216,7 +225,7 @@ class AnswerJudge:
             self.corpus_size = len(store)
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
-        """Read a run, judge its rankings down to the largest cut-off, and return the rankings."""
+        """Read a run, judge its rankings to the largest cut-off (fully if a measure has none), and return them."""
         rankings = read_rankings(
             run, self.judgments, RankingBuilder.from_settings(self._settings), self._tracker, judged_by="answers"
         )

@@ -40,7 +40,7 @@ def find_collections(folder: Path, split: str) -> list[BeirCollection]:
     """Return the collections of a folder, sorted by name: NAME/qrels/SPLIT.tsv, or GROUP/NAME/qrels/SPLIT.tsv.
 
     If a collection has a single split of another name (MS MARCO's dev), this split is used and logged.
-    Raises DrtkError if there is no collection, or if a collection has several splits but not `split`.
+    Raises DrtkError if there is no collection, or if a collection has no judgments, or several splits but not `split`.
     """
     collections: list[BeirCollection] = []
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
@@ -69,8 +69,10 @@ def evaluate_collections(
 ) -> Iterator[str]:
     """Evaluate systems on all collections of a folder; return the lines of a table with a row per collection and group.
 
+    systems: folders with a run per collection (see `find_run`)
     The last row is the macro-average. Raises MismatchError if a system lacks the run of a collection. With `retrieved_only`,
     the collection is ignored for all systems instead, because averages over different collections cannot be compared.
+    Raises UsageError for `per_query`, the format trec, a measure that is not a mean, and a system that is not a folder.
     """
     if settings.format == "trec":
         raise UsageError("`format=trec` requires a single collection; choose table, jsonl, csv, markdown or latex")

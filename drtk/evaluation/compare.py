@@ -60,14 +60,17 @@ class System:
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
     def find_rank(self, query: str, id: str) -> int | None:
-        """Return the rank of a judged document or of a document in the top `TOP_RANKS`; None for all others."""
+        """Return the rank of a document; None if it is not retrieved, or unjudged and below TOP_RANKS."""
         top = self.top_ids.get(query, [])
         return self.judged_ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
 
 
 @dataclass(frozen=True)
 class SystemAverage:
-    """Mean of one measure for a system; over several runs also the standard deviation (n - 1), lowest and highest mean."""
+    """Mean of one measure for a system, with lowest and highest mean and standard deviation over its runs.
+
+    sd: standard deviation (n - 1); None for a single run
+    """
 
     system: str
     measure: str
@@ -173,7 +176,7 @@ class Comparison:
         return values[1] - values[0]
 
     def _test_pairs(self, measure: str) -> list[PairedTest]:
-        """Test all pairs on one measure, with p values corrected for the number of pairs."""
+        """Test all pairs on one measure; p values are corrected for the number of pairs unless `correction` is none."""
         settings = self.settings
         differences = [self.compute_differences(*pair, measure) for pair in self.pairs]
         t_tests = [run_t_test(values) for values in differences]
@@ -216,8 +219,10 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs given as [NAME=]FILE, judged by `qrels` or by answer matching (`answers`: file of questions with answers).
 
-    Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs with different queries
-    unless `intersect` or `missing_as_zero` is set.
+    corpus: required with `answers`
+    Raises UsageError for fewer than two systems, an unknown baseline, a measure that is not a mean, and missing or
+    contradictory options; MismatchError for runs with different judged queries unless `intersect` or `missing_as_zero`
+    is set.
     """
     grouped = group_runs(runs)
     names = list(grouped)
@@ -302,9 +307,10 @@ def _judge_by_answers(
 def _select_queries(
     retrieved: Mapping[str, set[str]], judgments: Judgments, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
-    """Return the queries to compare on, in the order of the judgments.
+    """Return the queries to compare on, in the order of the judgments: with `intersect` those in all runs, else all.
 
     retrieved: {run: its judged queries}
+    Raises MismatchError if runs have different queries, unless `missing_as_zero`, or no common query with `intersect`.
     """
     in_all = set.intersection(*retrieved.values())
     if settings.intersect:
@@ -325,7 +331,8 @@ def _select_queries(
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
     """Return the queries with the largest gains, then the largest losses, on the first measure, for each pair of systems.
 
-    texts: query texts by id; show: function that returns title and snippet of a passage. Ties are ordered by query id.
+    At most `settings.moved` gains and losses each. Ties are ordered by query id, among losses in descending order.
+    texts: query texts by id; show: function that returns title and snippet of a passage
     """
     changed = []
     measure, count = comparison.measures[0].name, comparison.settings.moved

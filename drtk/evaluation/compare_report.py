@@ -46,7 +46,7 @@ def compare_files(
 ) -> Iterator[str]:
     """Compare runs given as [NAME=]FILE; return the lines of the comparison in the format of the settings.
 
-    qrels: judgments; answers: questions with answers, instead of `qrels`
+    qrels: judgments; answers: questions with answers, instead of `qrels`; requires `corpus`
     corpus, queries: texts to show for the queries that changed most
     Raises the errors of `compare_runs`.
     """
@@ -81,7 +81,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
 
 
 def format_p_value(p: float) -> str:
-    """Format a p value with three or four decimals; below 0.0001 as "<.0001"."""
+    """Format a p value with three decimals, below 0.1 with four, and below 0.0001 as "<.0001"."""
     if p < 0.0001:
         return "<.0001"
     return f"{p:.4f}" if p < 0.1 else f"{p:.3f}"
@@ -105,11 +105,11 @@ def _list_notes(comparison: Comparison) -> list[str]:
     notes = [
         f"† differs significantly: both tests have a p below {settings.alpha:g} ({corrected}).",
         f"difference: mean over queries, with its {settings.confidence:.0%} confidence interval; {effect}.",
-        f"p(t): paired two-sided t-test; p(rand): two-sided randomization test, {settings.permutations:,} sign assignments.",
+        f"p(t): paired two-sided t-test; p(rand): two-sided randomization test, up to {settings.permutations:,} sign assignments.",
     ]
     if any(len(system.runs) > 1 for system in comparison.systems.values()):
         notes.append(
-            "± is the standard deviation over the runs of a system; the tests use its values averaged over them."
+            "± is the standard deviation over the runs of a system; the tests use each query's mean over these runs."
         )
     if len(comparison.queries) == 1:
         notes.append("A single query cannot be tested.")
@@ -119,7 +119,7 @@ def _list_notes(comparison: Comparison) -> list[str]:
 def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return header and rows with the means of each system.
 
-    The best mean is marked; a mean that differs significantly from the baseline has a dagger.
+    The best mean is marked; a mean that differs significantly from the baseline has a dagger, except with `all_pairs`.
     """
     settings = comparison.settings
     marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
@@ -136,7 +136,10 @@ def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return header and rows with all statistics of each test."""
+    """Return header and rows with the statistics of each test.
+
+    With several pairs and a correction, p values are given both uncorrected and corrected.
+    """
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]

@@ -21,7 +21,7 @@ from drtk.runtime import progress
 Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
 _MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
-_BATCH = 500  # queries handed to pytrec_eval at once
+_BATCH = 500  # queries handed to pytrec_eval or ir_measures at once
 _MAX_NAMED = 3  # names of runs or measures in a message; of the others, only the number
 
 
@@ -30,8 +30,9 @@ class RankingBuilder:
     """Function that returns the ranked document ids to evaluate, given the hits of a query.
 
     order: sort by score or by the rank column
-    by: maps a passage id to its document id, to score documents by their best passage (MaxP)
-    drop_same_id: remove the document whose id is the query's id; depth: number of the remaining documents to score
+    by: maps a passage id to its document id, to score documents by their best passage (MaxP); None: score passages
+    drop_same_id: remove the document whose id is the query's id
+    depth: number of top documents to score, after this removal; None: all
     """
 
     order: Order = "score"
@@ -84,8 +85,9 @@ def log_shallow_runs(
     judged_by: str = "judgments",
     size: int | None = None,
 ) -> None:
-    """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
+    """Log the runs whose longest ranking is shorter than a measure's cut-off, one line per length.
 
+    Runs that are complete (`is_complete`) or of unknown depth are not logged.
     size: number of documents in the collection, if known; runs that rank all of them are not logged
     """
     by_depth: dict[int, list[str]] = defaultdict(list)
@@ -110,8 +112,8 @@ def _join_names(names: Sequence[str]) -> str:
 class Evaluation:
     """Measures of one run: `per_query[query][measure]` and `overall[measure]`.
 
-    deepest: length of the longest ranking of a judged query; 0 if unknown
-    is_complete: whether the run's manifest shows that no query reached the search depth
+    deepest: length of the longest ranking of a judged query, before `RankingBuilder` removes documents; 0 if unknown
+    is_complete: whether the run's manifest shows that no judged query reached the search depth
     """
 
     name: str
@@ -171,7 +173,10 @@ class Evaluator:
     def evaluate_judged_ranks(
         self, name: str, judged_ranks: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
-        """Evaluate a run from the ranks of its judged documents, as `__call__` does from rankings; requires not `needs_rankings`."""
+        """Evaluate a run from the ranks of its judged documents, as `__call__` does from rankings.
+
+        `needs_rankings` must be False.
+        """
         return self._aggregate(self._evaluate_ranks(name, judged_ranks, retrieved_only), tag)
 
     def _evaluate_ranks(self, name: str, judged_ranks: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:

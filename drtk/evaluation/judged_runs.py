@@ -35,9 +35,10 @@ MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faste
 def read_judgments(
     source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
 ) -> Judgments:
-    """Read relevance judgments; warn about judged documents that are not in the corpus.
+    """Read relevance judgments; with `corpus_ids`, warn about judged documents that are not in the corpus.
 
-    by_source: the judgments are of source documents, not of passages. Raises DrtkError for a file without judgments.
+    by_source: the judgments are of source documents, not of passages
+    Raises DrtkError for a file without judgments, RecordError (file:line) for an invalid line.
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
@@ -73,7 +74,7 @@ class JudgedRankings:
 
     ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
     deepest: length of the longest ranking, before `depth` and `drop_same_id` remove documents
-    is_complete: whether the run's manifest shows that no query reached the search depth
+    is_complete: whether the run's manifest shows that no judged query reached the search depth
     """
 
     ids: dict[str, list[str]]
@@ -103,7 +104,11 @@ def read_rankings(
     *,
     judged_by: RelevanceSource = "judgments",
 ) -> JudgedRankings:
-    """Read the rankings of the judged queries of a run. Raises MismatchError if the run has no judged query."""
+    """Read the rankings of the judged queries of a run; warn if the run is empty or retrieves no judged document.
+
+    judged_by: with "answers", do not check whether judged documents are retrieved
+    Raises MismatchError if the run has only unjudged queries, UsageError if it ranks passages but documents are judged.
+    """
     queries = _JudgedQueries(judgments)
     hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
     if not queries.looked_up:
@@ -131,7 +136,10 @@ def read_rankings(
 
 
 def _is_complete(source: str, num_hits: int) -> bool:
-    """Return whether the run's manifest has a search depth above `num_hits`, the largest number of hits of a query."""
+    """Return whether `drtk search` made the run with a depth above `num_hits`; False without a manifest.
+
+    num_hits: largest number of hits of a judged query
+    """
     manifest = None if is_stream(source) else load_output_manifest(source)
     if manifest is None or manifest.get("program") != "search":
         return False
@@ -157,7 +165,11 @@ def evaluate_with_rankings(
 def evaluate_run(
     run: NamedRun, evaluator: Evaluator, builder: RankingBuilder, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> Evaluation:
-    """Evaluate a run. A large file is read in blocks if the measures depend only on the ranks of judged documents."""
+    """Evaluate a run.
+
+    A large file is read in blocks if the measures depend only on the ranks of judged documents, passages are ranked by
+    score, and bad lines are not skipped.
+    """
     is_large = (
         run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= MIN_BLOCK_BYTES
     )
@@ -186,7 +198,7 @@ def evaluate_runs(
     settings: EvalSettings | None = None,
     tracker: InputTracker | None = None,
 ) -> Iterator[str]:
-    """Evaluate runs with a file of judgments; return the lines of a table with one row per run."""
+    """Evaluate runs with a file of judgments; return the lines of the results (see `format_results`)."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
     judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)

@@ -1,5 +1,6 @@
-"""Parse measure names of trec_eval (map, P_30, all_trec) and ir_measures (nDCG@10, RR(rel=2)@10), ignoring case.
+"""Parse measure names of trec_eval (map, P_30, all_trec) and ir_measures (nDCG@10, RR(rel=2)@10).
 
+Case is ignored, except in the set names all_trec, official and set, and in parameters.
 Other common names are accepted with a cut-off: mrr@10, recall@100, map@100, hits@5, precision@10.
 """
 
@@ -70,8 +71,9 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """An evaluation measure: its name, how it is computed, and how per-query values are aggregated.
 
-    engine: trec_eval, builtin (METRICS), ir_measures, or run (the run's tag or number of queries)
+    engine: trec_eval (RANK_MEASURES or pytrec_eval), builtin (METRICS), ir_measures, or run (tag or number of queries)
     key: name of the measure in its engine
+    judged_only: remove unjudged documents before computing the measure
     """
 
     name: str
@@ -84,7 +86,7 @@ class Measure:
 
     @property
     def cutoff(self) -> int | None:
-        """Rank cut-off, such as 10 for nDCG@10; None if all ranks count."""
+        """Rank cut-off, such as 10 for nDCG@10; None for a measure without a cut-off."""
         if self.engine == "ir_measures":
             match = _CUTOFF.search(self.key)
             return None if match is None else int(match[1])
@@ -93,11 +95,11 @@ class Measure:
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
-    """Parse measure names separated by white space or commas; measures have standard names, and duplicates are dropped.
+    """Parse measure names separated by white space or commas; convert them to standard names and drop duplicates.
 
     rel: minimum relevance grade of measures whose name has no (rel=N)
     answers: allow Answer@k, because passages are judged by answer matching
-    Raises UsageError for unknown names.
+    Raises UsageError for an empty text, unknown names, invalid parameters, and measures whose package is not installed.
     """
     measures: dict[str, Measure] = {}
     for name in _NAME.findall(text):
@@ -141,7 +143,10 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
 
 
 def _load_names() -> Mapping[str, str]:
-    """Return {accepted spelling: standard name} of all measures. Lower case and aliases are accepted."""
+    """Return {accepted spelling: standard name} of the measures in METRICS and ir_measures.
+
+    Names in lower case and aliases are accepted, too.
+    """
     from ir_measures.measures import registry
 
     names = [name for name in reversed([*registry, *METRICS]) if name.isascii()]
@@ -171,9 +176,10 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
 
 
 def _parse_parameters(kind: str, text: str, default: str) -> list[tuple[str, dict[str, Any]]]:
-    """Parse the parameters of a trec_eval measure, such as 5,10 of P.5,10; return (name suffix, parameters) of each.
+    """Parse the parameters of a trec_eval measure, such as 5,10 in P.5,10; return (name suffix, values) per measure.
 
-    kind: syntax of the parameters (see _PARAMETERS). Raises ValueError for invalid parameters.
+    kind: syntax of the parameters (see _PARAMETERS); default: parsed if `text` is empty (cutoffs, levels, length)
+    Raises ValueError for invalid parameters.
     """
     if kind == "cutoffs":
         cutoffs = [int(float(item)) for item in (text or default).split(",")]

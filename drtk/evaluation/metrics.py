@@ -61,7 +61,7 @@ def reciprocal_rank(
 
 
 def recall(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Return the share of the relevant documents that is in the top `cutoff`."""
+    """Return the share of the relevant documents that is in the top `cutoff`; 0 without relevant documents."""
     total = count_relevant((), judged_grades, rel=rel)
     return len(ranking.find_relevant_ranks(rel, cutoff)) / total if total else 0.0
 
@@ -79,14 +79,17 @@ def success(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1,
 def average_precision(
     ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None
 ) -> float:
-    """Return the sum of precisions at the ranks of relevant documents, divided by the number of relevant documents."""
+    """Return the sum of precisions at the ranks of relevant documents, divided by R, the number of relevant documents.
+
+    The sum is over the top `cutoff`. The value is 0 if R is 0.
+    """
     total = count_relevant((), judged_grades, rel=rel)
     ranks = ranking.find_relevant_ranks(rel, cutoff)
     return sum(number / rank for number, rank in enumerate(ranks, start=1)) / total if total else 0.0
 
 
 def r_precision(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1) -> float:
-    """Return precision at R, the number of relevant documents."""
+    """Return precision at rank R, the number of relevant documents; 0 if R is 0."""
     total = int(count_relevant((), judged_grades, rel=rel))
     return len(ranking.find_relevant_ranks(rel, total)) / total if total else 0.0
 
@@ -103,7 +106,7 @@ def ndcg(
     """Return nDCG, the discounted gain divided by the discounted gain of the ideal ranking; `rel` is ignored.
 
     The gain of a grade is `gains[grade]`, else 2^grade - 1 if `exponential`, else the grade; negative grades have gain 0.
-    The discount is log2(rank + 1).
+    The discount is log2(rank + 1). The value is 0 if the ideal ranking has no gain.
     """
     special = gains or {}
 
@@ -157,7 +160,7 @@ def count_relevant(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1
 def precision_at_recall(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, recall: float) -> float:
     """Return interpolated precision, the highest precision at any rank with a recall of at least `recall`.
 
-    The number of relevant documents to retrieve, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
+    `recall` times the number of relevant documents is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
     """
     needed = int(recall * sum(grade >= rel for grade in judged_grades) + 0.5)
     ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None and grade >= rel]
@@ -211,7 +214,10 @@ def utility(
 
 
 def relevance_string(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
-    """Return a character per rank, in single quotes: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
+    """Return a character per rank of the top `cutoff`, in single quotes.
+
+    It is the grade, '>' above 9, '-' not in the pool (the judgments), '.' in the pool but not judged (negative grade).
+    """
 
     def format_grade(grade: int | None) -> str:
         if grade is None:

@@ -41,7 +41,8 @@ SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest h
 class RankingProbe:
     """Probe of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
 
-    queries: maximum number of judged queries; pool: maximum number of passages, but all relevant ones are included
+    queries: maximum number of judged queries; None: all
+    pool: maximum number of passages, but all relevant ones are included; None: all
     sample_key: function that selects the sample; None: use all queries and passages
     Raises MismatchError if queries.jsonl has no judged query, DrtkError for missing files.
     """
@@ -88,7 +89,7 @@ class RankingProbe:
     def compute_metrics(self, encode: EncodeRecords, *, batch_size: int) -> Metrics:
         """Return nDCG@10 with its confidence interval, and in-batch accuracy.
 
-        Accuracy is the share of queries whose positive has the highest score in the batch.
+        Accuracy is the share of queries whose positive scores higher than the other positives in the batch.
         """
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
@@ -127,9 +128,9 @@ def compare_encoders(
 ) -> dict[str, Any]:
     """Evaluate encoders on a collection in BEIR format; return {encoder name: {"nDCG@10", "interval", "seconds"}}.
 
-    interval: 95% confidence interval of nDCG@10 over queries
+    interval: 95% confidence interval of nDCG@10 over queries; None for a single query
     queries: maximum number of queries, sampled at random
-    pool: maximum number of passages: all relevant ones, and a random sample
+    pool: maximum number of passages, sampled at random, but all relevant ones are included
     """
     from drtk.models.checkpoint import embed_for_dot_product
 
@@ -151,7 +152,7 @@ def compare_encoders(
 class RerankingProbe:
     """Probe of a reranker: RR@10 and nDCG@10 after reranking the top documents of a run.
 
-    candidates: (query id, top-ranked document ids in run order) for each evaluated query
+    candidates: (query id, top-ranked document ids, best first) for each evaluated query
     limit: maximum number of queries, sampled at even intervals from the judged queries of the run
     Raises MismatchError if no query of the run is judged.
     """
@@ -214,9 +215,9 @@ class RatingProbe:
 def sample_passages(
     passages: Iterable[Passage], relevant: set[str], *, count: int, sample_key: SampleKey
 ) -> list[Passage]:
-    """Return all relevant passages and a sample of the others, up to `count` passages in total, in file order.
+    """Return all relevant passages, and a sample of the others up to `count` passages in total, in file order.
 
-    Only the returned passages are kept in memory.
+    If more than `count` are relevant, no others are sampled. Only the returned passages are kept in memory.
     """
     selected: dict[int, Passage] = {}
 

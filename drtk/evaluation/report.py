@@ -40,8 +40,9 @@ class Overlap:
     """Overlap of the relevant documents in the top `depth` of two runs and of their fusion.
 
     relevant: numbers of relevant documents in "both" runs, in the "first" or "second" only, and in "neither"
-    kept: as `relevant`, but only of the documents that the fusion also retrieves
-    shared: documents in both runs, relevant or not, divided by the length of the shorter ranking; mean over queries
+    kept: as `relevant`, but only of the documents that are also in the top `depth` of the fusion
+    shared: number of documents in the top `depth` of both runs, relevant or not, divided by the length of the shorter
+        ranking (at most `depth`); mean over the queries for which both runs have hits
     """
 
     runs: tuple[str, str]
@@ -107,7 +108,10 @@ def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
 
 @dataclass(frozen=True)
 class TopHit:
-    """Top-ranked hit of a system for a query, and the rank of the first relevant document (None: not retrieved)."""
+    """Top-ranked hit of a system for a query, and the rank of the first relevant document (None: none retrieved).
+
+    id: None without hits; relevant: whether the top-ranked hit is relevant
+    """
 
     system: str
     id: str | None
@@ -137,14 +141,14 @@ class ExampleQuery:
 
 
 def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
-    """Return the rank of the first relevant document; None if it is not retrieved."""
+    """Return the rank (from 1) of the first relevant document; None if no relevant document is retrieved."""
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
 def choose_example_queries(
     first: Rankings, second: Rankings, judgments: Judgments, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
-    """Choose `count` queries in turn from three groups: second system better, first system better, and tie.
+    """Choose up to `count` queries in turn from three groups: second system better, first system better, and tie.
 
     Returns (query, group) pairs; the groups are second, first and alike. Each group is ordered by the difference of reciprocal
     ranks, largest first, and then by a hash of the query id, so the choice does not depend on the order of the files.
@@ -202,7 +206,7 @@ class Report:
         }
 
     def list_findings(self) -> list[str]:
-        """Return the results of the tests, the overlap and the loss, one or two sentences each."""
+        """Return the results of the tests on the first measure, the overlap and the loss as paragraphs."""
         means = {result.name: float(result.overall[self.measure_names[0]]) for result in self.results}
         tests = [test for test in self.tests if test.measure == self.measure_names[0]]
         sentences = [describe_test(test, (means[test.system], means[test.baseline])) for test in tests]
@@ -288,7 +292,8 @@ def build_report(
 ) -> Report:
     """Build the report of runs given as [NAME=]FILE.
 
-    loss_log: training log (JSON lines). Raises UsageError for measures without a mean, and for an unknown system.
+    corpus, queries: both are required for the examples; loss_log: training log (JSON lines)
+    Raises UsageError for measures without a mean, and for an unknown `settings.system`.
     """
     tracker = tracker or InputTracker()
     named = parse_runs(runs)
@@ -333,7 +338,7 @@ def build_report(
 def _find_overlap(
     runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgments, rel: int
 ) -> Overlap | None:
-    """Measure the overlap for the first run that is a fusion of two other runs; return None without such a run."""
+    """Compute the overlap for the first run that is a fusion of two others among `runs`; None without such a run."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
@@ -343,7 +348,10 @@ def _find_overlap(
 
 
 def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> str:
-    """Return the system to compare with the first one: `name` if given, otherwise the best other system."""
+    """Return the system to compare with the first one: `name` if given, otherwise the best other system.
+
+    A single system is compared with itself. Raises UsageError if no system is called `name`.
+    """
     names = [result.name for result in results]
     if name and name not in names:
         raise UsageError(f"`system`: no system is called '{name}'; choose from {', '.join(names)}")

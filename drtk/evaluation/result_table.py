@@ -57,10 +57,10 @@ def format_results(
 def _build_table(
     results: Sequence[Evaluation], measures: Sequence[Measure], labels: RowLabels, *, per_query: bool
 ) -> tuple[list[str], list[Row]]:
-    """Return header and rows: one row per run and query, with one column per measure.
+    """Return header and rows: one row per run (with `per_query`, also per query), with one column per measure.
 
-    With more than MAX_COLUMNS measures or `has_system_columns`: one row per measure and query, with one column per run.
-    The best average of several runs is marked; with `has_system_columns`, also the best value of each query.
+    With more than MAX_COLUMNS measures, or several runs and `has_system_columns`: one row per measure (and query), with
+    one column per run. The best mean of several runs is marked; with `has_system_columns`, also the best of each query.
     """
 
     def get_value(result: Evaluation, query: str | None, measure: Measure) -> Value | None:

@@ -57,10 +57,10 @@ class LabeledText(NamedTuple):
 
 
 def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
-    """Read a table with the columns sentence1, sentence2 and score; skip and count pairs with an empty score.
+    """Read a TSV table with the columns sentence1, sentence2 and score; skip and count pairs with an empty score.
 
-    Raises RecordError (file:line) for a row with a wrong number of columns, or a score that is not a number, DrtkError for a
-    table without rated pairs.
+    Raises RecordError (file:line) for a missing column and, unless `tracker` skips it, for a row with a wrong number of
+    columns, or a score that is not a finite number; DrtkError for a table without rated pairs.
     """
     rated = RatedPairs([])
     for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), tracker):
@@ -84,9 +84,10 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
 
 
 def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
-    """Read a table with the columns text and label, or, if `pairs`, sentence1, sentence2 and label.
+    """Read a TSV table with the columns text and label, or, if `pairs`, sentence1, sentence2 and label.
 
-    Raises RecordError (file:line) for a row with a wrong number of columns or without a label, DrtkError for a table without rows.
+    Raises RecordError (file:line) for a missing column and, unless `tracker` skips it, for a row with a wrong number of
+    columns or without a label; DrtkError for a table without rows.
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
     examples = []
@@ -130,7 +131,7 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
 class Task:
     """A sentence task, and its files by subset (STS12 to STS16) or by split.
 
-    rated: rated pairs by subset; labeled: labeled texts by split of a transfer task
+    rated: rated pairs by subset or split; labeled: labeled texts by split of a transfer task
     """
 
     name: str
@@ -157,7 +158,9 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
 
     A task is a subfolder of `folder`; case and punctuation of its name are ignored (stsb is STS-B). Alignment, uniformity and
     retrieval read the subfolder STS-B.
-    Raises UsageError for an unknown task name, DrtkError for a task without a subfolder, or a folder without tasks.
+    split: split of STS-B and SICK-R
+    Raises UsageError for an unknown task name, DrtkError for a task without a subfolder or without the files of its
+    splits, or a folder without tasks.
     """
     if not folder.is_dir():
         problem = "is a file; expected a folder" if folder.exists() else "No such file or directory"
@@ -174,7 +177,7 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
         if task is not None and task not in GEOMETRY:
             folders.setdefault(task, path)
     if not folders:
-        raise DrtkError(f"{folder}: contains no task; expected files such as STS-B/{split}.tsv")
+        raise DrtkError(f"{folder}: contains no task; expected a file such as STS-B/{split}.tsv")
     tasks = []
     for name in TASKS:
         path_of_task = folders.get("STS-B" if name in GEOMETRY else name)
@@ -205,10 +208,10 @@ def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
 
 
 def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np.ndarray]:
-    """Load a file of {"text", "vector"} and return a function that looks up the vectors of sentences.
+    """Load JSON lines {"text", "vector"} and return a function that looks up the vectors of sentences.
 
     The function raises DrtkError for a sentence without a vector. Raises RecordError (file:line) for a row without a numeric
-    vector, or with a vector of another dimension than the first.
+    vector, or with a vector of another dimension than the first, DrtkError for a file without vectors.
     """
     vectors: dict[str, np.ndarray] = {}
     dimension = 0

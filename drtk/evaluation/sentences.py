@@ -88,7 +88,8 @@ def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
 def compute_uniformity(vectors: np.ndarray) -> float:
     """Return the log of the mean of exp(-2 squared distance) over all pairs of rows (Wang and Isola 2020, t 2).
 
-    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two vectors.
+    The rows are normalized first. Low values mean evenly spread vectors.
+    vectors: (n, d). Raises DrtkError for fewer than two vectors.
     """
     points = normalize_vectors(vectors)
     count = len(points)
@@ -107,7 +108,7 @@ def compute_partner_ranks(
 ) -> np.ndarray:
     """Return the rank (from 1) of each query's partner among all sentences by cosine: (queries,). The partner wins ties.
 
-    The partner is the other sentence of the query's pair. Other duplicates of the query are excluded from the ranking.
+    The partner is the other sentence of the query's pair. The query and its duplicates are excluded from the ranking.
     vectors: (sentences, d); texts: (sentences,), text indices, equal for duplicate sentences
     queries, partners: (queries,), row indices of `vectors`
     """
@@ -123,7 +124,7 @@ def compute_partner_ranks(
     return ranks
 
 
-Encode = Callable[[list[str]], np.ndarray]  # texts -> (n, d) float32
+Encode = Callable[[list[str]], np.ndarray]  # texts -> (n, d), float32 from a model, float64 from a file of vectors
 RECALL_AT = (1, 5, 10)
 
 
@@ -192,7 +193,6 @@ def evaluate_sentences(
     """Evaluate systems on the tasks of a folder; return the lines of a table.
 
     systems: [NAME=]MODEL, or [NAME=]FILE with vectors of sentences (see `load_vectors`)
-
     write_pair: function that writes one JSON line, a rated pair with its cosine
     """
     tracker = tracker or InputTracker()
@@ -307,7 +307,7 @@ LOWER_IS_BETTER = ("alignment", "uniformity")
 
 
 def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format: str, *, digits: int) -> Iterator[str]:
-    """Yield the lines of a table with one row per system, or JSON lines with one row per system and task."""
+    """Yield the lines of a table with one row per system, or a JSON line per system and task or average."""
     averages = {system: _compute_averages(tasks) for system, tasks in results.items()}
     if format == "jsonl":
         for system, tasks in results.items():

@@ -45,9 +45,9 @@ def run_t_test(differences: np.ndarray) -> TTest:
 def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
     """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007).
 
-    It is the share of sign assignments whose absolute mean difference is at least the observed one. All 2^n assignments are
-    tested if there are at most `permutations`. Otherwise `permutations` are sampled, and p = (number of such assignments + 1)
-    / (permutations + 1). Queries with difference 0 have no influence.
+    It is the share of sign assignments whose absolute mean difference is at least the observed one. All 2^n assignments
+    of the n nonzero differences are tested if there are at most `permutations`. Otherwise `permutations` are sampled,
+    and p = (number of such assignments + 1) / (permutations + 1). Queries with difference 0 have no influence.
     """
     nonzero = differences[np.abs(differences) > ZERO]
     count = len(nonzero)
@@ -77,7 +77,8 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
 def correct_holm(p_values: Sequence[float]) -> list[float]:
     """Return p values corrected for multiple testing (Holm 1979), in the given order.
 
-    The smallest p is multiplied by the number of tests n, the next by n - 1, and so on; corrected values never decrease.
+    The smallest p is multiplied by the number of tests n, the next by n - 1, and so on. Corrected values never decrease
+    and are at most 1.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = [0.0] * len(p_values)
@@ -89,7 +90,10 @@ def correct_holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compute_cohens_d(differences: np.ndarray) -> float | None:
-    """Return Cohen's d for pairs: mean difference / standard deviation; None if undefined."""
+    """Return Cohen's d for pairs: mean / standard deviation (n - 1) of the differences.
+
+    It is 0 if all differences are 0, and None (undefined) for a single query or if all differences are equal but not 0.
+    """
     if len(differences) < 2:
         return None
     sd = float(differences.std(ddof=1))

@@ -70,7 +70,8 @@ def cross_validate(
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
     """Evaluate TREC (question classification), MRPC, or a fold of `cross_validate`; return test and dev scores.
 
-    The L2 penalty is selected by ten-fold cross-validation on `train`; then the classifier is fitted on `train`.
+    The L2 penalty is selected by ten-fold cross-validation on `train`. Then the classifier is fitted on `train`, 5% of
+    which is held out for early stopping.
     """
     splits = list(split_folds(train.classes, FOLDS, seed))
     count = _count_classes(train, test)
@@ -121,7 +122,9 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
     for label in np.unique(classes):
         rows = np.flatnonzero(classes == label)
         if len(rows) < count:
-            raise DrtkError(f"{count} folds require {count} examples of each class, got {len(rows)}; add examples")
+            raise DrtkError(
+                f"{count} folds require at least {count} examples of each class, got {len(rows)}; add examples"
+            )
         folds[rng.permutation(rows)] = (assigned + np.arange(len(rows))) % count
         assigned += len(rows)  # the next class continues here, so that folds have the same size
     for number in range(count):

@@ -107,8 +107,9 @@ def find_fusion_weights(
     *,
     tracker: InputTracker,
 ) -> tuple[tuple[float, ...], float]:
-    """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
+    """Return the weights with the highest score on the judged queries, and this score.
 
+    In a tie, the weights with the smallest maximum win.
     names: run files; scored_depths: number of top hits per query that a reranker scored, for each run (None: all)
     Raises UsageError if no query is judged.
     """
@@ -144,14 +145,14 @@ def find_fusion_weights(
 
 
 class BM25Grid(NamedTuple):
-    """Scores of all (k1, b) of a grid on `num_queries` judged queries, highest first."""
+    """Scores of all (k1, b) of a grid, highest first. num_queries: number of judged queries that were searched"""
 
     measure: str
     scores: list[tuple[tuple[float, float], float]]
     num_queries: int
 
     def to_lines(self) -> Iterator[bytes]:
-        """Yield a table with the columns k1, b and the measure."""
+        """Yield the lines of a TSV table with the columns k1, b and the measure."""
         yield f"k1\tb\t{self.measure}\n".encode()
         for (k1, b), value in self.scores:
             yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()

@@ -24,7 +24,10 @@ class KeepQueriesSettings(ScorerSettings):
     scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
 
     def check(self, *, generates: bool) -> None:
-        """Raise UsageError for contradictory values. generates: whether the command generates the queries, so they have no scores"""
+        """Raise UsageError for contradictory or missing values.
+
+        generates: whether the command generates the queries, which then have no scores yet
+        """
         is_filter = self.keep is not None or self.min_score is not None
         if self.keep is not None and self.min_score is not None:
             raise UsageError("`keep` and `min_score` cannot be combined; give one")
@@ -56,7 +59,7 @@ _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("sc
 
 @dataclass(frozen=True)
 class WeightingSettings:
-    """Settings of drtk termweight (docs/methods/term-weights.md); the meaning of None depends on the method."""
+    """Settings of drtk termweight (docs/methods/term-weights.md); None selects the default in the help text."""
 
     words: Literal["treebank", "pieces", "plain"] | None = setting(
         None,
@@ -116,7 +119,7 @@ class WeightingSettings:
     )
     min_words: int = setting(
         10,
-        "Minimum number of words; shorter passages get uniform weights (method bprop).",
+        "Minimum number of alphabetic words; shorter passages get uniform weights (method bprop).",
         at_least=0,
         no_effect=_ONLY_CONTRAST,
     )
@@ -124,7 +127,10 @@ class WeightingSettings:
         None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL
     )
     batch_tokens: int | None = setting(
-        None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1, no_effect=_ONLY_MODEL
+        None,
+        "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU; with deepct and deepimpact twice as many]",
+        at_least=1,
+        no_effect=_ONLY_MODEL,
     )
     precision: Precision = setting(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
@@ -143,7 +149,7 @@ class WeightingSettings:
     )
 
 
-# Batch and learning rate of the papers.
+# Batch sizes and learning rates of the papers or their released code.
 BATCH_SIZES = {"deepct": 16, "deepimpact": 32}
 LEARNING_RATES = {"deepct": 2e-5, "deepimpact": 3e-6}
 

@@ -23,8 +23,8 @@ CONTINUATIONS = "continuations"
 class PassageExpander(BatchFunction):
     """Batch function that generates texts for passages, and adds them as a list in `field`.
 
-    Sampling depends only on the seed and the passage id. Empty continuations are replaced by the passage, as in MASTER's
-    released code (docs/methods/master.md).
+    Sampling depends only on the seed and the passage id. Empty continuations are replaced by the passage text, as in
+    MASTER's released code (docs/methods/master.md).
     bare: write only the passage id and the generated texts
     filtering: settings to score generated queries and to drop queries with low scores; None keeps all queries
     Raises UsageError if prefix and output leave no tokens for a passage, MismatchError for a model that does not generate

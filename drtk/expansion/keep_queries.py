@@ -94,7 +94,7 @@ class QueryFilter(BatchFunction):
         self._settings, self._bare = settings, bare
 
     def prepare(self, records: list[Passage]) -> tuple[list[Passage], Pairs | None]:
-        """Return the passages, and the tokens of their queries and texts; None instead of tokens without a scorer."""
+        """Return the passages, and the tokens of their queries and texts, or None if there is no scorer."""
         queries = [get_queries(passage) for passage in records]
         return records, None if self._scorer is None else self._scorer.tokenize(records, queries)
 

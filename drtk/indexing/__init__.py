@@ -12,7 +12,10 @@ INDEXES = Registry(
             "BM25 by Lucene",
         ),
         "bm25s": ("drtk.indexing.bm25s:Bm25sIndex", "BM25 by the bm25s library, without Java"),
-        "impact": ("drtk.indexing.lucene.index:ImpactIndex", "learned term impacts, summed by Lucene (DeepImpact)"),
+        "impact": (
+            "drtk.indexing.lucene.index:ImpactIndex",
+            "learned term impacts, summed by Lucene (DeepImpact, SPLADE)",
+        ),
         "exact": ("drtk.indexing.exact:ExactIndex", "exact inner products, by torch on CPU or CUDA"),
         "flat": ("drtk.indexing.faiss_index:FaissIndex", "exact inner products, by faiss"),
         "hnsw": ("drtk.indexing.faiss_index:FaissIndex", "HNSW graph, by faiss"),
@@ -22,4 +25,4 @@ INDEXES = Registry(
         ),
     },
 )
-FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # for any other faiss factory string
+FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # of other types: hnsw48, ivf4096, faiss factory strings

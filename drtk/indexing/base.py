@@ -23,7 +23,7 @@ Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are un
 
 
 class SparseIndex(Protocol):
-    """Interface of sparse indexes, which are built from the text of passages."""
+    """Interface of sparse indexes, which are built from passages (their texts or impacts)."""
 
     reads: ClassVar[Literal["passages"]]
     tunable: ClassVar[bool]  # whether k1 and b affect its scores
@@ -65,9 +65,10 @@ def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
 
 
 def get_index_class(kind: str) -> Any:
-    """Return the class of an index type: an entry of `INDEXES` or a faiss factory string.
+    """Return the class of an index type.
 
-    Raises UsageError for any other type.
+    kind: an entry of `INDEXES`, hnsw or ivf with a number (hnsw48), or a faiss factory string
+    Raises UsageError for any other type, MissingDependency if faiss is required but not installed.
     """
     if kind in INDEXES:
         return INDEXES.load(kind)
@@ -86,7 +87,7 @@ def sort_hits(ids: Sequence[str], scores: Sequence[float], k: int | None = None)
 class IdTable:
     """Passage ids by row, memory-mapped from a file with one id per line.
 
-    Raises MismatchError if the file is missing or truncated.
+    Raises MismatchError if the file is missing, is empty, or does not end with a newline.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +104,7 @@ class IdTable:
         return len(self._ends)
 
     def get_values(self, rows: Iterable[int]) -> list[str]:
-        """Return the ids in the given rows, in their order."""
+        """Return the id in each of `rows`, in the same order."""
         indices = np.fromiter(rows, dtype=np.int64)
         starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
         return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

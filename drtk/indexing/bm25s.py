@@ -47,7 +47,7 @@ class Bm25sIndex:
         """Index title and text of all passages, including empty passages; return the number of passages.
 
         The term ids of all passages must fit into memory. Raises DrtkError if no passage has a term, MismatchError for
-        a duplicate id, UsageError for settings that only Lucene supports.
+        a duplicate id, UsageError for settings that this index type does not support.
         """
         import bm25s
 
@@ -81,7 +81,7 @@ class Bm25sIndex:
     def open(cls, folder: Path, settings: BM25SearchSettings) -> Bm25sIndex:
         """Open the index in `folder`.
 
-        Raises MismatchError for a missing or damaged file, UsageError for RM3, which only Lucene supports.
+        Raises DrtkError for a missing or damaged file, UsageError for RM3, which only Lucene supports.
         """
         import bm25s
 
@@ -173,7 +173,7 @@ def _count_terms(texts: list[list[int]]) -> np.ndarray:
 
 
 def _compute_scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
-    """Return the BM25 scores of all postings, float32, with the formula of docs/commands/index.md."""
+    """Return the BM25 scores of all postings, float32, with the formula of docs/methods/term-weights.md."""
     counts = read_array(folder / _COUNTS, mmap="r")
     lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):

@@ -43,7 +43,7 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
 
     sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index or one of type impact;
         with `settings.ids`, one file with a faiss index of another program
-    kind: an entry of `INDEXES`, or a faiss factory string; by default that of `choose_type`
+    kind: index type, see `get_index_class`; by default that of `choose_type`
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     if settings.ids is not None:
@@ -85,7 +85,7 @@ def _index_passages(
         )
     if read_manifest_if_any(Path(sources[0])).get("kind") == KIND:
         raise UsageError(
-            f"{sources[0]}: contains vectors, but an index of type {kind} is built from texts; give the corpus"
+            f"{sources[0]}: contains vectors, but an index of type {kind} is built from passages; give the corpus"
         )
     warn_of_other_kind(sources[0], "passage")
     text = IndexedText(settings, kind, sources[0], job.tracker)
@@ -102,7 +102,7 @@ def _index_passages(
 
 
 def _get_software(engine: Any) -> dict[str, Any]:
-    """Return the entry "software" of an index, the versions of its library, if known."""
+    """Return {"software": versions of the libraries of an index} for its manifest; {} if they are unknown."""
     get_versions = getattr(engine, "get_versions", None)
     return {"software": get_versions()} if get_versions else {}
 

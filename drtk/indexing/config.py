@@ -13,7 +13,7 @@ _ENCODED = (*_VECTORS, "impact")  # searched with queries that a model encodes
 
 
 def _require_types(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
-    """Return the rule that an option is only valid for the index types `types`. Faiss factory strings are not checked.
+    """Return the rule that an option is only valid for the index types `types`. Types not in `INDEXES` are not checked.
 
     key: field with the index type: "kind" (index to build) or "index_type" (index to search)
     """
@@ -48,7 +48,7 @@ class DenseIndexSettings:
     )
     train_sample: int = setting(
         200_000,
-        "Number of vectors sampled to train clusters and quantizers.",
+        "Maximum number of vectors sampled to train clusters and quantizers.",
         at_least=1,
         no_effect=_require_types("ivf"),
     )
@@ -109,13 +109,15 @@ class BM25IndexSettings:
     )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(
         "default",
-        "Stemmer: porter, krovetz, snowball or none. [default: porter for bm25, none for bm25s]",
+        "Stemmer: porter, krovetz (bm25), snowball (bm25s) or none. [default: bm25: porter, or that of another "
+        "language; bm25s: none]",
         metavar="NAME",
         no_effect=_require_types(*_WORDS),
     )
     stopwords: str = option(
         "default",
-        "Stop words: lucene, none, or a file. [default: lucene (bm25), none (bm25s), function words (impact)]",
+        "Stop words: lucene, none, or a file. [default: bm25: lucene, or those of another language; bm25s: none; "
+        "impact: function words, if English]",
         metavar="NAME",
         no_effect=_require_types(*_WORDS),
     )
@@ -127,7 +129,7 @@ class BM25IndexSettings:
 
 @dataclass(frozen=True)
 class BM25SearchSettings:
-    """Settings of searching a sparse index; k1, b and RM3 are for BM25 only (docs/commands/index.md)."""
+    """Settings of searching a sparse index; k1, b and RM3 are for BM25 only (docs/commands/search.md)."""
 
     k1: float | None = option(
         None,

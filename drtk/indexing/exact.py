@@ -1,4 +1,4 @@
-"""Exact search with torch: inner products of queries with all vectors, read block by block from disk."""
+"""Exact search with torch: inner products of queries with all vectors, in blocks from disk or GPU memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drtk.runtime.runners import read_ahead
 _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
 _GPU_BLOCK = 262_144  # passages per matrix product
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
-_KEYS_PER_PASS = 1 << 25  # 256 MB: as many queries are scored in one pass over the passages
+_KEYS_PER_PASS = 1 << 25  # 256 MB; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
@@ -47,8 +47,9 @@ class _DeviceShard(NamedTuple):
 
 
 def list_devices(name: str) -> list[torch.device]:
-    """Return the devices that search an index: all CUDA GPUs for "auto" and "cuda", otherwise the named one.
+    """Return the devices that search an index, by the name of a device.
 
+    "cuda" means all CUDA GPUs; "auto" also, or the CPU if there are none.
     Raises DrtkError if the device is not available.
     """
     device = choose_device(name)
@@ -158,7 +159,7 @@ class ExactIndex:
     def _search_shard(self, shard: _DeviceShard, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of a shard, unsorted, (queries, depth), on the CPU.
 
-        The vectors of the shard are read once, for all queries.
+        The vectors of the shard are read once, for all queries. EMPTY_KEY pads the keys of a shard with fewer passages.
         """
         groups, keys = [], []
         for part in _split_rows(vectors if self._scale is None else vectors * self._scale, self._group_size):
@@ -184,7 +185,7 @@ class ExactIndex:
 
 
 def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield blocks of up to `size` vectors, and the ranks of their ids.
+    """Yield blocks of up to `size` vectors (rounded up to whole tiles), and the ranks of their ids.
 
     Vectors are (block, dimension) float32, padded with zero rows; ranks are (rows,) int64. Both are on the shard's device.
     """
@@ -207,7 +208,7 @@ def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     sort_keys: keys of `pack_sort_keys`, (queries, depth) int64, padded with EMPTY_KEY
     scores: (queries, block) float32
     ranks: rank of each passage id in sorted order, (block,) int64
-    A score equal to the lowest score in `sort_keys` is kept too, so that ties at rank `depth` are broken by id.
+    A score equal to the lowest score in `sort_keys` is a candidate too, so that ties at rank `depth` are broken by id.
     """
     depth = sort_keys.shape[1]
     floor = unpack_scores(sort_keys.amin(dim=1))
@@ -248,12 +249,14 @@ class _Float16Block:
         self._half = (block / self._length).half()
 
     def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
-        """Merge the block into the sort keys like `merge_top_k`; return None if float16 is too imprecise for this block.
+        """Merge the block into the sort keys like `merge_top_k`.
 
+        Return None if the block has NaN or infinite numbers, or if float16 products leave too many candidates.
         queries: (queries, dimension) float32
         products: buffer for the inner products, (queries, block) float16
-        Float16 inner products are off by at most HALF_ERROR. So a passage cannot be in the top `depth` if its product is
-        more than HALF_ERROR below the lowest exact score, or more than 2 * HALF_ERROR below the `depth`-th product.
+        Float16 inner products of unit vectors are off by at most HALF_ERROR. So a passage cannot be in the top `depth`
+        if its product is more than HALF_ERROR below the lowest exact score, or more than 2 * HALF_ERROR below the
+        `depth`-th product.
         """
         if not bool(self._length.isfinite()):
             return None

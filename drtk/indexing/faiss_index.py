@@ -1,8 +1,8 @@
 """faiss indexes: flat, HNSW, IVF, quantized, or any factory string; on a GPU if faiss supports the index type.
 
 Hits are ordered by score, then by descending id. If passages at ranks k and k + 1 have equal scores, exhaustive indexes
-(flat, scalar or product quantized) are searched deeper. Their top k therefore do not depend on faiss's order. HNSW and IVF
-indexes return any of the tied passages.
+(flat; scalar or product quantized without rescoring) are searched deeper. Their top k therefore do not depend on
+faiss's order. Other indexes, such as HNSW and IVF, return any of the tied passages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
 
 
 class FaissIndex:
-    """A faiss index of inner products, the passage ids by row, and exact vectors for rescoring if the index is lossy."""
+    """A faiss index of inner products (or L2, if imported), passage ids by row, and optional vectors for rescoring."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
@@ -116,7 +116,7 @@ class FaissIndex:
 
         ids_file: file with one id per line, in the order in which the vectors were added
         begin: function that creates the folder of the index and returns its path
-        Raises MismatchError for ids that do not fit, and for an index that is not supported.
+        Raises DrtkError for a file of another kind, MismatchError for ids that do not fit or an unsupported index.
         """
         from faiss.contrib.factory_tools import reverse_index_factory
 
@@ -212,7 +212,8 @@ class FaissIndex:
     def _search_faiss(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows, both (queries, depth); missing hits have row -1.
 
-        faiss omits hits with a score of NaN or -inf. Raises DrtkError if a query lacks hits for this reason.
+        faiss omits hits with a score of NaN or -inf. Raises DrtkError if an exhaustive index (except fast scan) returns
+        fewer than `depth` hits, or another index returns none for a vector with NaN, infinite or too large numbers.
         """
         if self._graph is not None:
             self._graph.hnsw.efSearch = max(depth, self._settings.ef_search or max(128, 2 * depth))
@@ -308,8 +309,8 @@ def _build_on_gpu(
 ) -> Any:
     """Train and fill a copy of `index` on the GPU, and return it as a CPU index.
 
-    Without a GPU, return `index`. If GPU memory is too small, warn and return an index without vectors, trained if possible.
-    Raises DrtkError if it is too small and `device` was set explicitly.
+    If the index stays on the CPU, return `index`. If GPU memory is too small, warn and return an index without vectors,
+    trained if possible. Raises DrtkError if GPU memory is too small and `device` is not auto.
     """
     on_gpu = _copy_to_gpu(index, settings.device)
     if on_gpu is None:
@@ -354,7 +355,8 @@ def _cast_to_hnsw(index: Any) -> Any:
 def _copy_to_gpu(index: Any, device: str) -> Any:
     """Copy an index to one GPU, or shard it over all GPUs; return None if the index stays on the CPU.
 
-    Raises DrtkError for a device that faiss does not find, UsageError for an index that it does not support on GPUs.
+    Unless `device` is auto, raises DrtkError for a device that faiss does not find, and UsageError for an index that
+    faiss does not support on GPUs.
     """
     count = faiss.get_num_gpus()
     if device == "cpu" or (device == "auto" and (not count or _cast_to_hnsw(index) is not None)):

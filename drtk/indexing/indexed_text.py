@@ -179,7 +179,7 @@ _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 def read_impacts(passage: Passage) -> dict[str, int]:
     """Return the positive impacts of a passage by word, without words longer than 255 characters.
 
-    Raises ValueError if the impacts are missing, or not integers up to 65,535.
+    Raises ValueError if the impacts are missing or not integers up to 65,535, or a word is empty or has white space.
     """
     if IMPACTS not in passage.extra:
         raise ValueError(f"has no '{IMPACTS}'; run `drtk termweight` with `method=deepimpact` first")

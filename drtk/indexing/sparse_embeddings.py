@@ -17,7 +17,7 @@ from drtk.runtime.manifest import read_manifest
 def open_sparse_embeddings(folders: Sequence[str]) -> tuple[Iterator[Passage], dict[str, Any]]:
     """Open folders of sparse embeddings of passages; return the passages, and entries for the manifest of an index.
 
-    Raises MismatchError for unfinished folders, folders of another kind, and folders of different encoders.
+    Raises the errors of `read_passage_manifests`; iterating raises those of `iter_impact_passages`.
     """
     entries = read_passage_manifests(folders, SPARSE_KIND)[1]
     return (passage for folder in folders for passage in iter_impact_passages(folder)), entries

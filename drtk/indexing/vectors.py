@@ -23,7 +23,7 @@ ROWS_AT_A_TIME = 16_384
 
 
 class DenseIndex(Protocol):
-    """Interface of dense indexes; scores are inner products."""
+    """Interface of dense indexes; scores are inner products, or negative squared distances of an imported L2 index."""
 
     reads: ClassVar[Literal["vectors"]]
     dimension: int
@@ -176,7 +176,7 @@ def rescore(
 def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     """Open folders of passage embeddings; return the vectors, and entries for the manifest of an index.
 
-    Raises the errors of `read_passage_manifests`.
+    Raises the errors of `read_passage_manifests` and `Vectors`.
     """
     manifests, entries = read_passage_manifests(folders, KIND)
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.num_rows]
@@ -188,7 +188,7 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
     """Read the manifests of folders of passage embeddings; return them, and the entries "encoder" and "corpus" of an index.
 
     kind: kind of the folders
-    Raises MismatchError for unfinished folders, folders without passage embeddings, folders of different encoders, and
+    Raises MismatchError for unfinished folders, folders without passage embeddings, different models or settings, and
     two folders with the same part of a corpus.
     """
     manifests = [
@@ -211,9 +211,9 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
 
 
 def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:
-    """Return the names of the properties in which the encoders of two manifests differ; [] if vectors are comparable.
+    """Return the names of the properties in which the encoders of two manifests differ; [] if no difference is known.
 
-    Properties that are missing in one manifest are not compared, because earlier versions recorded fewer properties.
+    Except for the digest, properties missing in one manifest are not compared: earlier versions recorded fewer.
     """
     one, other = first.get("encoder"), second.get("encoder")
     if not one or not other:
@@ -245,7 +245,10 @@ def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
 
 
 def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError if two folders contain the same part (option --shard) of a corpus; warn if a part is missing."""
+    """Raise MismatchError if two folders contain the same part (option --shard) of a corpus.
+
+    If several folders are given, warn if a part is missing.
+    """
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
     num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}
@@ -260,7 +263,7 @@ def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -
 
 
 def resolve_path(source: str | None) -> str | None:
-    """Return the absolute path of an existing file; None for stdin, pipes and missing files."""
+    """Return the absolute path of an existing file or folder; None for None, stdin, pipes and missing files."""
     if not source or is_stream(source) or not Path(source).exists():
         return None
     return os.path.abspath(source)

@@ -40,7 +40,7 @@ def linear_cross_entropy(
     (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
     features: (n, E), input of the output layer at n tokens    weight: (V, E)    bias: (V,)    labels: (n,), token ids
-    chunk: number of tokens; None: as many as fit into a fixed number of logits
+    chunk: number of tokens; None: as many as fit into a fixed number of logits; ignored by liger-kernel
     """
     device = features.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype

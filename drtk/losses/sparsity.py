@@ -14,5 +14,5 @@ def flops(weights: Tensor) -> Tensor:
 
 
 def compute_flops_ramp(step: int, ramp_steps: int) -> float:
-    """Return the factor of the FLOPS weights at a step, counted from 1: (step / ramp_steps)^2, at most 1; 1 without a ramp."""
+    """Return the factor of the FLOPS loss weights at step >= 1: (step / ramp_steps)^2, at most 1; 1 without a ramp."""
     return min(1.0, step / ramp_steps) ** 2 if ramp_steps else 1.0

@@ -18,7 +18,7 @@ MINING = Registry(
         ),
         "sbert": (
             "drtk.mining.policies:SBERT",
-            "keep the top 5 of each system that score 3 below the positives by cross-encoder (BEIR)",
+            "keep the top 5 of each source that score at least 3 below the positives by cross-encoder (BEIR)",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Audit of a mining run: for each query, the outcome of every candidate and the suspected false negatives."""
+"""Audit of a mining run: the positives, negatives and rejected candidates per query, and suspected false negatives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUSPICIONS = {
 
 
 def build_audit_row(pool: CandidatePool) -> AuditRow:
-    """Return the audit row of a query: its positives, the sampled negatives, and the rejected candidates.
+    """Return the audit row of a query: its positives, negatives (unless it is skipped) and rejected candidates.
 
     `gap` is the lowest score of a positive minus the passage's score, both in the passage's source; `ce_gap` is the same
     for cross-encoder scores.
@@ -103,7 +103,7 @@ class Audit:
         self._opened: Output | None = None
 
     def add(self, pools: Sequence[CandidatePool]) -> None:
-        """Write a row for the query of each pool, and record the file size in the job's journal."""
+        """Write a row for the query of each pool, and record the file size in the job's counts, for its journal."""
         output = self._open_output()
         for pool in pools:
             output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
@@ -120,7 +120,7 @@ class Audit:
                 yield orjson.loads(line)
 
     def commit(self) -> None:
-        """Rename the audit to its final name; must be called before the job renames its output."""
+        """Rename the audit to its final name, unless `scratch`; must be called before the job renames its output."""
         output = self._open_output()
         if not self._scratch:
             output.commit()

@@ -80,8 +80,8 @@ def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
 class Candidate(NamedTuple):
     """A passage retrieved by a source, or a random passage.
 
-    rank: 1-based rank in the source; 0 for a random passage
-    score: None if the source has no scores
+    rank: 1-based rank in the source, or position in an unranked list (`Hits.is_ranked`); 0 for a random passage
+    score: None for a random passage, or if the source has no scores
     """
 
     id: str

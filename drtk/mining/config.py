@@ -22,7 +22,7 @@ class MiningInputs:
     query_vectors: embeddings folder of the queries, to search dense indexes without an encoder
     vectors: embeddings folder of the passages, for the cosine similarity of candidates and positives
     model: folder or hub name of the query encoder; None uses the encoder recorded in the index
-    skip_corpus_check: allow sources that were built from another corpus with the same ids
+    skip_corpus_check: allow sources and `vectors` that were made from another corpus with the same ids
     """
 
     sources: tuple[str, ...]
@@ -61,7 +61,7 @@ INDEX_OPTIONS = [item.name for item in fields(IndexSourceSettings) if item.name 
 class CandidateFilterSettings:
     """Options of the filters that reject candidates which may be unjudged positives."""
 
-    from_rank: int = setting(1, "First rank to use; better-ranked hits of each source are skipped.", at_least=1)
+    from_rank: int = setting(1, "First rank to use; passages ranked better in any source are dropped.", at_least=1)
     max_score: tuple[str, ...] = setting(
         (), "Drop candidates with a retrieval score above X; NAME=X for one source; repeatable.", metavar="X"
     )
@@ -100,7 +100,7 @@ class CandidateFilterSettings:
 
 @dataclass(frozen=True)
 class MineSettings(ScorerSettings, IndexSourceSettings, CandidateFilterSettings):  # help lists the last base first
-    """All options of mine-negatives."""
+    """Options of mine-negatives, except inputs, outputs and seed."""
 
     policy: str = option(
         "tevatron",

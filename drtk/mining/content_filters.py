@@ -190,7 +190,7 @@ class CrossEncoderFilter(ContentFilter):
     margin: a negative must score at least this much below the lowest-scoring positive; None: no such limit
     max_value: maximum score of a negative; None: no such limit
     title: title format, as in `models.generator_input.format_passage`
-    Raises MismatchError for a margin larger than the scorer's range, DrtkError for a missing score.
+    Raises MismatchError for a margin of at least the scorer's range, DrtkError for a missing score.
     """
 
     name = CE

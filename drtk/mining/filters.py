@@ -17,14 +17,14 @@ from drtk.mining.config import MineSettings
 
 ScoreFilter = Callable[[CandidatePool], None]
 UNRETRIEVED = "unretrieved"  # filter name of rejections by margin or max_share when the source retrieved no positive
-ANSWER_CHECKS = "checked for answers"  # key of the counts of passages
+ANSWER_CHECKS = "checked for answers"  # key in `counts`: numbers of passages, and of those without text
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
 def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
     """Return the filters by rank and score that `settings` select, in the order of application.
 
-    sources: names of the runs and indexes; None: do not check the names in limits
+    sources: names of the runs and indexes; []: all sources are training examples; None: do not check names in limits
     Raises the errors of `parse_limits`, and UsageError for a share outside 0 to MAX_SHARE.
     """
     filters: list[ScoreFilter] = []
@@ -66,7 +66,7 @@ def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None
 
 
 def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
-    """Reject candidates with a rank before `first` (1-based) in a source.
+    """Reject candidates with a rank before `first` (1-based) in any source; they are removed from all sources.
 
     only_examples: raise UsageError for candidates without a rank, because all sources are training examples
     """
@@ -103,7 +103,7 @@ def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float])
 def reject_near_positive(
     pool: CandidatePool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False
 ) -> None:
-    """Reject candidates with a score too near the positive's in the same source.
+    """Reject candidates whose score is above a maximum that depends on the positive's score in the same source.
 
     Of several positives, the one with the lowest score counts.
     name: "margin": the maximum is the positive's score minus the limit; "max-share": the positive's score times the limit

@@ -55,7 +55,8 @@ class Miner:
     use_example_scores: use the cross-encoder scores recorded in training examples
     score_filters, content_filters: filters that reject candidates, in the order of application
     answers: filter that finds passages with an answer, which become positives; None: keep them as candidates
-    measuring_filters: content filters that reject nothing; their values are written to the examples and the audit
+    measuring_filters: content filters that reject nothing; their values are written to the audit, and
+        cross-encoder scores also to the examples
     passages: passages of the corpus, if a content filter reads them
     """
 
@@ -110,7 +111,10 @@ class Miner:
         return pools
 
     def build_pool(self, query: MiningQuery) -> CandidatePool:
-        """Return the positives and the candidates of a query: all other hits down to rank `policy.depth` of each source."""
+        """Return the positives and candidates of a query: all other hits down to rank `policy.depth` of each source.
+
+        If documents were judged, other passages of relevant documents are not candidates.
+        """
         relevant = self.find_relevant_ids(query.query_id)
         depth, document_of = self.policy.depth, self.document_of
         judged = relevant if document_of is None else self._find_passage_ids(relevant, query.hits.values(), document_of)
@@ -141,7 +145,8 @@ class Miner:
     ) -> list[str]:
         """Return one passage id per document: its top-ranked passage in the first source that retrieved it.
 
-        A document that no source retrieved is represented by its only passage, or omitted if it has several.
+        A document that no source retrieved is represented by its only passage; it is omitted if it has several
+        or no corpus is given.
         """
         best: dict[str, str] = {}
         relevant = set(documents)
@@ -190,10 +195,10 @@ class Miner:
                 break
 
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
-        """Sample as many random passages as the pool needs for `policy.min_negatives`; fewer if the corpus is too small.
+        """Sample the random passages that the pool needs for `policy.min_negatives`; fewer if the corpus is too small.
 
-        Positives, rejected passages and candidates are excluded. As a random passage, a candidate would lose the rank and
-        score by which the audit detects false negatives.
+        Without a corpus, return []. Positives, rejected passages and candidates are excluded. As a random passage, a
+        candidate would lose the rank and score by which the audit detects false negatives.
 
         attempt: number of earlier attempts for the pool
         """
@@ -279,7 +284,7 @@ class Miner:
         ]
 
     def describe_id_mismatch(self) -> str | None:
-        """Return an error message if no source retrieved a judged document and the ids cannot be checked without a corpus."""
+        """Return an error message if no source retrieved a judged document and no corpus is given to check ids."""
         problems = self.describe_sources_without_judged_hits()
         if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
             return None
@@ -295,9 +300,9 @@ def mine_negatives(
     audit: str | None = None,
     report: str | None = None,
 ) -> None:
-    """Mine hard negatives, and write a training example for each query to the output of `job`.
+    """Mine hard negatives, and write a training example for each query with positives and negatives to `job`'s output.
 
-    audit: also write this file, JSON lines with the outcome of every candidate, one line per query
+    audit: also write this file, JSON lines with positives, negatives and rejected candidates, one line per query
     report: also write this report, an HTML page if its name ends in .html, else text; "-" is stdout
     Raises UsageError for a missing input or a setting without effect, DrtkError if there are no examples.
     """
@@ -442,7 +447,7 @@ def _check_inputs(
 
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusIds:
-    """Return the ids of the corpus. Raises MismatchError if a source or the embeddings come from another corpus."""
+    """Return the ids of the corpus. Raises MismatchError if a source or `vectors` was made from another corpus."""
     ids = CorpusIds.load(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
     if digest and not inputs.skip_corpus_check and not is_stream(corpus):

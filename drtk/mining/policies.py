@@ -15,7 +15,7 @@ Sample = Callable[[BySource, int | None, Random], list[Candidate]]
 
 
 def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> list[Candidate]:
-    """Sample `count` candidates from the union of all sources, without replacement; `count` None: return all, shuffled.
+    """Sample up to `count` candidates (None: all) from the union of all sources, without replacement, in random order.
 
     candidates: by source name, best first; a passage of several sources counts for the first one
     """
@@ -64,10 +64,10 @@ def sample_random_ids(
 
 @dataclass(frozen=True)
 class Policy:
-    """A published recipe for sampling negatives. Fields of `MineSettings` with the same name override it.
+    """A published recipe for sampling negatives. Fields of `MineSettings` with the same name override it, unless None.
 
     negatives: number of negatives per query, or per source with `take_top_per_source`; None: all candidates
-    min_negatives: minimum number of negatives per query, reached by adding random passages
+    min_negatives: minimum number of negatives per query, reached by adding random passages, if a corpus is given
     depth: maximum rank of a candidate in its source; None: no maximum
     sample: function that samples negatives from the candidates
     answers: turn candidates that contain an answer into positives

@@ -269,7 +269,10 @@ def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, q
 
 
 def format_page(summary: AuditSummary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
-    """Yield the lines of the report as an HTML page. corpus, queries: files with texts; None: show ids only"""
+    """Yield the lines of the report as an HTML page.
+
+    corpus, queries: files with texts; show only ids if None or a stream
+    """
     from drtk.runtime import pages
 
     def iter_parts() -> Iterator[Markup]:
@@ -351,7 +354,7 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
 
 
 def _get_hardness_key(negative: AuditRow) -> tuple[bool, int, float, int]:
-    """Return the sort key of a negative: suspicious negatives first, then by the gap to the positive's score."""
+    """Return the sort key of a negative: most suspicions first, then the smallest gap to the positive, then rank."""
     num_suspicions = len(negative.get("suspicious", ()))
     gap = negative.get("ce_gap", negative.get("gap"))
     return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(negative.get("rank", 1 << 30))

@@ -72,7 +72,8 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
 
     Index folders of the same name are searched together as one index.
     name: name of the source if there is only one; "": the file's or folder's name
-    Raises UsageError if two sources have the same name, MismatchError for a file or folder of another kind.
+    Raises UsageError if two sources that are not both indexes have the same name, MismatchError for another kind of
+    file or folder.
     """
     grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
     sources = MiningSources(list(grouped))
@@ -169,8 +170,8 @@ class IndexSearch:
     """Searcher of several indexes.
 
     folders: index folders by source name; folders of the same name are searched together
-    depth: hits per query; None: all passages    corpus: ids of the corpus; None: do not check the ids of hits
-    encodes_texts: whether query texts are encoded for a dense index
+    depth: hits per query and source; None: all    corpus: ids of the corpus; None: do not check the ids of hits
+    encodes_texts: whether query texts are encoded by a model, for an index of dense or sparse embeddings
     needs_text: whether an index is searched with query texts, encoded or not
     stored: the queries of the embeddings folder `inputs.query_vectors`, if a dense index is searched with them
     Raises UsageError if an index requires query texts and none are given, MismatchError for a hit that is not in the
@@ -246,8 +247,9 @@ class IndexSearch:
 class QueryStream:
     """Iterable of queries with their hits in each run and file of examples. Each iteration reads the files again.
 
-    Queries are yielded in the order of the first source, or of `queries` if indexes are searched. Queries that another
-    source contains in a different order are buffered in memory. The caller searches the indexes with `indexes.search`.
+    Queries are yielded in the order of the first source, or, if indexes are searched, of `queries` or the query
+    vectors. Queries that another source contains in a different order are buffered in memory. The caller searches the
+    indexes with `indexes.search`.
 
     counts: counters of skipped queries, updated in place
     corpus: ids of the corpus; None: do not check ids
@@ -255,8 +257,9 @@ class QueryStream:
     allow_unjudged: also yield queries without judgments, whose positives come from answers
     by_source: the judgments are of source documents, not of passages
     queries: file of the queries to search indexes with
-    queries_by_id: for filters that read query texts; None if none does or if indexes are searched with `queries`
-    Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
+    queries_by_id: query texts for filters; None if no filter reads them or if indexes are searched with `queries`
+    Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is
+    judged or a query of the embeddings folder has no text.
     """
 
     sources: MiningSources

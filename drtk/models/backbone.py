@@ -17,7 +17,7 @@ FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbe
 
 
 def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
-    """Return the model inputs {"token_type_ids": types}; {} if the model has a single token type or `types` is None."""
+    """Return the model inputs {"token_type_ids": types}; {} if `types` is None or the model has at most one type."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 
@@ -105,7 +105,10 @@ class BackboneAdapter:
         }
 
     def _build_row_mask(self, visible: Tensor) -> Any:
-        """Convert an attention mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool."""
+        """Convert an attention mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool.
+
+        For ModernBERT, return {attention type: mask}.
+        """
         implementation = self.config._attn_implementation
         if implementation not in ("sdpa", "eager", PACKED):
             raise MismatchError(

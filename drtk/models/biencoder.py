@@ -23,8 +23,8 @@ class BiEncoder(nn.Module):
     """A query encoder and a passage encoder; `passage` encodes both if `query` is None.
 
     prompt_lengths: numbers of prompt tokens that pooling excludes, (in queries, in passages)
-    group_overhead: assumed cost of a forward pass in tokens, by which texts are divided into groups of similar length to save
-        padding; None: encode all texts together, as packed encoders always do
+    group_overhead: fixed cost of a forward pass, in tokens, for dividing texts into groups of similar length to save
+        padding (see `group_by_length`); None: encode all texts together, as packed encoders always do
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class BiEncoder(nn.Module):
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """Load the encoders to train, {role: encoder}, with the key "passage" only if one encoder is shared, else also "query".
+    """Load the encoders to train: {"query": encoder, "passage": encoder}, or {"passage": encoder} if it encodes both.
 
     model: a folder or hub name
     overrides: fields of the model's EncodingConfig to replace
     untied: return two encoders even if the folder contains one; the query encoder is then a copy
-    Raises MismatchError if the vectors of the two encoders have different dimensions.
+    Raises MismatchError if the vectors of the two encoders have different dimensions, and the errors of `load_encoder`.
     """
     folder = resolve_model_folder(model)
     paths = {role: resolve_tower_folder(folder, role) for role in ("query", "passage")}
@@ -101,7 +101,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
 def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
     """Write a model folder; untied encoders go into its subfolders `query` and `passage`.
 
-    SentenceTransformer loads both layouts.
+    SentenceTransformer loads both layouts of dense encoders.
     """
     if len(towers) == 1:
         save_encoder(next(iter(towers.values())), folder)

@@ -81,8 +81,8 @@ def load_encoder(
     strict: reject overrides that contradict the training of a drtk model
     weights: False: build the backbone without weights, on the meta device
     model_file: ONNX or OpenVINO file of the backbone in the folder, to run instead of the weights
-    Raises MismatchError for a folder without an encoder or a contradicting override, UsageError for an unknown pooling,
-    DrtkError for a damaged folder.
+    Raises MismatchError for a folder without an encoder, or overrides that contradict its training or do not fit it,
+    UsageError for an unknown pooling, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
@@ -136,12 +136,12 @@ def load_encoder(
 
 
 def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
-    """Load a model folder as (encoder, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
+    """Load a model folder as (backbone, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
 
-    If the checkpoint has no head, a head is randomly initialized.
+    If the folder has no head, a head is randomly initialized.
 
     warn_untrained: warn if the head is randomly initialized
-    Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
+    Raises the errors of `load_encoder` and `load_lm_head`.
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
@@ -151,7 +151,7 @@ def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, L
 def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     """Load a model folder as (masked language model of transformers, tokenizer).
 
-    Raises MismatchError if the folder has no trained masked-LM head.
+    Raises MismatchError if the folder has no trained masked-LM head, and the errors of `load_masked_lm`.
     """
     backbone, head, tokenizer = load_masked_lm(folder, warn_untrained=False)
     if head.is_untrained:
@@ -168,6 +168,7 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
     """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the model's number of positions.
 
     Without any limit: DEFAULT_MAX_LENGTH. config: configuration of transformers
+    Raises MismatchError if the tokenizer's limit is not a number.
     """
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):

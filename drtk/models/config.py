@@ -36,7 +36,7 @@ def check_device_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """Settings of `drtk encode`; for settings that are None, the value in the model folder is used."""
+    """Settings of `drtk encode`; None means the value in the model folder, or the default in the option's help."""
 
     pooling: str | None = option(
         None,
@@ -123,7 +123,10 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for settings that cannot be combined, such as `n` above 1 and greedy decoding."""
+        """Raise UsageError for settings that cannot be combined, such as greedy decoding and an `n` other than 1.
+
+        The default `n` is accepted, too.
+        """
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":
             raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
@@ -153,7 +156,7 @@ class ContinuationSettings(GenerationSettings):
 
 @dataclass(frozen=True)
 class CrossEncoderSettings:
-    """Settings for running a cross-encoder; for settings that are None, the value in the model folder is used."""
+    """Settings for running a cross-encoder; None means the model's value, or a default by device."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)

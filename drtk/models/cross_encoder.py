@@ -62,7 +62,7 @@ class CrossEncoder:
     max_length: maximum length of a pair, in tokens
     activation: function from logits to scores
     prompt: text to put before the first text of every pair
-    make_tokenizer: function from `max_length` to a function that tokenizes pairs, for models with a prompt template
+    make_tokenizer: function from the keyword argument `max_length` to the tokenizer of pairs; None for a classifier
     """
 
     model: nn.Module
@@ -78,7 +78,7 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
 
     It may be a classifier or a generative reranker, such as monoT5.
     As in sentence-transformers, the default activation function is a sigmoid.
-    Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
+    Raises MismatchError for another type of model, no trained head or several labels, DrtkError for a damaged folder.
     """
     path, shared = _read_layout(folder)
     settings = read_module_settings(path)
@@ -158,7 +158,7 @@ def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
     stated = getattr(config, "sentence_transformers", None)
-    old = getattr(config, "sbert_ce_default_activation_function", None)  # before version 4
+    old = getattr(config, "sbert_ce_default_activation_function", None)  # of sentence-transformers before 4
     name = shared.get("activation_fn") or (stated.get("activation_fn") if isinstance(stated, dict) else None) or old
     try:
         return nn.Sigmoid() if name is None else build_activation(path, name)
@@ -224,7 +224,7 @@ class CrossEncoderScorer:
 
     @property
     def score_bounds(self) -> tuple[float, float]:
-        """The lowest and the highest possible score; -inf and inf for an unbounded activation."""
+        """The lowest and the highest possible score; (-inf, inf) for other activations than sigmoid and tanh."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
@@ -403,7 +403,7 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
 
 
 def resolve_title_format(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
-    """Return the title format of a cross-encoder's passages: `override`, else the format of the training, else `default`.
+    """Return the title format of passages (see `format_passage`): `override`, else that of training, else `default`.
 
     model: a folder or hub name    strict: raise MismatchError if `override` differs from the format of the training
     """

@@ -116,7 +116,7 @@ class AttentionBackend:
     packed: bool = False
 
     def check(self) -> None:
-        """Raise DrtkError if the device, the dtype or the installed packages do not support the implementation."""
+        """Raise DrtkError if `name` is a flash attention that device, dtype or installed packages do not support."""
         if not self.name.startswith("flash"):
             return
         if self.device.type != "cuda":
@@ -134,8 +134,8 @@ class AttentionBackend:
 
         Call it before layers of the backbone are copied, because copies keep their implementation.
 
-        "auto" runs the model without padding if `packed` is set, and device, dtype and model support it. Otherwise it selects
-        flash attention, if installed and supported, or keeps the current implementation (sdpa).
+        "auto" enables packing if `packed` is set, and device and model support it (see `enable_packing`). Otherwise it
+        selects flash attention, if installed and supported, or keeps the current implementation (sdpa).
         Raises MismatchError if the model does not support the implementation.
         """
         name = self.name

@@ -81,7 +81,7 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
     if mode == "max":
         return hidden.masked_fill(included.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
     weights = included.to(hidden.dtype)
-    if mode == "weightedmean":  # by position, 1, 2, 3, …, counted from the first prompt token
+    if mode == "weightedmean":  # by position, 1, 2, 3, …, counted from the first token, prompt included
         position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
         weights = weights * position
     total = torch.bmm(weights.unsqueeze(1), hidden).squeeze(1)  # (batch, 1, tokens) @ (batch, tokens, hidden)
@@ -92,7 +92,8 @@ def _pool(mode: str, hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
 class Dense(nn.Module):
     """Dense module of sentence-transformers: a linear layer and an activation function.
 
-    config: content of the module's config.json; with `use_residual`, the input is added to the output
+    config: content of the module's config.json; with `use_residual`, the input is added to the output, after a
+        projection if their sizes differ
     """
 
     def __init__(self, config: dict[str, Any], activation: nn.Module) -> None:
@@ -116,8 +117,9 @@ class Dense(nn.Module):
 class Encoder(nn.Module):
     """Text encoder: transformer, pooling, dense layers and normalization.
 
-    A sparse encoder (`SPARSE_POOLING`) returns a weight for each word piece of the vocabulary, without dense layers.
-    Pooling and everything after it run in float32. truncate: number of dimensions to keep of each vector; None: all
+    A sparse encoder (`SPARSE_POOLING`) returns a weight for each word piece of the vocabulary, without dense layers,
+    truncation and normalization. Pooling and everything after it run in float32.
+    truncate: number of dimensions to keep of each vector; None: all
     head: masked-LM head of a sparse encoder, an LMHead
     """
 

@@ -24,7 +24,7 @@ from drtk.records import Passage
 
 API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
-_ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # seconds
+_ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # delay and timeout in seconds
 _LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file")  # settings that the server decides
 
 
@@ -39,7 +39,7 @@ _OPENER = urllib.request.build_opener(_RejectRedirects)
 
 
 class EndpointEmbedder:
-    """Encoder of texts that calls an endpoint, with the attributes and methods of `drtk.retrieval.encode.Embedder`.
+    """Encoder of texts that calls an endpoint, with the interface of a dense `drtk.retrieval.encode.Embedder`.
 
     model: URL#NAME, such as http://localhost:8000/v1#intfloat/e5-base-v2    role: "query" or "passage"
     similarity: "cosine" (default; indexes then normalize the vectors) or "dot"
@@ -80,7 +80,10 @@ class EndpointEmbedder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Record that identifies the model, for manifests. The digest is of the model name, because weights are unknown."""
+        """Record that identifies the model, for manifests.
+
+        The digest is of model name, dimension and normalization, because the weights are unknown.
+        """
         return {
             "model": self.model,
             "digest": digest_records([[self._name, self.dimension, self.normalized]]),
@@ -147,7 +150,7 @@ class EndpointEmbedder:
                 advice = f"; set {API_KEY}" if error.code in (401, 403) else ""
             except (OSError, ValueError, HTTPException) as error:  # ValueError, InvalidURL: a malformed URL
                 problem, advice = f"cannot be reached: {getattr(error, 'reason', error)}", "; check the URL"
-                # the server answered before
+                # temporary only if the server has answered before
                 is_temporary = self.dimension > 0 and isinstance(error, (OSError, IncompleteRead))
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
@@ -167,11 +170,13 @@ class EndpointEmbedder:
                 f"{self._url}: the response is not a list of embeddings ({error!r}); check the URL"
             ) from error
         if vectors.ndim != 2 or [entry["index"] for entry in entries] != list(range(count)):
-            raise DrtkError(f"{self._url}: returned {len(entries):,} vectors for {count:,} texts; check the server")
+            raise DrtkError(
+                f"{self._url}: returned {len(entries):,} vectors for {count:,} texts or wrong indices; check the server"
+            )
         vectors = vectors[:, : self.settings.dimensions]
         if self.dimension and vectors.shape[1] != self.dimension:
             raise DrtkError(
-                f"{self._url}: returned vectors of dimension {vectors.shape[1]}, before of {self.dimension}; check the server"
+                f"{self._url}: vectors have dimension {vectors.shape[1]}, but had {self.dimension} before; check the server"
             )
         if self.normalized:
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)

@@ -33,8 +33,8 @@ class _BackboneModule(nn.Module):
 def export_onnx(model: TextEncoder, folder: Path, *, quantize: str) -> str:
     """Write the backbone to an ONNX file in a model folder; return the path of the file in the folder.
 
-    quantize: "int8": store and multiply the weights of linear layers in 8 bits, with one scale per output; "none": float32
-    Raises DrtkError if the exported model computes other hidden states, MissingDependency without onnx and onnxruntime.
+    quantize: "int8": dynamic quantization of linear layers, one scale per output, and of embeddings; "none": float32
+    Raises DrtkError if the float32 export computes other hidden states, MissingDependency without onnx and onnxruntime.
     """
     try:
         import onnx  # noqa: F401
@@ -57,7 +57,7 @@ def export_onnx(model: TextEncoder, folder: Path, *, quantize: str) -> str:
 
 
 def _write_onnx(model: TextEncoder, path: Path) -> None:
-    """Write the backbone in float32, and compare it with the weights on inputs of another shape."""
+    """Write the backbone in float32; compare its hidden states with the original ones on inputs of another shape."""
     import onnxruntime
 
     names = ["input_ids", "attention_mask"]
@@ -83,7 +83,7 @@ def _write_onnx(model: TextEncoder, path: Path) -> None:
     difference = float((hidden - expected).abs()[inputs[1] == 1].max())
     if not difference <= _TOLERANCE:
         raise DrtkError(
-            f"{path}: the exported model differs by {difference:g} from the weights; this type cannot be exported"
+            f"{path}: the hidden states differ by {difference:g} from the original ones; this type cannot be exported"
         )
 
 

@@ -55,11 +55,11 @@ def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
 def compute_filtered_probabilities(
     logits: Tensor, *, top_k: int, top_p: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, top_k) each.
+    """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, k) each.
 
     Keep the `top_k` most likely tokens (0: all) and normalize, then keep the smallest set with a total probability of at
     least `top_p` (Holtzman et al. 2020) and normalize again (docs/methods/doc2query.md). Removed tokens have probability 0.
-    logits: (rows, vocabulary)
+    logits: (rows, vocabulary)    k: `top_k`; the vocabulary size if that is smaller or `top_k` is 0
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
     best, tokens = logits.topk(width, dim=-1)
@@ -163,7 +163,8 @@ def iter_generated_tokens(
 ) -> Iterator[GeneratedTokens]:
     """Generate the texts of all inputs (continuous batching); yield finished texts as token ids without the end token.
 
-    When a quarter of the texts in the batch is finished, new inputs replace them.
+    Finished texts are removed when they are more than a quarter of the batch. New inputs join the batch when `read`
+    returns them. In beam search, or if `DecodingState.can_merge` is False, new inputs wait until the batch is finished.
     read: function that returns the next inputs; None at the end, or as long as they do not fit into memory
     """
     if settings.decode == "beam":
@@ -334,6 +335,7 @@ class _InputQueue:
         """Return the next inputs that fit into the free part of the token budget.
 
         Return None if no inputs are left, if less than a quarter of the budget is free, or if the next input does not fit.
+        If the whole budget is free, return at least one input, even if it does not fit.
         """
         if self._used > _COMPACT_BELOW * self._budget:
             return None

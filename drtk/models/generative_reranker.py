@@ -137,7 +137,7 @@ class MonoT5Tokenizer(PromptTokenizer):
         return f"Query: {query} Document: {text}"
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids with the suffix; ids are truncated so that both have at most `max_length` tokens."""
+        """Return the token ids with the suffix; ids are truncated so that there are at most `max_length` in all."""
         return ids[: max(0, self.max_length - len(self.suffix))] + self.suffix
 
 
@@ -171,7 +171,7 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
             )
     true, false = (vocabulary[word] for word in words)
     kind = "monoT5" if loaded.is_encoder_decoder else "Qwen3-Reranker"
-    log(f"{folder}: scores are the logits of {words[0]} and {words[1]}, as in {kind}")
+    log(f"{folder}: scores are the logit of {words[0]} minus the logit of {words[1]}, as in {kind}")
     return GenerativeReranker(loaded, true, false), loaded
 
 
@@ -180,8 +180,9 @@ def make_pair_tokenizer(
 ) -> PromptTokenizer | PairTokenizer:
     """Return the tokenizer of pairs for a generative reranker.
 
-    A decoder-only model without chat template gets a PairTokenizer, which concatenates the two texts.
-    prompt: instruction, the system message of the chat template    options: further arguments of the chat template
+    A decoder-only model without chat template gets a PairTokenizer, which concatenates prompt, query and text.
+    prompt: instruction, the system message of the chat template; ignored for an encoder-decoder
+    options: further arguments of the chat template
     """
     if loaded.is_encoder_decoder:
         return MonoT5Tokenizer(loaded.tokenizer, max_length=max_length)

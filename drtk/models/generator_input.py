@@ -45,7 +45,7 @@ def format_passage(passage: Passage, title: str) -> str:
 
 
 def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInputFormat:
-    """Return the input format in a generator's model folder, with the overrides that are not None.
+    """Return the input format in a generator's model folder, else the default, with the overrides that are not None.
 
     strict: raise MismatchError if the prefix or title format is overridden by another one than in the training
     """

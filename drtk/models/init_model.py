@@ -131,7 +131,7 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
     """Return a T5 or GPT-2 model (`settings.arch`) with random weights. The global random state does not change.
 
-    Raises UsageError if `hidden` is not a multiple of `heads`.
+    Raises UsageError if `hidden` is not a multiple of `heads`, or for an unknown pooling.
     """
     from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 

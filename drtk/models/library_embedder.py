@@ -44,7 +44,7 @@ def needs_sentence_transformers(model: str) -> bool:
 
 
 class SentenceTransformersEmbedder:
-    """Encoder of texts by sentence-transformers; has the attributes and methods of `Embedder`.
+    """Encoder of texts by sentence-transformers, with the interface of a dense `drtk.retrieval.encode.Embedder`.
 
     load_weights: if False, the model is loaded on the CPU for its dimension only, and again at the first use
     Raises UsageError for settings without effect, MismatchError for untrusted code and a similarity other than cosine and dot,

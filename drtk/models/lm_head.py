@@ -121,7 +121,7 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
 
     If there is none, the head is randomly initialized.
     backbone: the encoder of the folder, already loaded    warn_untrained: warn if the head is randomly initialized
-    Raises MismatchError for an unsupported model type or missing weights.
+    Raises MismatchError for an unsupported model type or a head with missing weights, DrtkError for a damaged file.
     """
     if get_head_path(folder, LM_HEAD).exists():
         head = LMHead(_init_masked_lm(backbone), backbone)

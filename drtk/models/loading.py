@@ -30,7 +30,7 @@ _MAX_NAMES = 3  # names of weights in an error message
 
 @contextmanager
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
-    """Silence transformers, and convert its exceptions to a DrtkError "FOLDER: PROBLEM: reason; advice"."""
+    """Silence transformers; convert exceptions except DrtkError to a DrtkError "FOLDER: PROBLEM: reason; advice"."""
     try:
         with silence_transformers():
             yield
@@ -107,7 +107,7 @@ def load_weights(
     """Load a model in float32; return (model, names of randomly initialized weights of head and pooler).
 
     These are the weights that the checkpoint lacks or has in another shape.
-    If the names of all backbone weights have a prefix (`module.`, `bert.`, …), it is removed.
+    If the names of backbone weights have an additional prefix (`module.`, `bert.`, …), it is removed.
 
     auto_class: class of transformers, such as AutoModel    key_mapping, options: arguments of its `from_pretrained`
     Raises MismatchError if backbone weights are missing, unexpected or do not have the shape given in config.json.
@@ -170,7 +170,7 @@ def _is_needed(model: Any, name: str) -> bool:
 
 
 def _is_backbone(model: Any, name: str) -> bool:
-    """Return whether the weight `name`, which the model lacks, belongs to a module of the backbone."""
+    """Return whether a weight `name` that the model lacks is in a backbone module; False for pooler and buffers."""
     prefix, body = f"{model.base_model_prefix}.", _get_backbone_prefix(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model

@@ -130,7 +130,9 @@ class EncodingConfig:
     def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> EncodingConfig:
         """Return a copy with the overrides, {field: value}, that are not None.
 
-        strict: raise MismatchError if an override differs from this configuration    folder: name of the model for the error
+        overrides: `pooling` may be a string such as "cls+mean"
+        strict: raise MismatchError if an override differs from a value of this configuration that is not None
+        folder: name of the model for the error
         """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
@@ -272,7 +274,7 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
 
 
 def read_module_settings(path: Path) -> dict[str, Any]:
-    """Return the settings file of a Transformer module of sentence-transformers; {} if it does not exist. path: its folder"""
+    """Return the settings of a Transformer module of sentence-transformers; {} if there is no file. path: its folder"""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
             return read_object(path / name)

@@ -57,7 +57,9 @@ class Packing(NamedTuple):
 
 
 def enable_packing(model: Any, device: torch.device) -> bool:
-    """Make a transformers model run without padding, if model type and device support it; return whether they do.
+    """Make a transformers model run without padding if its type, attention (sdpa) and device support it.
+
+    Return whether they do.
 
     The model accepts and returns padded tensors as before; its outputs at padding are 0. It still runs with padding in other
     dtypes than DTYPES, and if it is called with other inputs than token ids, attention mask and token types.

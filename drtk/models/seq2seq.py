@@ -154,7 +154,10 @@ class DecodingState:
 
     @property
     def can_merge(self) -> bool:
-        """Whether `merge` is supported. It is not for BART, whose decoder has the same position for all rows of a batch."""
+        """Whether `merge` is supported: for decoder-only models, and for T5 with SHARED_KEYS.
+
+        BART's decoder, for example, has the same position for all rows of a batch.
+        """
         config: Any = self._model.model.config
         return not self._model.is_encoder_decoder or (self._shared_mask is not None and config.model_type in _T5)
 
@@ -178,13 +181,14 @@ class DecodingState:
         return logits
 
     def attend_to_inputs(self, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
-        """Return the output of cross-attention to the inputs, (rows, 1, heads, width); None for self-attention.
+        """Return the output of cross-attention to the inputs, (rows, 1, heads, head size); None for self-attention.
 
-        query: (rows, heads, 1, width)    key, value: (inputs, heads, tokens, width), shared by the texts of an input
+        query: (rows, heads, 1, head size)
+        key, value: (inputs, heads, tokens, head size), shared by the texts of an input
         """
         if key is not self._cache.cross_attention_cache.layers[module.layer_idx].keys:
             return None
-        grid = query.new_zeros((len(key) * self._num_texts, *query.shape[1::2]))  # (texts, heads, width)
+        grid = query.new_zeros((len(key) * self._num_texts, *query.shape[1::2]))  # (texts, heads, head size)
         grid[self._texts] = query[:, :, 0]
         queries = grid.view(len(key), self._num_texts, *grid.shape[1:]).transpose(1, 2)
         output, _ = sdpa_attention_forward(module, queries, key, value, self._shared_mask, **options)
@@ -229,7 +233,10 @@ class DecodingState:
             layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
 
     def merge(self, other: DecodingState) -> None:
-        """Append the rows of `other`, a state of the same model before its first `append`, with as many texts per input."""
+        """Append the rows of `other`, a state of the same model before its first `append`.
+
+        Both states must have the same number of texts per input.
+        """
         self._is_ragged = True
         self._past = _pad_and_concatenate(self._past, other._past, dim=1, left=True)
         self.logits = torch.cat([self.logits, other.logits])

@@ -30,7 +30,10 @@ _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
 
 class ImpactHead(nn.Module):
-    """DeepImpact's head: impact = ReLU(w2 . Dropout(ReLU(W1 h)) + b) of a hidden state h (docs/methods/term-weights.md)."""
+    """DeepImpact's head: impact = ReLU(w2 . Dropout(ReLU(W1 h + b1)) + b2) of a hidden state h.
+
+    Source: docs/methods/term-weights.md
+    """
 
     def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
         super().__init__()

@@ -20,13 +20,20 @@ _BATCHES = 16  # passed to vLLM at once, which processes up to a thousand texts 
 def load_generator(
     model: str, settings: GenerationSettings, *, seed: int, device: str, needs_encoder: bool | None = None
 ) -> TextGenerator:
-    """Return a text generator with the engine `settings.engine`. Arguments and errors are those of TextGenerator."""
+    """Return a text generator with the engine `settings.engine`.
+
+    Arguments and errors are those of TextGenerator or VllmGenerator.
+    """
     engine = VllmGenerator if settings.engine == "vllm" else TextGenerator
     return engine(model, settings, seed=seed, device=device, needs_encoder=needs_encoder)
 
 
 class VllmGenerator(TextGenerator):
-    """Generator that runs a decoder-only model with vLLM. As in TextGenerator, a sampled text depends only on the seed, its key and its number."""
+    """Generator that runs a decoder-only model with vLLM.
+
+    As in TextGenerator, sampled texts depend on (seed, key of the input, index of the text) only.
+    Raises UsageError if vllm is not installed, MismatchError for an encoder-decoder, and the errors of TextGenerator.
+    """
 
     def _prepare_model(self, folder: Path) -> None:
         if self.is_encoder_decoder:

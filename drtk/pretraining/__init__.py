@@ -10,8 +10,10 @@ from __future__ import annotations
 from drtk.registry import Registry
 
 # A target is an nn.Module, created as Target(objective, parts) from a TokenObjective and the SharedModules of objectives.py.
-# Its method `select_positions(slot)` returns the labeled positions, (batch, tokens) bool. Its method `sum_losses(hidden, slot,
-# input_ids)` returns the sum of the losses at the labeled positions. hidden: (batch, tokens, width), decoder output.
+# Its method `select_positions(slot)` returns the labeled positions, (batch, tokens) bool. Its method
+# `sum_losses(hidden, slot, input_ids)` returns the sum of the losses at the labeled positions.
+# slot: SlotBatch    hidden: (batch, tokens, width), decoder output
+# input_ids: (batch, tokens), with the tokens of the generator
 TARGETS = Registry(
     "target",
     {
@@ -34,9 +36,10 @@ TARGETS = Registry(
 
 # An objective is a subclass of drtk.pretraining.composition.Objective; `implementation` names the code that computes it.
 # If `compares_vectors` is True, the implementation is a function (objective, vectors, present) -> scalar loss, with vectors
-# (batch, hidden) and present (batch,) bool by slot. The loss must not depend on rows that are not present. If no row is present,
-# the loss is 0 and has a graph. Otherwise the implementation is an nn.Module, created as Implementation(objective, parts). Its
-# methods are those of TokenLoss in objectives.py: `count_labels`, `forward` and `reduce`.
+# (batch, hidden) and present (batch,) bool by slot. The loss must not depend on rows that are not present. If no row is
+# present, the loss is 0 and has a graph. If `compares_vectors` is False, the implementation is an nn.Module, created as
+# Implementation(objective, parts). Its methods are those of TokenLoss in objectives.py: `count_labels`, `forward` and
+# `reduce`.
 OBJECTIVES = Registry(
     "objective",
     {

@@ -28,7 +28,7 @@ from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import load_stop_words
 
-MODULES_FILE = "decoders"  # of a model folder: the weights of decoders and projectors
+MODULES_FILE = "decoders"  # in heads/ of a model folder: the weights of decoders, projectors and joint generator
 FORMER_MODULES_FILE = "readers"
 # Names of the dropout rates in the configurations of transformers
 _DROPOUTS = (
@@ -45,7 +45,8 @@ def check_composition(composition: Composition, *, place: str) -> set[str]:
     """Check a composition without loading a model; return the names of the corpus fields that it needs.
 
     place: prefix of error messages, such as the name of the preset
-    Raises UsageError for an unknown view, masking, decoder, target or option, and for a missing or unused `source`.
+    Raises UsageError for an unknown view, masking, decoder, target or option, a target that the decoder cannot predict,
+    and a missing or unused `source`.
     """
     with prefix_errors(place):
         for objective in composition.token_objectives:
@@ -80,7 +81,8 @@ def build_network(
     model: folder of the encoder to start from
     place: prefix of error messages
     attention: attention implementation of the encoder, the decoders and the generator; None: the default
-    Raises MismatchError if a decoder or the generator does not support the encoder, UsageError for a generator without model.
+    Raises MismatchError if the encoder's type is not supported, its tokenizer has no mask token, or a decoder or the
+    generator does not fit the encoder; UsageError for a generator without model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a new head, if the folder has none
@@ -152,7 +154,10 @@ def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
 
 
 def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
-    """Raise UsageError if a slot (model input) may be longer than the maximum input length of the encoder or the generator."""
+    """Raise UsageError if a slot (model input) may exceed the maximum input length of the encoder or the generator.
+
+    max_length: maximum length, in tokens, of slots that set no `max_length`
+    """
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
     limit = min([get_max_positions(model.config) for model in models], default=10**9)

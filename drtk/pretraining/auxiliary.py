@@ -69,7 +69,7 @@ def build_diffcse_network(
             )
         if text_encoder.tokenizer.mask_token_id is None or text_encoder.tokenizer.padding_side == "left":
             raise MismatchError(
-                "`aux` diffcse requires a tokenizer with a mask token that pads on the right, such as BERT's"
+                "`aux` diffcse requires a tokenizer that has a mask token and pads on the right, such as BERT's"
             )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies; use one tokenizer")
@@ -146,7 +146,7 @@ class BiEncoderWithDiffCSE(nn.Module):
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return (query vectors, passage vectors, {objective name: DiffCSE loss}); vectors: (texts, dimension).
 
-        inputs: the inputs of BiEncoder, and those of TokenCorruptor with the prefix "aux_query_" or "aux_passage_"
+        inputs: the inputs of BiEncoder, and results of TokenCorruptor with the prefix "aux_query_" or "aux_passage_"
         The losses are multiplied by the number of processes, because DDP averages gradients.
         """
         auxiliary = {name for name in inputs if name.startswith(PREFIX)}
@@ -177,7 +177,8 @@ class BiEncoderWithDiffCSE(nn.Module):
     def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Return {objective name: loss times the number of processes} of a chunk of queries or passages (`role`).
 
-        vectors: (texts, dimension), vectors of these texts    count: number of labels in all chunks and processes, the divisor
+        vectors: (texts, dimension), vectors of these texts
+        count: number of labels in all chunks and processes, by which a loss that is a mean is divided
         """
         name = f"diffcse_{role}"
         token_loss: Any = self.network.recoveries[name]

@@ -22,13 +22,14 @@ GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # corruptio
 class Slot:
     """An input text of the encoder: a view of a corpus row, with masking and corruption.
 
-    view: names of one view, or of several views from which one is sampled
+    view: VIEW or VIEW.KEY, such as "passage" or "pair.a"; of several, one is sampled
     draw: sample one of several views for each "step" or for each "example"
     masking: name of the masking strategy    rate: share of tokens to mask, insert or delete
     of: name of the slot whose mask this slot extends or complements; both slots must use the same view
     count: `rate` is a share of all tokens ("with-specials"), or of all but special tokens ("content")
-    corruption: replacement of the masked tokens, or "inserted" or "deleted" tokens; "any" samples one of EDITS per example
-    max_length: maximum length in tokens; None: `max_length` of PretrainSettings
+    corruption: replacement of the masked tokens (see `corrupt_tokens`), or "inserted" or "deleted" tokens; "any"
+        samples one of EDITS per example
+    max_length: maximum length in tokens, including special tokens; None: `max_length` of PretrainSettings
     """
 
     view: tuple[str, ...]
@@ -94,7 +95,7 @@ class Objective:
     """A loss of a composition, an [[objective]] table of a preset. The registry OBJECTIVES lists the subclasses.
 
     implementation: import path of the code that computes the loss (interface: drtk/pretraining/__init__.py)
-    compares_vectors: whether the loss compares the text vectors of the whole batch; otherwise it is a sum over tokens
+    compares_vectors: whether the loss compares the text vectors of the whole batch; else a sum or mean over tokens
     projector: name of the projection head for the text vectors; "": none    weight: factor of the loss
     use: name in OBJECTIVES    group: name by which `drop` removes several objectives together
     """
@@ -166,7 +167,7 @@ class ContrastiveObjective(Objective):
     """A contrastive loss between the vectors of slots `a` and `b`, with in-batch negatives.
 
     candidates: compare a query with the vectors of the "other" slot, or with "all" vectors of both slots except its own
-    symmetric: average the losses with `a` as queries and with `b` as queries
+    symmetric: average the losses with `a` as queries and with `b` as queries; False: only `a` as queries
     extra_negatives, extra_positives: names of slots whose vectors are additional negatives or positives
     """
 
@@ -192,7 +193,8 @@ class Composition:
     """A complete composition: slots, decoders, projectors, generator and objectives of a pre-training, by name.
 
     decoders: decoders by name    example: an example is a "passage", or a "document" from which two passages are sampled
-    title, crop: default values of the view options of the same name    pooling: pooling of token vectors to text vectors
+    title, crop: default values of the view options of the same name; `crop` None: the default of the view
+    pooling: pooling of token vectors to text vectors
     """
 
     slots: dict[str, Slot]
@@ -216,7 +218,9 @@ class Composition:
         return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
     def drop_objectives(self, names: Iterable[str]) -> Composition:
-        """Return a copy without the named objectives or groups, and without projectors and slots that are then unused.
+        """Return a copy without the named objectives or groups.
+
+        Projectors, slots and a frozen generator that are then unused are removed, too.
 
         Raises UsageError for an unknown name, or if no objective remains.
         """

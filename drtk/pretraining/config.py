@@ -68,15 +68,16 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the options (the keyword-only parameters) of a view, masking or decoder."""
+    """Return the names of the options (keyword-only parameters) of a view, masking strategy or decoder's `__init__`."""
     parameters = inspect.signature(function).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(owner: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
+    """Raise UsageError for an option that `function` does not have, or for a value of the wrong type or out of bounds.
 
-    function: a view, masking strategy or decoder    owner: its name for error messages    options: values by name
+    function: a view, a masking strategy, or the `__init__` of a decoder    owner: its name for error messages
+    options: values by name
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
@@ -89,7 +90,7 @@ def check_options(owner: str, function: Callable[..., Any], options: Mapping[str
 def check_type(value: Any, kind: Any, place: str) -> None:
     """Raise UsageError for a value that does not match a type hint.
 
-    kind: the type hint    place: name of the value, for the error message
+    kind: the type hint, which may have bounds, such as Share    place: name of the value, for the error message
     """
     if not _is_of_type(value, kind):
         raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")

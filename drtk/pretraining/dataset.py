@@ -39,10 +39,11 @@ class SlotBatch:
 
     original_ids: int64, token ids before masking    input_ids: int64, token ids after masking
     attention: 1 at tokens, 0 at padding
-    content: bool, False at special tokens    masked: bool, True at masked positions
+    content: bool, False at special tokens and padding    masked: bool, True at masked positions and at inserted tokens
     present: (batch,) bool, False for examples without a text for this slot
-    edited: int64, labels of target "edited": 1 at inserted tokens and after deletions, else 0. Rows whose labels depend on
-        the generator (corruption "replaced") contain -1. None if the batch has no insertions or deletions
+    edited: int64, labels of target "edited": 1 at inserted tokens and after deletions, else 0. Rows without a text, and
+        rows whose labels depend on the generator (corruption "replaced"), contain -1. None if the batch has no
+        insertions or deletions
     noise: float32, random numbers in [0, 1) for the generator; None if the generator is not used
     visible: (batch, tokens, tokens) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
     types: int64, token types; None: all 0
@@ -116,7 +117,7 @@ class PackedBatches:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return a copy of a batch on a device."""
+    """Return a batch with its tensors moved to a device."""
     return {name: slot.map(lambda tensor: tensor.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
@@ -235,8 +236,8 @@ class PretrainingData:
     """The training and held-out rows of a corpus: indices of its passages, or of its documents if examples are documents.
 
     max_held_out: maximum share of rows to hold out, in [0, 0.5]
-    batch_from: name of the preset that sets the batch size, for the error message
-    Raises DrtkError if there are fewer training rows than the batch size.
+    batch_from: what set the batch size, such as "preset 'simlm'", for the error message; "": not mentioned
+    Raises DrtkError if there are fewer training rows than the batch size, and the errors of ExampleBuilder.
     """
 
     def __init__(
@@ -299,9 +300,7 @@ class PretrainingData:
             if len(held_out) >= num_held_out:
                 break
         if not held_out:
-            warn(
-                f"{self.corpus.sources}: no passages are held out, because every document has more than half of all passages"
-            )
+            warn(f"{self.corpus.sources}: no passages are held out, because all passages belong to one document")
         return np.array(held_out[:num_held_out], dtype=rows.dtype), rows[~np.isin(rows, held_out)]
 
     def build_dataset(self) -> ExampleDataset:
@@ -322,7 +321,10 @@ class PretrainingData:
         )
 
     def build_held_out_batches(self, size: int) -> list[Batch]:
-        """Return the held-out examples in batches of about `size`. Sampling depends only on the seed."""
+        """Return the held-out examples in batches of `size`, the last of 2 to `size` + 1. A single example is dropped.
+
+        Sampling depends only on the seed and the ids.
+        """
         count = len(self.held_out)
         # one step per example, so that views sampled per step differ between examples
         rows = ExampleDataset(
@@ -339,7 +341,7 @@ class PretrainingData:
     def check_slots(self) -> None:
         """Log the share of rows that have no text for a slot, such as no queries, estimated from INSPECTED examples.
 
-        Raises MismatchError for a slot without text in all of these examples.
+        Raises MismatchError for a slot that has a text in none of these examples.
         """
         examples = self.build_spaced_examples(INSPECTED)
         total = len(examples)

@@ -5,7 +5,7 @@ and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Cla
 
 needs_source: whether the decoder requires text vectors
 predicts_next: whether the output at a token predicts the next token
-uses_own_vector: whether the decoder uses the [CLS] vector of its own input as text vector
+uses_own_vector: whether the decoder uses the last [CLS] state of its own input as text vector if `source` is None
 own_head: whether the decoder has its own `encoder`; the masked-LM head is then a copy with the embeddings of this encoder
 """
 
@@ -135,7 +135,7 @@ class CondenserHead(nn.Module):
 
     layers: number of layers    init: "random", or "copy" of the encoder's last layers
     skip: number of the earlier layer; 0: the embeddings; "half": the middle layer
-    Raises MismatchError if the encoder has no layer `skip`.
+    Raises MismatchError if the encoder has no layer `skip`, or for init "copy" if it has fewer than `layers` layers.
     """
 
     uses_own_vector = True
@@ -190,7 +190,8 @@ class TwoStreamDecoder(nn.Module):
     The queries are the text vector plus position embeddings. The keys and values are the embeddings of the original tokens,
     with the text vector in place of the first token.
 
-    visible: share of the other tokens to which a token attends, in [0, 1] (docs/methods/retromae.md)
+    visible: share of the other tokens to which a token attends, in [0, 1] (docs/methods/retromae.md); used by
+        PretrainingCollator, which samples the tokens
     Raises MismatchError for an encoder without position embeddings.
     """
 
@@ -203,7 +204,7 @@ class TwoStreamDecoder(nn.Module):
         self._heads = int(adapter.config.num_attention_heads)
 
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
-        """Return the hidden states, (B, L, H), undefined at position 0. source: text vectors, (B, H)"""
+        """Return the hidden states, (B, L, H), without meaning at position 0. source: text vectors, (B, H)"""
         assert inputs.visible is not None
         adapter = inputs.adapter
         content = replace_first_token(source, adapter.embed(inputs.original_ids, inputs.types))  # (B, L, H)

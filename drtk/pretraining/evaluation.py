@@ -97,6 +97,7 @@ def _compute_alignment_and_uniformity(
 ) -> dict[str, float]:
     """Return {"uniformity": of the first slot's vectors, "alignment": of the first contrastive objective's positive pairs}.
 
+    A metric is omitted if there are fewer than two vectors, or no pairs.
     vectors: {slot: (rows, hidden)}, normalized    present: {slot: (rows,) bool, False without text}
     """
     values: dict[str, float] = {}

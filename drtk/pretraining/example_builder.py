@@ -29,7 +29,7 @@ class TokenizedSlot(NamedTuple):
 
     original_ids: token ids before masking; with insertions or deletions, the ids of the edited text
     input_ids: token ids after masking; for corruption "replaced", the input of the generator
-    content: False at special tokens    masked: True at masked tokens
+    content: False at special tokens    masked: True at masked and inserted tokens
     edited: 1 at tokens that were inserted or follow a deletion, else 0; None without insertions and deletions
     noise: random numbers in [0, 1) for the generator; None if the generator is not used
     present: False for an example without a text for this slot; the arrays then hold special tokens only
@@ -123,7 +123,7 @@ class ExampleBuilder:
             ready = ("", *self._order)
             self._order += [name for name, slot in slots.items() if name not in self._order and slot.of in ready]
         self._views = {name: load_views(composition, name) for name in slots}
-        self._samples = {  # two slots with equal ones share a sample
+        self._samples = {  # keys of sampled texts; slots with equal keys share a text
             name: [
                 (view.name, slots[name].compute_max_text_length(max_length), *sorted(view.options.items()))
                 for view in views
@@ -149,10 +149,11 @@ class ExampleBuilder:
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, TokenizedSlot]:
         """Return the tokenized inputs of a training example, {slot name: TokenizedSlot}.
 
-        row: index of the passage or document    Raises MismatchError if a masking needs token weights and the text has none.
+        row: index of the passage or document
+        Raises MismatchError if a masking needs token weights and the text has none, UsageError for an unknown VIEW.KEY.
         """
         key = (self._seed, epoch, self.get_id(row))
-        texts: dict[Any, Mapping[str, TokenizedText] | None] = {}  # by sample
+        texts: dict[Any, Mapping[str, TokenizedText] | None] = {}  # by key in `_samples`
         slots: dict[str, TokenizedSlot] = {}
         for name in self._order:
             slots[name] = self._build_slot(name, row, key, step, texts, slots)

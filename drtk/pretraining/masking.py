@@ -184,7 +184,10 @@ def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndar
 
 
 def scale_weights(weights: np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the weights of a text, (tokens,) or (words,), divided by their maximum or sum, or scaled to [0, 1] ("minmax")."""
+    """Return the normalized weights of a text, (tokens,) or (words,).
+
+    scale: divide by their maximum ("max") or sum ("sum"), or scale to [0, 1] ("minmax"); zeros if the divisor is 0
+    """
     lowest = weights.min(initial=np.inf) if scale == "minmax" and len(weights) else 0.0
     span = weights.sum() if scale == "sum" else weights.max(initial=0.0) - lowest
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)

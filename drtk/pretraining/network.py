@@ -110,7 +110,7 @@ class PretrainingNetwork(nn.Module):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights of the losses by objective name, and of the generator's loss."""
+        """Weights of the losses by objective name, and of the loss of a joint generator by GENERATOR_LOSS."""
         weights = {objective.name: objective.weight for objective in self.composition.objectives}
         return weights | ({} if self._joint is None else {GENERATOR_LOSS: self._joint.weight})
 
@@ -163,7 +163,7 @@ class PretrainingNetwork(nn.Module):
 
     @torch.no_grad()
     def _count_statistics(self, encoded: EncodedBatch) -> Tensors:
-        """Return {SLOT_replaced, SLOT_stop_words: (count, total), (2,)}, the replaced tokens and the masked stop words."""
+        """Return {SLOT_replaced: (replaced, all tokens), SLOT_stop_words: (masked stop words, all masked)}, (2,)."""
         statistics: Tensors = {}
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
@@ -240,7 +240,7 @@ def _select_masked(slot: SlotBatch) -> Tensor:
 
 
 def compute_contrastive_losses(composition: Composition, vectors: Tensors, present: Tensors) -> Tensors:
-    """Return the contrastive losses of the batch of all processes, {objective name: scalar}.
+    """Return the contrastive losses of a batch, in training the batch of all processes, {objective name: scalar}.
 
     vectors: {key of `build_vector_key`: (batch, hidden)}    present: {slot: (batch,) bool, False without text}
     """

@@ -92,8 +92,9 @@ class TokenLoss(nn.Module):
 
 
 class TokenPrediction(nn.Module):
-    """Loss for target "masked" or "all": predict the original tokens at masked positions, or at all positions without special
-    tokens (docs/methods/simlm.md).
+    """Loss for target "masked" or "all": predict the original tokens at masked positions, or all but special tokens.
+
+    Source: docs/methods/simlm.md.
 
     With a causal decoder, the target at every position is the next token, including the last special token
     (docs/methods/cotmae.md).

@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
-    """Parse the content of a preset's TOML file.
+    """Parse the content of a preset's TOML file; drop unused slots and an unused frozen generator.
 
     place: prefix of error messages
     Raises UsageError for unknown, malformed or contradictory entries.
@@ -81,7 +81,9 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """Return a copy of the content of a preset with PATH=VALUE changes, such as slots.enc.rate=0.4 or objective.1.weight=0.5.
 
-    A value that is not valid TOML is a string. Raises UsageError for a path that does not exist.
+    A value that is not valid TOML is a string. Keys that are missing in a top-level table are created.
+    "settings." may be omitted before the name of a setting.
+    Raises UsageError for an unknown top-level table, setting or objective, a former key, and a malformed change.
     """
     reject_former_paths(changes)
     changed: dict[str, Any] = copy.deepcopy(dict(content))

@@ -97,7 +97,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Formatter of WordPiece and byte-level BPE tokens: token id -> (text, whether the token continues a word)."""
+    """Formatter of WordPiece, byte-level BPE and SentencePiece tokens: id -> (text, whether it continues a word)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -236,9 +236,10 @@ def preview_slots(
 ) -> Iterator[str]:
     """Yield the lines of a preview of the first `count` examples of a corpus, as in the first epoch of training.
 
-    path: corpus file    preset: content of the preset, including "name"    model: folder with the tokenizer
+    path: corpus file    preset: content of the preset, including "name"
+    model: model folder or hub name, for its tokenizer
     changes: PATH=VALUE changes of the preset    side_files: files with further fields of the passages
-    generator: folder of the generator that replaces tokens; None: show the generator's input
+    generator: model folder or hub name of the generator that replaces tokens; None: show the generator's input
     Raises DrtkError for an invalid preset, corpus or model.
     """
     from drtk.config import merge_settings

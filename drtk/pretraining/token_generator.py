@@ -44,7 +44,8 @@ class TokenGenerator(nn.Module):
         """Load the generator from a model folder (SimLM, DiffCSE).
 
         tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights, which are never frozen
-        Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained masked-LM head.
+        Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained
+        masked-LM head and `reinitialize` is False.
         """
         backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)
         if head.is_untrained and not reinitialize:
@@ -118,7 +119,7 @@ def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Toke
     """Return the input ids of the slot `name`, (batch, tokens), with the generator's tokens if its corruption needs them.
 
     A generator with scope "all" replaces all tokens but the first, including [SEP], as in DiffCSE's released code
-    (docs/methods/diffcse.md). In rows with insertions, only the inserted tokens are replaced.
+    (docs/methods/diffcse.md). In rows with insertions or deletions, only inserted tokens are replaced.
     """
     corruption, settings = composition.slots[name].corruption, composition.generator
     if corruption not in GENERATED or model is None or settings is None or slot.noise is None:

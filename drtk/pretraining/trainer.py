@@ -50,7 +50,7 @@ EncoderScorer = Callable[[TextEncoder], float]
 class Pretrainer(DrtkTrainer):
     """A DrtkTrainer that splits the batch of a device into micro-batches (parts) of at most `micro_batch` examples.
 
-    Token losses are divided by the number of labels in all parts and processes of a step.
+    Token losses that are means are divided by the number of labels in all parts and processes of a step.
     With several parts, contrastive losses use gradient caching (docs/methods/cocondenser.md): encode all parts without a
     graph, compute the loss of the whole batch, then encode each part again with the same dropout.
     """
@@ -257,7 +257,7 @@ def pretrain(
     folder: output folder; training resumes from its last checkpoint
     probe: function that returns a score of the encoder; the weights with the highest score are saved; None: the last weights
     Returns "micro_batch" (examples), and the result of `drtk.training.fit.fit`.
-    Raises DrtkError for a NaN or infinite loss, or when out of memory.
+    Raises DrtkError for a NaN or infinite loss or weight, or when out of memory, and the errors of `check_batch`.
     """
     settings = data.settings
     check_batch(settings, network)
@@ -327,7 +327,7 @@ def pretrain(
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
-    """Raise DrtkError for a batch or micro-batch size that the number of processes or an objective does not allow."""
+    """Raise DrtkError for a batch or micro-batch size that the number of processes or the composition forbids."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
         raise DrtkError(

@@ -3,7 +3,8 @@
 A view is a function (ViewInput, **options) that returns {key: text}, or None for a row without such a text. A view with one text has
 the key "". If a view has several texts, a slot (model input of a preset) selects one as VIEW.KEY, such as "pair.a".
 
-Options of several views: title: see `add_title`    crop: see `ViewInput.crop`    limit: number of texts to use; None: all
+Options of several views: title: see `add_title`    crop: see `ViewInput.crop`
+limit: use the first `limit` texts; None: all
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ViewInput(NamedTuple):
 
     row: index of a passage in the corpus, or of a document if examples are documents    rng: random number generator
     max_tokens: maximum length of each text, without the special tokens before and after it
-    separator: ids of the separator tokens between two texts
+    separator: id or ids of the separator tokens between two texts; None: no separator
     """
 
     corpus: TokenCorpus
@@ -68,7 +69,7 @@ class ViewInput(NamedTuple):
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
     def crop(self, text: TokenizedText, mode: Crop, max_tokens: int | None = None) -> TokenizedText:
-        """Crop a text to `max_tokens` tokens: its first tokens (mode "head") or a random span (mode "random").
+        """Crop a text to at most `max_tokens` tokens: its first tokens (mode "head") or a random span (mode "random").
 
         max_tokens: None: the `max_tokens` of this input
         """
@@ -81,7 +82,7 @@ class ViewInput(NamedTuple):
     def build_passage(
         self, row: int, title: Title, crop: Crop, *, text: TokenizedText | None = None, max_tokens: int | None = None
     ) -> TokenizedText:
-        """Return passage `row` with its title, cropped to `max_tokens` tokens.
+        """Return passage `row` with its title, cropped to at most `max_tokens` tokens.
 
         title: see `add_title`    crop: see `crop`    text: text to use instead of the passage's text
         max_tokens: None: the `max_tokens` of this input
@@ -116,7 +117,7 @@ def list_needed_fields(view: Callable[..., Any], options: Mapping[str, Any]) -> 
 
 
 def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
-    """Return the tokens [begin, end) of a text; word indices start from 0 again."""
+    """Return the tokens [begin, end) of a text; word indices and token types start from 0 again."""
     words = text.words[begin:end]
     is_word = words >= 0
     lowest = words[is_word].min() if is_word.any() else 0
@@ -189,7 +190,7 @@ def add_title(
 def truncate_longest_first(
     first: TokenizedText, second: TokenizedText, max_tokens: int
 ) -> tuple[TokenizedText, TokenizedText]:
-    """Truncate two texts to `max_tokens` tokens in total, the longer one first; two long texts get half of the tokens each."""
+    """Truncate two texts to at most `max_tokens` tokens in total, the longer first; two long texts get half each."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > max_tokens:
         short = max(0, min(*sizes, max_tokens // 2))
@@ -205,7 +206,7 @@ def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head")
 
 @needs_fields("documents")
 def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
-    """Return the next passage of the document (MASTER); None for the last passage of a document."""
+    """Return the next passage of the document (MASTER); None if it is not in the corpus."""
     other = view.corpus.get_next_passage(view.row)
     return None if other is None else {"": view.build_passage(other, title, crop)}
 
@@ -252,8 +253,10 @@ def passage_pair_view(
 ) -> ViewTexts | None:
     """Return the passage as "a" and another passage of its document as "b"; None for a document of one passage.
 
+    "nearby" and "overlap" also return None if neither the previous nor the next passage is in the corpus.
     spans: how "b" is chosen (CoT-MAE): "random": at most 100 passages away; "nearby": the previous or next passage;
-        "overlap": a text that overlaps with "a"; "mixed": one of these three, sampled at random;
+        "overlap": a text that overlaps with "a"; "mixed": one of these three, sampled at random, or "random" if the
+        others are impossible;
         "distinct": the row is a document, and "a" and "b" are two random passages of the document (coCondenser)
     """
     corpus, own, text = view.corpus, view.row, None
@@ -279,9 +282,10 @@ def passage_pair_view(
 
 
 def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
-    """Return a random span of the passage; start and length are sampled uniformly.
+    """Return a random span of the passage; start and length are sampled uniformly. Its length is at most `max_tokens`.
 
     shortest, longest: minimum and maximum length, as shares of the passage length, in [0, 1]
+    Raises UsageError if `shortest` exceeds `longest`.
     """
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} exceeds longest = {longest}; lower shortest")

@@ -40,7 +40,7 @@ class ExpansionList:
 
 
 def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -> list[Expansion]:
-    """Return the first `limit` expansions with distinct texts, ignoring white space; None returns all."""
+    """Return the first `limit` expansions with distinct texts, after normalizing white space; None returns them all."""
     by_text: dict[str, Expansion] = {}
     for expansion in expansions:
         by_text.setdefault(" ".join(expansion.text.split()), expansion)
@@ -83,9 +83,10 @@ def iter_expansion_lines(
 def iter_expansion_lists(
     source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
 ) -> Iterator[ExpansionList]:
-    """Yield the candidates of a file grouped by query and kind. Candidates of a query must be adjacent.
+    """Yield the candidates of a file grouped by query and kind.
 
-    Raises the errors of `iter_expansion_lines`, and RecordError for candidates of a query that are not adjacent.
+    Candidates of a query and kind must be adjacent, or separated only by candidates of other kinds of this query.
+    Raises the errors of `iter_expansion_lines`, and RecordError for candidates in another order.
     """
     seen: set[tuple[str, str]] = set()
     lines = iter_expansion_lines(source, queries, tracker, check=check)
@@ -154,7 +155,7 @@ def _count_words(query: str) -> int:
 
 
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Yield a line per kind: distinct candidates per query, and mean lengths in words.
+    """Yield a line per kind that has candidates: distinct candidates per query, and mean lengths in words.
 
     words: counts of `CandidateFormatter`, summed over batches
     """

@@ -48,11 +48,11 @@ class ExpansionSettings(GenerationSettings):
     )
     beams: int = setting(10, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
-        None, "Maximum output length in tokens. [default: as trained, or 64, or 100 if --prompt is given]", at_least=1
+        None, "Maximum output length in tokens. [default: 100 with --prompt, else as trained, or 64]", at_least=1
     )
     prompt: str | None = option(
         None,
-        "Instruction for a language model, such as 'Answer: …'; the question replaces … or precedes it.",
+        "Instruction for the model, such as 'Answer: …'; the question replaces …, or else comes first.",
         no_effect=_TRAINED,
     )
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
@@ -69,7 +69,9 @@ class ExpansionSettings(GenerationSettings):
         "Questions that are in no fold: raise an error, or use a random generator (holdout).",
         no_effect=_HOLDOUT,
     )
-    candidates: int = setting(10, "Number of candidates per question and kind (from_run).", at_least=1, no_effect=_RUN)
+    candidates: int = setting(
+        10, "Maximum number of candidates per question and kind (from_run).", at_least=1, no_effect=_RUN
+    )
     depth: int = setting(100, "Number of top passages per question to use (from_run).", at_least=1, no_effect=_RUN)
     feedback: int = setting(
         10, "Number of top passages to extract feedback terms from (from_run).", at_least=1, no_effect=_RUN
@@ -77,7 +79,10 @@ class ExpansionSettings(GenerationSettings):
     terms: int = setting(10, "Number of feedback terms per candidate (from_run).", at_least=1, no_effect=_RUN)
 
     def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
-        """Return the settings with their defaults. trained_length: tokens of the longest training target, if known"""
+        """Return the settings with defaults in place of None, and with `n` 1 for greedy decoding.
+
+        trained_length: maximum length of a training target, in tokens, if known
+        """
         decode = self.decode or ("sample" if self.prompt is None else "greedy+sample")
         longest = _PROMPTED_TOKENS if self.prompt is not None else (trained_length or _TOKENS)
         return replace(
@@ -141,9 +146,17 @@ class QueryRerankerConfig(TrainingConfig):
     The defaults of `max_rank`, `batch_size` and `max_lr` are the best for NQ and variant rd (Chuang's thesis, table B.1).
     """
 
-    batch_size: int = option(4, "Questions per optimizer step, over all devices.", at_least=1, panel=TRAINING)
+    batch_size: int = option(
+        4,
+        "Candidate lists (of a question and kind) per optimizer step, over all devices.",
+        at_least=1,
+        panel=TRAINING,
+    )
     epochs: float | None = option(  # type: ignore[assignment]
-        None, "Number of passes over the questions. [default: 2 for variant ri, 3 for rd]", at_least=0, panel=TRAINING
+        None,
+        "Number of passes over the candidate lists. [default: 2 for variant ri, 3 for rd]",
+        at_least=0,
+        panel=TRAINING,
     )
     warmup: float = setting(
         10_000.0, "Warm-up steps; a value below 1 is a fraction of all steps (linear schedule only).", at_least=0
@@ -159,7 +172,9 @@ class QueryRerankerConfig(TrainingConfig):
     max_length: int | None = option(
         None, "Maximum input length in tokens. [default: 64 for variant ri, 256 for rd]", at_least=8, panel=TRAINING
     )
-    candidates: int = setting(50, "Number of distinct candidates per question to train on.", at_least=2)
+    candidates: int = setting(
+        50, "Maximum number of distinct candidates per question and kind to train on.", at_least=2
+    )
     max_rank: int = setting(101, "Rank assigned to candidates that retrieve no answer.", at_least=2)
     depth: int | None = setting(
         None, "Depth of the labels; lower-ranked answers are ignored. [default: the labels', or 100]", at_least=1
@@ -170,7 +185,7 @@ class QueryRerankerConfig(TrainingConfig):
     skip_ties: bool = setting(True, "Ignore pairs of candidates with equal rank.")
     rank_margin: float = setting(0.01, "Ranking margin of a pair, per rank of difference.", at_least=0)
     micro_batch_size: int | None = setting(
-        None, "Questions per forward pass and device. [default: batch size]", at_least=1, panel=HARDWARE
+        None, "Candidate lists per forward pass and device. [default: all of a step]", at_least=1, panel=HARDWARE
     )
     schedule: Literal["inverse-sqrt", "linear"] = setting(
         "inverse-sqrt", "Learning-rate schedule: max_lr * min(t^-.5, t * warmup^-1.5), or linear."
@@ -181,7 +196,7 @@ class QueryRerankerConfig(TrainingConfig):
     dev_kind: str | None = setting(None, "Expansion kind to evaluate on. [default: --kind]", no_effect=(NOT_MEASURED,))
     dev_questions: int | None = setting(
         None,
-        "Number of questions of --dev to evaluate, sampled at even intervals. [default: all]",
+        "Maximum number of candidate lists of --dev to evaluate, sampled at even intervals. [default: all]",
         at_least=1,
         no_effect=(NOT_MEASURED,),
     )
@@ -212,7 +227,7 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
         "Candidates: best by model (scorer) or label (oracle), all (concat), greedily decoded, or the first.",
     )
     max_candidates: int | None = setting(
-        None, "Number of distinct candidates per question to use. [default: all]", at_least=1
+        None, "Maximum number of distinct candidates per question and kind to use. [default: all]", at_least=1
     )
     n_best: int = option(1, "Number of expanded queries to keep per question and expansion kind.", at_least=1)
     max_clauses: int | None = setting(

@@ -110,7 +110,7 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
 
 
 def iter_term_strings(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
-    """Yield strings of `size` terms: the best terms of the top `feedback` passages, then the most frequent of each passage.
+    """Yield strings of up to `size` terms: the best of the top `feedback` passages, then the most frequent of each.
 
     The best terms are ranked by the number of passages that contain them, then by frequency; ties keep the order of first
     occurrence. Words of the question and stop words are excluded.

@@ -59,7 +59,9 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
     """Find the generators of a model folder or hub name.
 
     holdout: expand each question with a generator that was not trained on the question
-    Raises MismatchError for several generators without `holdout`, and for a single generator with `holdout`.
+    folder: local folder of the model
+    Raises MismatchError for several generators without `holdout`, for a single generator with `holdout`, and for
+    several generators without a record of their training questions.
     """
     content = read_manifest_if_any(folder)
     manifest = content if is_manifest(content) else {}

@@ -51,7 +51,7 @@ class AnswerCheck:
 class Labeler:
     """Labeler of batches of candidates; matches the answers of a batch while it searches the next batch.
 
-    num_searched: number of searched queries
+    num_searched: number of searched queries; equal queries of a batch count once
     """
 
     def __init__(self, searcher: PassageSearcher, settings: LabelSettings) -> None:

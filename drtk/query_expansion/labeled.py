@@ -94,7 +94,7 @@ class LabeledList(NamedTuple):
 class LabeledCandidates:
     """Sequence of `LabeledList`, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
 
-    depth: search depth of candidates that do not record their depth
+    depth: as argument, search depth of candidates that do not record it; as property, of all candidates
     max_candidates: maximum number of distinct candidates per list; None keeps all
     keep_ties: keep lists whose ranks are all equal, which have no training signal
     num_tied: number of lists dropped because all ranks are equal

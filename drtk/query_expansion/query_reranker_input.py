@@ -48,7 +48,7 @@ class InputFormat:
         """Return the parts of the model input, to be joined with separator tokens.
 
         Style "official": question and expansion. Style "thesis": one part, "question ? expansion". Scorer "rd"
-        (retrieval-dependent) also reads the top-1 passage, in style "official" as title and text.
+        (retrieval-dependent) adds the top-1 passage: title and text as two parts (official), or joined as one (thesis).
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":

@@ -32,7 +32,7 @@ _MIN_UNFINISHED = 0.75  # finished questions are removed from the batch below th
 
 
 class Answer(NamedTuple):
-    """Token ids of an answer without EOS, and the log-probability of the sequence including EOS."""
+    """Token ids of an answer without EOS, and the log-probability of the sequence including EOS, if generated."""
 
     tokens: list[int]
     score: float

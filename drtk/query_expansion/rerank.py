@@ -195,7 +195,7 @@ class QuerySelector(BatchFunction):
         return top_passages
 
     def __call__(self, batch: TokenizedLists) -> BatchResult:
-        """Rerank the candidates of a batch; return the output lines, and counts of candidates and of retrieved passages."""
+        """Select candidates of each list; return output lines, and counts of candidates and of retrieved passages."""
         lists, tokens, prepared_counts = batch
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | prepared_counts
@@ -322,8 +322,9 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
 def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tuple[dict[str, int], int]:
     """Write the query files from choices.jsonl: KIND.jsonl, or KIND.1.jsonl to KIND.N.jsonl if `n_best` is above 1.
 
-    "text" is the expanded query, and "expansion" has the ids of its candidates. Queries without a candidate of a kind are
-    written unexpanded at the end of the first file of this kind, so that a run of the file contains all queries.
+    "text" is the expanded query, and "expansion" the id of its candidate, or a list of ids if it has several (concat).
+    Queries without a candidate of a kind are written unexpanded at the end of the first file of this kind, so that a
+    run of the file contains all queries.
     Returns the number of queries per file and of unexpanded queries (key "unexpanded"), and the number of queries without
     any candidate.
     """

@@ -217,7 +217,10 @@ def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> TextP
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
-    """Return the pairs for training and for evaluation; the latter are a held-out `dev_share` of `pairs`, else from `dev`."""
+    """Return the pairs for training and for evaluation.
+
+    Up to `dev_limit` pairs for evaluation are sampled from a held-out `dev_share` of `pairs`, else from `dev`, if any.
+    """
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
     train_pairs, held_out = split_held_out(pairs, settings.dev_share)

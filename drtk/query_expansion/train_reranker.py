@@ -41,9 +41,9 @@ HIGH_LEARNING_RATE = 5e-4  # above, training destroys a pre-trained encoder
 def init_query_reranker(model: str, input_format: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
     """Return the model to train: an encoder with a new head, or a cross-encoder.
 
-    The head of a cross-encoder is negated, because lower scores of a query reranker are better.
+    The head of a cross-encoder is negated, unless it is a query reranker, whose lower scores are better.
     max_length: maximum input length; None uses the length of `input_format`, or the model's maximum if it is shorter
-    Raises the errors of `init_cross_encoder`.
+    Raises the errors of `init_cross_encoder`, MismatchError for a cross-encoder without a linear layer with one output.
     """
     start = init_cross_encoder(model, max_length=max_length, seed=seed, default_length=input_format.max_length)
     folder: Path = resolve_tower_folder(resolve_model_folder(model), "passage")
@@ -119,7 +119,7 @@ class MeanRank:
     """Evaluator: mean rank of the first passage with an answer, over the candidates that the model selects.
 
     Each process scores a share of the candidates.
-    indices: indices in `labeled` of the candidate lists to evaluate on, one per question
+    indices: indices in `labeled` of the candidate lists to evaluate on
     kind: kind of the candidates, if kinds are evaluated separately
     """
 
@@ -232,7 +232,7 @@ def train_query_reranker(
 
 
 def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
-    """Log the peak learning rate, which differs from `max_lr` with schedule inverse-sqrt; warn if it is too high."""
+    """With schedule inverse-sqrt, log the peak learning rate, which is not `max_lr`; warn if the peak is too high."""
     factor = make_learning_rate_factor(settings)
     peak = settings.max_lr
     if factor is not None:

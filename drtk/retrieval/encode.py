@@ -166,7 +166,7 @@ class Embedder:
     def encode_tokens(self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n tokenized texts, (n, dimension), float32.
 
-        report: called with the size of each batch
+        report: called with the number of texts in each batch
         Raises DrtkError if the device is out of memory.
         """
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.load().device)
@@ -178,7 +178,8 @@ class Embedder:
     ) -> list[dict[str, int]]:
         """Return the impacts of n tokenized texts by word piece, round(100 * weight), largest first; for sparse encoders.
 
-        report: called with the size of each batch
+        Impacts are above 0, at most `settings.max_active_dims` per text.
+        report: called with the number of texts in each batch
         Raises DrtkError if the device is out of memory, or if a weight is NaN or infinite.
         """
         impacts: list[dict[str, int]] = [{} for _ in range(len(tokens))]
@@ -263,7 +264,7 @@ def encode_corpus(
     The embeddings are vectors, or impacts if the encoder is sparse.
     part: (i, n), from 1, encodes the i-th of n parts of the input (see `select_shard`)
     Raises MismatchError if `dimensions` exceeds the dimension of the model, UsageError for settings of the other kind of
-    encoder (dense or sparse).
+    encoder (dense or sparse), DrtkError for an empty input.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     runner_settings = runner_settings or RunnerSettings()
@@ -276,7 +277,7 @@ def encode_corpus(
     for name in others:
         if getattr(settings, name) != getattr(EncodeSettings, name):
             raise UsageError(
-                f"`{name}` has no effect on {model}, a {'sparse' if embedder.is_sparse else 'dense'} encoder"
+                f"`{name}` has no effect on {model}, a {'sparse' if embedder.is_sparse else 'dense'} encoder; omit it"
             )
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(

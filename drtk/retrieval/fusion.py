@@ -61,7 +61,10 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of normalized scores; a document missing in a run gets that run's lowest score."""
+    """Fuse by the weighted sum of normalized scores.
+
+    A document missing in a ranking gets the lowest score of that ranking; an empty ranking adds nothing.
+    """
     normalize = _NORMALIZE[settings.norm]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
@@ -76,19 +79,25 @@ def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float],
 
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of raw scores; DPR uses weights 1 and 1.1 for BM25 and dense scores (docs/methods/ear.md)."""
+    """Fuse by the weighted sum of raw scores; a document missing in a ranking gets the lowest score of that ranking.
+
+    DPR uses weights 1 and 1.1 for BM25 and dense scores (docs/methods/ear.md).
+    """
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of z-scores, used for ensembles of rerankers (docs/methods/hlatr.md)."""
+    """Fuse by the weighted sum of z-scores, used for ensembles of rerankers (docs/methods/hlatr.md).
+
+    A document missing in a ranking gets the lowest z-score of that ranking.
+    """
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def take_highest_score(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the highest raw score of a document (CombMAX). Weights have no effect.
 
-    Fusing the runs of disjoint index shards gives the run of the whole index.
+    Fusing the runs of disjoint index shards gives the run of the whole index, unless scores depend on the shard (BM25).
     """
     scores: dict[str, float] = {}
     for ranking in rankings:
@@ -98,7 +107,10 @@ def take_highest_score(rankings: Sequence[Ranking], weights: Sequence[float], *,
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by round-robin, the next new document of each run in turn; scores are 1 / rank. Weights have no effect."""
+    """Fuse by round-robin: rank 1 of each run in turn, then rank 2, …, without duplicates. Weights have no effect.
+
+    Scores are 1 / rank in the fused ranking.
+    """
     fused: dict[str, None] = {}
     for rank in range(max(map(len, rankings), default=0)):
         for ranking in rankings:
@@ -229,7 +241,7 @@ def append_unscored(ranking: Ranking, ids: Iterable[str]) -> Ranking:
 def break_ties(hits: Ranking) -> Ranking:
     """Sort by descending score, then by descending id; lower tied scores minimally, so that scores strictly decrease.
 
-    Scores strictly decrease in single precision too, which trec_eval uses to sort runs.
+    Scores are compared in single precision, as in trec_eval, and strictly decrease in single precision too.
     """
     single = array("f", [score for _, score in hits])
     order = sorted(range(len(hits)), key=lambda hit: (single[hit], hits[hit][0]), reverse=True)

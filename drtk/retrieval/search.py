@@ -101,12 +101,13 @@ class IndexGroup:
     """Indexes of the same type and encoder, searched together.
 
     runner_settings: where the indexes are opened and searched; by default in this process
-    reads: indexed data: "passages" (sparse index, searched with texts) or "vectors" (dense, searched with vectors)
+    reads: indexed data: "passages" (sparse index, searched with texts or impacts) or "vectors" (searched with vectors)
     tunable: whether k1 and b affect the scores
     advised: k1 and b that an index of term weights recommends, except those that `settings` override
     encoder: identity of the encoder of the dense or sparse embeddings, if known
     needs_encoder: whether queries must be encoded
-    Raises MismatchError for unfinished folders, folders without an index, and different types, encoders or dimensions.
+    Raises MismatchError for unfinished folders, folders without an index, and indexes that differ in type, encoder,
+    metric, dimension or scale of term weights; DrtkError if an index cannot be opened.
     """
 
     def __init__(
@@ -183,14 +184,14 @@ class IndexGroup:
 
     @property
     def stores(self) -> list[PassageStore]:
-        """The indexes that store the passages themselves."""
+        """The indexes of this process that store the passages themselves; [] if workers hold the indexes."""
         return [index for index in self.indexes if getattr(index, "has_passages", False)]
 
     def search(self, batch: Batch, k: int) -> list[Ranking]:
         """Return the top `k` passages of all indexes for each query.
 
         batch: texts, impacts by term, or vectors (queries, dimension) float32
-        Raises MismatchError for vectors of another dimension, and for a passage that is in two indexes.
+        Raises MismatchError for vectors of another dimension, and for a passage retrieved from two indexes.
         """
         if isinstance(batch, np.ndarray):
             if batch.shape[1] != self.manifest["dimension"]:
@@ -216,7 +217,7 @@ class IndexGroup:
 
 
 def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
-    """Open the index in a folder. Raises DrtkError for any exception of the index library."""
+    """Open the index in a folder. Raises DrtkError for any exception of the index library except OSError."""
     try:
         return engine.open(Path(folder), settings)
     except (DrtkError, OSError):
@@ -237,7 +238,7 @@ class IndexFunction(BatchFunction):
         self._indexes = [_open_index(get_index_class(kind), folder, settings) for folder in folders]
 
     def __call__(self, batch: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """Call a method of each index: (name, arguments)."""
+        """Return the results of a method for each index. batch: (name of the method, arguments)"""
         method, arguments = batch
         return [getattr(index, method)(*arguments) for index in self._indexes]
 
@@ -357,7 +358,8 @@ class QueryEncoder:
     """Encoder of queries for an index; the model is loaded at the first call.
 
     model: folder or hub name of the encoder, if it has moved; None uses the encoder recorded in the index
-    The first call raises UsageError if no encoder is recorded, MismatchError if the model did not encode the index.
+    The first call raises UsageError if no encoder is given or recorded, MismatchError if the model did not encode the
+    index or the recorded folder does not exist.
     """
 
     indexes: IndexGroup
@@ -440,7 +442,7 @@ def search_indexes(
     """Search one or several indexes together, and write a TREC run.
 
     source: file of queries ("-" is stdin), or folder of query embeddings
-    options: length and unit of the rankings; by default passages, up to `settings.depth` per query
+    options: length and unit of the rankings; by default passages, up to `settings.depth` (None: RUN_DEPTH) per query
     model: folder or hub name of the encoder; None uses the encoder recorded in the index
     qrels: file of judgments, to search judged queries only; None searches all queries
     runner_settings: where the indexes are opened and searched, by default in this process; queries are encoded here

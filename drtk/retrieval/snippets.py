@@ -28,9 +28,11 @@ def stem_query_words(query: str) -> frozenset[str]:
 
 
 def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
-    """Return the span of `words` words with the most distinct `stems`, on one line, with ellipses if truncated.
+    """Return a span of at most `words` words of a text, on one line, with ellipses where truncated.
 
-    Without a match, the snippet is the beginning of the text.
+    The span starts at most MAX_LEAD_WORDS words before the match followed by the most distinct `stems`; without a
+    match, at the beginning of the text.
+    stems: stems of the query words
     mark: function that is applied to matching words
     """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
@@ -53,7 +55,8 @@ def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WO
 def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
     """Return the word index of the match at the start of the window with the most distinct stems, then the most matches.
 
-    matches: word index -> stem
+    Returns 0 without a match.
+    matches: word index -> stem    words: length of the snippet; the window is MAX_LEAD_WORDS shorter
     """
     best, start = (0, 0), 0
     for number in matches:
@@ -78,7 +81,7 @@ def _load_stemmer() -> Callable[[str], str]:
 
 
 def format_place(passage: Passage) -> str:
-    """Return the file and page of a passage of an imported document, such as "guide.pdf, page 3"; "" for other passages."""
+    """Return the file, and the page if known, of an imported passage, such as "guide.pdf, page 3"; else ""."""
     metadata = passage.metadata or {}
     path, page = metadata.get("path"), metadata.get("page")
     if not isinstance(path, str):
@@ -90,7 +93,7 @@ class PassageSnippets:
     """Function from a question and a passage id to (title, snippet); ("", "") for an unknown passage.
 
     corpus: file of the passages; None if there is no corpus
-    words: number of words of a snippet
+    words: maximum number of words of a snippet
     mark: function that is applied to matching words
     """
 
@@ -113,7 +116,7 @@ def format_passages(
     """Yield the lines of a ranking: rank, score and title, then id, then file and page, then snippet.
 
     width: number of columns to which titles and snippets are wrapped
-    passages: passages in ranking order; for None, only the id is printed
+    passages: passages in ranking order; for None, only rank, score and id are printed
     highlight: function that is applied to matching words
     """
     stems = stem_query_words(query)

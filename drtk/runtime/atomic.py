@@ -133,7 +133,7 @@ def list_temporary_files(final: Path) -> list[Path]:
 
 
 def recover(final: Path) -> bool:
-    """Complete an interrupted `commit`; return whether there was one.
+    """Complete an interrupted `commit`; return whether one was completed.
 
     An existing `final` is replaced only if it has not changed since the commit began.
     """

@@ -49,7 +49,7 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The output lines of a batch of records, and numbers to add to the counts of the job.
+    """The output lines of a batch of records, with line ends, and numbers to add to the counts of the job.
 
     Nested counts are written to the manifest, but not logged.
     """
@@ -131,7 +131,8 @@ class FilterJob:
     log_summary: log the final counts; otherwise only in verbose mode
     count_names: names of counts in this log line, such as {"in": "files"}
     no_input_warning: the warning if the input has no records, for example because a previous command in a pipe failed
-    find_problem: called at the end with the number of output lines; returns an error message if the output is useless
+    find_problem: called at the end with the number of output lines, unless the input was empty; returns the error
+        message if the output is useless, else None
     side_outputs: further outputs, which are flushed to disk before the journal is written
     total: number of input records for the progress bar, if it cannot be counted from the lines of the source
     """
@@ -185,7 +186,7 @@ class FilterJob:
             self.check()
 
     def recover(self) -> bool:
-        """Complete the final renames of a run that was killed; return whether there were any."""
+        """Complete the final renames of a run that was killed; return whether they were completed."""
         return is_replaceable(self.output) and recover(Path(self.output))
 
     def _may_replace_final(self) -> bool:
@@ -198,7 +199,10 @@ class FilterJob:
         )
 
     def check(self) -> None:
-        """Check settings and output before anything is read or loaded. Raises UsageError and DrtkError."""
+        """Check the output before anything is read or loaded.
+
+        Raises UsageError for `resume` without an output file, DrtkError if the output cannot be written or replaced.
+        """
         final = Path(self.output)
         if self.output != STANDARD and final.is_dir():
             raise DrtkError(f"{self.output}: is a folder; expected a file")
@@ -236,7 +240,7 @@ class FilterJob:
         self.run_batches(records, lambda batches: (BatchResult(work(batch)) for batch in batches), unit=unit)
 
     def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
-        """Write the lines of a report.
+        """Write the lines of a report, which have no line ends.
 
         num_inputs: number of runs or systems in the report, recorded in the manifest as `in`
         """
@@ -254,13 +258,14 @@ class FilterJob:
         unit: str = "records",
         revise: SecondPass | None = None,
     ) -> None:
-        """Write the results that `work` yields for each batch of records, in input order.
+        """Write the results that `work` yields, one for each batch of records, in input order.
 
-        `work` may prefetch batches. A journal is written every two seconds, and when the run fails. Records of other
-        shards are skipped and not counted.
+        `work` may prefetch batches. If the output is a file, a journal is written after a batch, at most every two
+        seconds, and when the run fails. Records of other shards are skipped and not counted.
         unit: plural name of the records, for the progress bar
         revise: optional second pass over the output of the first pass. The first pass writes NAME.part, or a temporary
-            file if the output is a pipe
+            file if the output is stdout, a pipe or a device
+        Raises MismatchError if the run to resume had other settings or inputs, DrtkError from `find_problem`.
         """
         self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
@@ -324,7 +329,7 @@ class FilterJob:
         self._log_summary()
 
     def _count_records(self, unit: str) -> int | None:
-        """Return the number of records that this run will process; None if it is unknown or expensive to count."""
+        """Return the approximate number of records of this run; None if it is unknown or expensive to count."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
@@ -361,7 +366,7 @@ class FilterJob:
 
     @contextmanager
     def _prepare_first_pass_path(self, *, has_second: bool) -> Iterator[str]:
-        """Yield the path to which the first pass writes: the output, or a temporary file if a second pass writes to a pipe."""
+        """Yield the path of the first pass: the output, or a temporary file if a second pass writes to a stream."""
         if not has_second or is_replaceable(self.output):
             yield self.output
             return
@@ -398,7 +403,8 @@ class FilterJob:
     def _open_journal(self) -> Journal:
         """List the input files, and return the journal to resume from, or a new one.
 
-        Raises MismatchError if the interrupted run had other settings or files.
+        Raises MismatchError if the interrupted run had other settings or files, or its part is truncated, unless
+        `force` is set.
         """
         settings = to_json_values(self.settings)
         self._check_existing_output()  # another run may have finished since `check`

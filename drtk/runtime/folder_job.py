@@ -51,6 +51,7 @@ class FolderJob:
     checks and finishes the folder.
     command, kind: name of the command and kind of the folder, for the manifest
     resumable: whether the command supports `resume`
+    side_files: files with further fields of the input records
     may_differ: names of settings that may change when a run is resumed; changes are logged and recorded
     """
 
@@ -94,9 +95,10 @@ class FolderJob:
             self.check()
 
     def check(self) -> None:
-        """Check settings and output before anything is read or loaded; first `recover` a killed run.
+        """Check settings and output before anything is read or loaded, and `recover` a killed run.
 
-        Raises UsageError and DrtkError.
+        Raises UsageError if the output contains an input, MismatchError if the run to resume had other settings or
+        files, DrtkError if the output cannot be written or replaced.
         """
         if not self._is_leader:
             return
@@ -207,7 +209,7 @@ class FolderJob:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the run continues an interrupted one with the same settings and files.
+        """Whether the run continues an interrupted one with the same settings (except `may_differ`) and files.
 
         A changed `source` is allowed, because the user may have repaired a bad line; the command compares the records.
         With `force`, a run with a changed `source` starts over.
@@ -230,7 +232,7 @@ class FolderJob:
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _find_changes(self) -> list[str]:
-        """Return the names of settings and input files that changed since the interrupted run."""
+        """Return the settings and inputs that changed since the interrupted run, except `may_differ` and SOURCES."""
         manifest = read_json(self._unfinished)
         place, number = str(self._unfinished), int | float
         try:
@@ -341,7 +343,7 @@ class FolderJob:
                     return  # otherwise another run has finished and renamed the folder in the meantime
 
     def discard(self) -> None:
-        """Remove the unfinished folder if it cannot be resumed, so that it does not block the next run."""
+        """Remove an unfinished folder that this run started and that cannot be resumed. It would block the next run."""
         if not self._is_new:
             return
         self._is_new = False
@@ -373,6 +375,7 @@ class FolderJob:
         """Write meta.json and rename the folder to its final name.
 
         entries: further entries of the manifest
+        Raises DrtkError if the existing folder cannot be replaced; the finished folder is kept as NAME.part.
         """
         if not self._is_leader:
             return

@@ -56,7 +56,8 @@ class InputTracker:
     def copy_streams(self, *sources: str) -> None:
         """Copy the streams among `sources` to temporary files, so that they can be read again.
 
-        Raises UsageError for a stream given twice, RecordError for damaged compressed data, DrtkError for an I/O error.
+        Raises UsageError for a stream given twice or read before, RecordError for damaged compressed data,
+        DrtkError for an I/O error.
         """
         streams = [source for source in sources if is_stream(source)]
         for source in streams:
@@ -107,7 +108,7 @@ class InputTracker:
         log(f"skipped: {error}")
 
     def get_share_read(self, source: str) -> float | None:
-        """Return the share of a file's bytes, before decompression, that was read; None for streams and small files."""
+        """Return the share of a file's (compressed) bytes that was read; None for streams, small and unopened files."""
         reader = self._readers.get(source)
         if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_BYTES_FOR_SHARE:
             return None

@@ -68,16 +68,19 @@ def _describe_type(kind: type) -> str:
 
 
 SMALL_FILE_BYTES = 1 << 20  # bytes; the content of files up to this size is compared whenever their folder is opened
-MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
+MANIFEST_DIGEST = "manifest_digest"  # the entry of a JSON file that holds the digest of all other entries
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the relative paths of all files in a folder, sorted."""
+    """Return the sorted relative paths of all files and symbolic links below a folder."""
     return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
 
 
 def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> dict[str, dict[str, Any]]:
-    """Return {relative path: {"bytes", "digest"}} of files in a folder; with `times`, also their "mtime_ns"."""
+    """Return {relative path: {"bytes", "digest"}} of files in a folder; with `times`, also their "mtime_ns".
+
+    The entry of a path that is not a file is {}.
+    """
     record: dict[str, dict[str, Any]] = {}
     for name in names:
         path = folder / name
@@ -118,9 +121,10 @@ def find_changed_files(
 
 
 def is_intact(folder: Path, manifest: str) -> bool:
-    """Return whether the files of a cache folder match its `manifest`, a JSON file with an entry "files".
+    """Return whether the files of a cache folder match its manifest; False if the manifest is missing or damaged.
 
     If only modification times differ, as after a copy, the contents are compared and the new times are recorded.
+    manifest: name of the manifest, a JSON file with an entry "files"
     """
     path = folder / manifest
     try:
@@ -181,7 +185,7 @@ def get_cache_folder() -> Path:
 
 
 def compute_content_digest(path: Path) -> str:
-    """Return the digest of a file or folder. Digests of files are cached by name, size and modification time."""
+    """Return the digest of a file or folder. Digests of files are cached by path, size and modification time."""
     if path.is_dir():
         parts = "".join(
             f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()

@@ -41,7 +41,7 @@ Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
 UNFINISHED = "unfinished; run its command again with `force`, or with `resume` if it has that option"
-SOURCES = ("source", "sources")  # settings that name the input records; their content is compared, not their paths
+SOURCES = ("source", "sources")  # settings that name the files of records; their content is compared, not paths
 _UNUSED_FILES = ("log.jsonl", "README.md")  # files of a model folder that are not needed to load it
 # Files of sentence-transformers that users may edit.
 _EDITABLE = re.compile(
@@ -147,10 +147,10 @@ def has_unfinished_part(folder: Path) -> bool:
 def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
     """Read the manifest of a finished folder.
 
-    kind: the expected kind of folder; if given, also compare the files of the folder with the manifest
+    kind: the expected kind of folder; if given, also compare the files of the folder with the manifest (`check_folder`)
     keys: types of required entries (see `read_object`)
     Raises MismatchError for a file, for an unfinished or damaged folder, a folder of another kind, or one that drtk did
-    not make; DrtkError if the folder or a required entry is missing.
+    not make; DrtkError if the folder or a required entry is missing, or meta.json cannot be read.
     """
     path = Path(folder)
     if not path.exists():
@@ -215,7 +215,8 @@ def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> 
 def check_folder(folder: Path, manifest: Manifest) -> None:
     """Compare a folder with its manifest: presence and size of all files, and the content of small files.
 
-    Raises MismatchError for a difference. An edited sentence-transformers file in a model folder only logs a warning.
+    Raises MismatchError for a difference. In a model folder, log.jsonl and README.md are ignored, and an edited file of
+    sentence-transformers only logs a warning.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings", "sparse embeddings")
     for name, problem in find_damage(folder, manifest):
@@ -244,7 +245,12 @@ def is_current(output: str, settings: Mapping[str, Any], *, program: str = "") -
 
 
 def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
-    """Return what changed since an output was made: settings, inputs, the output itself; None if there is no output."""
+    """Return the settings, inputs and output files that changed since an output was made.
+
+    None if the output or its manifest is missing; only the manifest if it is damaged; only "drtk PROGRAM" if another
+    command made the output.
+    program: name of the command; "": any
+    """
     path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
@@ -294,7 +300,7 @@ def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_unchanged(entry: Mapping[str, Any]) -> bool:
-    """Return whether an input still matches its manifest entry, by size and time or by content; False for streams."""
+    """Return whether an input still matches its manifest entry, by size, and by time or content; False for streams."""
     path = Path(entry["path"])
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
@@ -322,7 +328,7 @@ def is_from_stream(entry: Mapping[str, Any]) -> bool:
 
 
 def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Return manifest entries of the files and folders in `settings`, where a value is PATH or NAME=PATH.
+    """Return manifest entries of existing files and folders in `settings`; values: PATH, NAME=PATH or a list of these.
 
     Streams are omitted, and entries of files have no digest.
     known: entries made earlier, which are used unchanged
@@ -381,7 +387,7 @@ def _describe_input(path: str) -> dict[str, Any]:
 def _list_folder(folder: Path) -> list[tuple[str, os.stat_result]]:
     """Return (name, status) of the files that determine the content of a folder, sorted by name.
 
-    - folder made by drtk: meta.json and the files that it records
+    - folder made by drtk: meta.json and the files that it records, except log.jsonl and README.md
     - other model folder: weights, configurations and tokenizer files
     - any other folder: all files, except hidden and unfinished ones
     """
@@ -396,9 +402,9 @@ def _list_folder(folder: Path) -> list[tuple[str, os.stat_result]]:
 
 
 def describe_folder(folder: str | Path) -> dict[str, Any]:
-    """Return the manifest entry of an input folder: size, time and digest of every file.
+    """Return the manifest entry of an input folder: its digest, and size, time, digest of the files (`_list_folder`).
 
-    Digests are computed only for models and folders made by drtk. They are cached, so that a large file is read once.
+    Files have digests only in models and folders made by drtk. They are cached, so that a large file is read once.
     """
     path = Path(folder)
     has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_MODEL_CONFIGS))
@@ -425,7 +431,7 @@ def _read_recorded_files(folder: Path) -> dict[str, Any]:
 
 
 def _get_recorded_digest(entry: Any, status: os.stat_result) -> str | None:
-    """Return the digest in meta.json of a file; None if the file has another size or time than recorded."""
+    """Return the digest that meta.json records for a file; None if there is none, or size or time have changed."""
     if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str):
         return None
     is_same = (entry.get("bytes"), entry.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)

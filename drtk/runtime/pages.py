@@ -17,7 +17,7 @@ from drtk.runtime.tables import Row, find_note_columns, find_text_columns, forma
 HIGHLIGHT_MARKS = ("\x02", "\x03")  # put around the words of a snippet that `render_passage_item` highlights
 HISTOGRAM_SIZE = (460, 190)  # width and height in pixels
 _DIFFERENCE_BARS_SIZE = (720, 220)
-_LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a histogram
+_LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a chart
 
 
 @cache
@@ -54,7 +54,7 @@ def render_paragraph(text: str, *, kind: str = "") -> Markup:
 def render_table(
     header: Sequence[str], rows: Sequence[Row], *, digits: int = 4, left: Collection[str] = (), small: bool = False
 ) -> Markup:
-    """Render a table. Columns are right-aligned, except text in the first column and in the columns `left`.
+    """Render a table. Columns are right-aligned; columns of text are left-aligned if they are first or named in `left`.
 
     header: names of the columns; [] for a table without a header
     digits: number of decimals of floats; small: use a small font
@@ -68,7 +68,7 @@ def render_table(
 
 
 def use_minus_sign(text: str) -> str:
-    """Replace the hyphens before numbers by minus signs."""
+    """Replace the hyphen of each negative number by a minus sign."""
     return re.sub(r"(?<!\S)-(?=\d|inf\b)", "\N{MINUS SIGN}", text)
 
 
@@ -114,7 +114,7 @@ def render_difference_bars(differences: Sequence[float], *, name: str, unit: str
 def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: str, caption: str) -> Markup:
     """Render a histogram with percentages on the y axis and round numbers on both axes.
 
-    shares: share of each bin, (bins,); edges: (bins + 1,)
+    shares: share of each bin, (bins,); edges: (bins + 1,), equally spaced
     label: label of the y axis; caption: text below the figure
     """
     width, height = HISTOGRAM_SIZE
@@ -144,7 +144,7 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
 def compute_ticks(
     low: float, high: float, count: int, *, min_step: float = 0.0, cover_high: bool = False
 ) -> list[float]:
-    """Return about `count` axis ticks in [low, high], at multiples of 1, 2 or 5 times a power of ten.
+    """Return up to about `count` axis ticks in [low, high], at multiples of 1, 2 or 5 times a power of ten.
 
     min_step: smallest distance between ticks; cover_high: whether the last tick is at least `high`
     """
@@ -166,9 +166,10 @@ def render_details(summary: str, items: Iterable[str]) -> Markup:
 
 
 def render_passage_item(label: str, id: str, title: str, snippet: str) -> Markup:
-    """Render a passage as a list item: label, title, id, and a snippet with the words between HIGHLIGHT_MARKS highlighted.
+    """Render an item for `render_details`: label, title and id of a passage, and a snippet with highlighted words.
 
     label: what the passage is, for example its rank
+    snippet: text with HIGHLIGHT_MARKS around the words to highlight
     """
     before, *matches = snippet.split(HIGHLIGHT_MARKS[0])
     words = [(before, False)]

@@ -32,7 +32,7 @@ _ESCAPES = {
 
 
 def escape_control_characters(text: str) -> str:
-    """Escape control characters, which a terminal would interpret; ESC becomes \\x1b."""
+    """Escape the control characters that a terminal would interpret, not newline and tab; ESC becomes \\x1b."""
     return text.translate(_ESCAPES)
 
 
@@ -96,9 +96,9 @@ def warn(message: str) -> None:
 
 
 class Progress:
-    """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
+    """Progress report: a bar if stderr is a terminal, else a log line at most every 30 seconds; none in quiet mode.
 
-    get_share: function that returns the share of the input that was read, from which an unknown total is estimated
+    get_share: function that returns the share of the input that was read, or None; used to estimate an unknown total
     what: name of the work, for the bar and the log lines
     initial: number of units that earlier sessions finished, excluded from the rate
     first: seconds until the first log line

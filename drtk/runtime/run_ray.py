@@ -19,7 +19,7 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, iter_bat
 # Actors are started again for each dataset, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 BATCHES_PER_CALL = (
-    4  # a worker prepares the next batch of a call while it processes one; repeated if the worker is lost
+    4  # at most; a worker prepares the next batch of a call while it processes one; a lost worker's call is repeated
 )
 
 
@@ -45,11 +45,11 @@ class RayWorker:
         return {"number": block["number"], "results": results}
 
     def run(self, batch: bytes) -> bytes:
-        """Return the pickled result for a pickled batch, or the pickled error."""
+        """Return the pickled result for a pickled batch, or the pickled DrtkError."""
         return next(self._iter_results([batch]))
 
     def _iter_results(self, batches: Iterable[bytes]) -> Generator[bytes, None, None]:
-        """Yield the pickled results for pickled batches; at an error, yield the pickled error and stop."""
+        """Yield the pickled results for pickled batches; at a DrtkError, yield the pickled error and stop."""
         try:
             if self._error is not None:
                 raise self._error
@@ -70,7 +70,8 @@ def run_on_ray(
     """Run the batch function in Ray actors (see `Runner`). `report` has no effect.
 
     The first records are read before Ray starts, so that a missing or damaged file is reported at once.
-    Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails.
+    Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails, and the DrtkErrors of
+    the batch function.
     """
     first = next(batches, None)
     if first is None:
@@ -133,14 +134,18 @@ def make_job_error(error: Exception) -> DrtkError:
 
 
 def count_ray_workers(ray: Any, runner_settings: RunnerSettings, *, gpu: bool) -> tuple[int, int]:
-    """Return the number of GPUs of the cluster to use, and the number of workers."""
+    """Return the number of GPUs of the cluster (0 without `gpu`), and the number of workers."""
     resources = ray.cluster_resources()
     gpus = int(resources.get("GPU", 0)) if gpu else 0
     return gpus, runner_settings.runner_workers or max(1, gpus or int(resources.get("CPU", 1)))
 
 
 def connect(address: str) -> Any:
-    """Connect to a Ray cluster, or start one on this machine; return the ray module."""
+    """Connect to a Ray cluster, or start one on this machine; return the ray module.
+
+    address: "" means $RAY_ADDRESS, or if it is not set, a new cluster
+    Raises MissingDependency without ray, DrtkError if Ray cannot be reached or started.
+    """
     try:
         import ray
         import ray.data
@@ -172,7 +177,7 @@ def connect(address: str) -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Raise DrtkError if nothing answers at HOST:PORT. Ray itself would retry for minutes."""
+    """Raise DrtkError if `address` is HOST:PORT and nothing answers. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:

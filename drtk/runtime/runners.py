@@ -1,6 +1,6 @@
 """Run a batch function over batches of consecutive records, in this process, in several, or on Ray Data.
 
-`read_ahead` and `Workers` use a thread and several processes of this machine.
+`read_ahead` uses a thread, and `Workers` uses several processes of this machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunnerSettings:
     runner_workers: int | None = setting(
         None, "Number of worker processes. [default: one per GPU, else per core]", at_least=1
     )
-    ray_address: str = setting("", "Ray cluster address. [default: a local cluster]")
+    ray_address: str = setting("", "Ray cluster address. [default: $RAY_ADDRESS, else a local cluster]")
 
 
 class BatchFunction:
@@ -67,7 +67,7 @@ class BatchFunction:
 
     The arguments are records, not a stream or a job, so that the function can run on another machine.
     report: progress callback, called with the number of newly finished records
-    prepare_ahead: whether a thread calls `prepare` for the next batch while this batch is processed
+    prepare_ahead: whether a thread calls `prepare` for up to two further batches while a batch is processed
     """
 
     report: Report | None = None
@@ -90,7 +90,7 @@ class BatchFunction:
 
 
 class Runner(Protocol):
-    """Function that maps a batch function over batches of records and keeps their order. RUNNERS lists them."""
+    """Function that maps a batch function over batches of records and keeps their order. RUNNERS lists all runners."""
 
     def __call__(
         self,
@@ -117,7 +117,7 @@ def map_batches(
     No batch is read before the first result is requested.
     build, arguments: `build(*arguments)` returns the batch function
     gpu: whether the function can use a GPU
-    Raises the errors of building and calling the function; UsageError for an unknown runner.
+    Raises the errors of building and calling the function, and of the runner; UsageError for an unknown runner.
     """
     runner: Runner = RUNNERS.load(runner_settings.runner)
     return runner(batches, partial(build, *arguments), runner_settings, gpu=gpu, report=report)
@@ -145,7 +145,7 @@ def run_local(
 
 
 def iter_batch_results(function: BatchFunction, batches: Iterable[list[Any]]) -> Generator[Any, None, None]:
-    """Yield the results of a batch function in order; a thread prepares the next batch, if the function allows it."""
+    """Yield the results of a batch function in order; a thread prepares up to two batches ahead, if `prepare_ahead`."""
     prepared_batches = map(function.prepare, batches)
     if not function.prepare_ahead:
         yield from function.map(prepared_batches)
@@ -162,11 +162,11 @@ def run_in_processes(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Run the batch function in new processes, each with a GPU of its own, or a part of the cores (see `Runner`).
+    """Run the batch function in new processes, each with one GPU, or a part of the cores (see `Runner`).
 
-    A process receives a batch when it asks for one. `report` has no effect.
+    More processes than GPUs share the GPUs. A process receives a batch when it asks for one. `report` has no effect.
     The first records are read before the processes start, so that a missing or damaged file is reported at once.
-    Raises DrtkError if a process is killed.
+    Raises the errors of building and calling the function; DrtkError if a process is killed.
     """
     first = next(batches, None)
     if first is None:
@@ -207,7 +207,7 @@ def count_workers(runner_settings: RunnerSettings, *, gpu: bool) -> tuple[list[s
 def start_workers(
     builds: Sequence[Callable[[], BatchFunction]], gpus: Sequence[str]
 ) -> tuple[list[Any], dict[Any, deque[int]]]:
-    """Start a process for each batch function; return them, and {connection: numbers of the batches sent to the process}.
+    """Start a process for each batch function; return (processes, {connection: empty queue for numbers of batches}).
 
     builds: functions that return the batch functions
     gpus: values of CUDA_VISIBLE_DEVICES, which the processes use in turn
@@ -239,7 +239,10 @@ def _list_gpus() -> list[str]:
 
 
 def _run_worker(number: int, environment: dict[str, str], build: bytes, parent: Any) -> None:
-    """Run a batch function in a worker process. Sends None to request a batch, (result,) for each result, then "end"."""
+    """Run a batch function in a worker process.
+
+    Send None to request a batch, (result,) for each result, and "end" or an exception at the end.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ |= environment  # before torch and tokenizers are imported
@@ -276,7 +279,7 @@ def _make_error_picklable(error: Exception) -> Exception:
 
 
 def receive_message(worker: Any) -> Any:
-    """Return the next message of a worker process; raise the error that it sent."""
+    """Return the next message of a worker process. Raises the error that it sent, or DrtkError if it was killed."""
     try:
         message = worker.recv()
     except (EOFError, OSError) as error:
@@ -289,7 +292,7 @@ def receive_message(worker: Any) -> Any:
 
 
 def make_picklable(result: Any) -> Any:
-    """Return a result of a batch function with its lines, which may be an iterator, as a list."""
+    """Return a BatchResult with its lines, which may be an iterator, as a list; other results unchanged."""
     return BatchResult([*result.lines], result.counts) if isinstance(result, BatchResult) else result
 
 
@@ -322,7 +325,7 @@ def run_filter(
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """Yield the items in order; a thread reads the next item in advance.
+    """Yield the items in order; a thread reads up to two items in advance.
 
     Exceptions of the iterable are raised here. If the caller stops early, the thread ends after its current item.
     """
@@ -401,7 +404,10 @@ class Workers:
         self._pool.submit(os.getpid).result()  # forks all processes now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Return an iterator over the results, in the order of the items. All items are read and the work starts at once."""
+        """Return an iterator over the results, in the order of the items.
+
+        With several processes, all items are read and the work starts at once. Raises DrtkError if a process is killed.
+        """
         if self._pool is None:
             return map(self._task, items)
         with _report_killed_worker():

@@ -72,7 +72,7 @@ def parse_shard(text: str) -> InputShard:
     number, _, of = text.partition("/")
     if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
         return int(number), int(of)
-    raise UsageError(f"`shard`: '{text}' is not of the form I/N, such as 1/4")
+    raise UsageError(f"`shard`: '{text}' is not of the form I/N with 1 <= I <= N, such as 1/4")
 
 
 def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iterator[Record]:

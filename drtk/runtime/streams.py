@@ -29,7 +29,7 @@ _COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32
 def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
     """Return a stream of decompressed bytes; `stream` itself if it is not compressed.
 
-    head: the first bytes of the stream
+    head: the first 4 bytes, which `stream` still contains
     Reading raises EOFError if compressed data ends early, and the library's own error if it is damaged.
     """
     if head.startswith(GZIP):
@@ -91,7 +91,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class DigestingReader(io.RawIOBase):
-    """A stream that computes the digest (blake2b, 16 bytes) of the bytes read, before decompression."""
+    """A stream that computes the digest (blake2b, 16 bytes) of the bytes read, before decompression.
+
+    head: bytes that were already read from `raw`
+    """
 
     def __init__(self, raw: BinaryIO, head: bytes = b"") -> None:
         self._raw, self._head = raw, head
@@ -127,7 +130,7 @@ def get_source_name(source: str) -> str:
 
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of a JSONL file divided by the number of shards; None for other files and large ones."""
+    """Return the number of lines of a JSONL file divided by `shards`; None for other, large and damaged files."""
     limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
     is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
     if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
@@ -141,7 +144,7 @@ def count_lines(source: str, *, shards: int = 1) -> int | None:
 
 
 def is_stream(source: str) -> bool:
-    """Return whether a source can be read only once: stdin, or a named pipe, terminal or socket."""
+    """Return whether a source can be read only once: stdin, or a named pipe, device or socket."""
     if source == STANDARD:
         return True
     try:
@@ -244,7 +247,7 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def is_replaceable(target: str) -> bool:
-    """Return whether an output is written as NAME.part and renamed: True for a regular file or a new one; False for "-" and devices."""
+    """Return whether an output is written as NAME.part and renamed: a regular or new file, not in /dev or /proc."""
     if target == STANDARD:
         return False
     if os.path.realpath(target).startswith(("/dev/", "/proc/")) or target.startswith("/dev/"):
@@ -256,7 +259,7 @@ def is_replaceable(target: str) -> bool:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a file can be created in `folder`, or in its nearest existing parent."""
+    """Return whether a file can be created in `folder`, or, if it does not exist, in its nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
@@ -267,14 +270,14 @@ class Output:
 
     Use it as a context manager. On success, the part is renamed to NAME. On an exception, it is removed, unless
     `keep_part` is set.
-    target: path of the output, or "-" for stdout
+    target: path of the output, or "-" for stdout; compressed if it ends in .gz or .zst
     append_at: resume at this offset of the part, in bytes, and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
     journal: path of the part's journal (the progress that resuming needs), which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
-    The constructor raises DrtkError if NAME is a folder. `begin` raises DrtkError if the output cannot be written or another run
-    is writing it.
+    The constructor raises DrtkError if NAME is a folder. `begin` raises DrtkError if the output cannot be written,
+    another run is writing it, or the part is shorter than `append_at`.
     """
 
     def __init__(
@@ -329,7 +332,7 @@ class Output:
         self._file.seek(self._start)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raises OutputClosed if the reader has closed the pipe, DrtkError for a full disk."""
+        """Append bytes. Raises OutputClosed if the reader has closed the pipe, DrtkError for another I/O error."""
         self._empty = False
         if self._compress:
             if self._frame is None:
@@ -341,7 +344,7 @@ class Output:
             raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
-        """Finish the compressed frame and flush; return the offset, in bytes, from which a run can be resumed."""
+        """Finish the compressed frame and flush; return the offset in bytes to resume from, 0 for stdout and pipes."""
         try:
             if self._frame is not None:
                 self._file.write(self._frame.flush())

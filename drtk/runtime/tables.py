@@ -98,7 +98,7 @@ def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> 
 
 
 def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
-    """Right-align numbers, except values of equal length in a column with notes."""
+    """Right-align columns of numbers, except columns with notes whose values all have the same length."""
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
     is_even = [noted and len(widths) == 1 for noted, widths in zip(find_note_columns(rows), lengths, strict=True)]
 

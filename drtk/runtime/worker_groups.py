@@ -1,6 +1,7 @@
 """Workers that each hold a part of some items, such as the shards of an index, and all receive the same batches.
 
-The workers are processes of this machine or actors of a Ray cluster. The runners distribute batches instead.
+The workers are processes of this machine or actors of a Ray cluster. A runner (see
+`runners`), in contrast, gives each batch to one worker.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ def open_worker_group(
 ) -> WorkerGroup:
     """Start workers for consecutive parts of the items: as many as for `map_batches`, but at most one per item.
 
-    runner_settings: with the runner processes or ray
+    On a Ray cluster with GPUs, there is also at most one worker per GPU.
+    runner_settings: `runner` is "ray" or "processes"
     gpu: whether the batch functions can use a GPU
-    Raises the errors of `runners.run_in_processes` and `run_ray.run_on_ray`. `map` raises those of building the functions.
+    Raises MissingDependency without ray, DrtkError if the Ray cluster cannot be reached. `map` raises the errors of
+    building and calling the functions, and DrtkError for a lost worker.
     """
     return (_RayGroup if runner_settings.runner == "ray" else _ProcessGroup)(build, items, runner_settings, gpu=gpu)
 

@@ -28,7 +28,7 @@ _HEADERS = {
 
 
 def create_app(systems: Systems) -> FastAPI:
-    """Return the application: `/` is the page, `/api/…` its data, `/openapi.json` their description."""
+    """Return the application: `/` is the page, `/api/…` its data, `/openapi.json` the description of the API."""
     app = FastAPI(title="drtk serve", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
 

@@ -1,5 +1,5 @@
 "use strict";
-// All texts are inserted with textContent, never as HTML.
+// All texts are inserted as text nodes, never as HTML.
 const byId = (id) => document.getElementById(id);
 const make = (tag, name, ...children) => {
   const element = document.createElement(tag);

@@ -81,7 +81,7 @@ class FullPassage:
 
 
 class SearchSystem:
-    """An index that is searched with typed queries. Searches wait for each other, since index libraries are not reentrant.
+    """An index that is searched with query texts, one search at a time, since index libraries are not thread-safe.
 
     Raises MismatchError for vectors without a recorded encoder, and the errors of `IndexGroup`.
     """
@@ -103,12 +103,12 @@ class SearchSystem:
 
 
 class Systems:
-    """Search systems over one corpus, with an optional set of queries and judgments.
+    """Systems that search one corpus, with an optional set of queries and judgments.
 
     folders: index folder by name of the system
     corpus: file of the passages; None uses the corpora recorded in the indexes
-    measures: names of the measures that are computed for each judged query
-    Raises MismatchError if the corpus is missing, or if no query is judged.
+    measures: measures that are computed for each judged query, separated by spaces or commas
+    Raises MismatchError if no corpus is found, or if no query is judged.
     """
 
     def __init__(

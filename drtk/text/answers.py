@@ -40,7 +40,7 @@ class TokenMatcher:
         return bool(self._answers)
 
     def __call__(self, text: str) -> bool:
-        # Tokenize only texts that contain all tokens of an answer at least within words.
+        # Tokenize only texts that contain every token of an answer as a substring.
         plain = _fold_case(unicodedata.normalize("NFD", text))
         likely = [
             answer
@@ -66,7 +66,8 @@ def _contains_tokens(tokens: Sequence[str], answer: Sequence[str]) -> bool:
 class PatternMatcher:
     """Matcher of texts that contain a match of one of the regular expressions in `answers` (CuratedTREC).
 
-    The text is decomposed (NFD) and case is ignored. ^ and $ match at line ends.
+    Text and expressions are decomposed (NFD), and case is ignored. ^ and $ also match at the start and end of lines.
+    Blank answers match nothing.
     invalid: answers that are not regular expressions; they match nothing
     """
 
@@ -106,7 +107,7 @@ def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 
 def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
-    """Return the F1 of prediction and answer words after normalization, for the best answer (SQuAD); 1 if both are empty."""
+    """Return the best word F1 over the answers, after normalization (SQuAD); 1 if both are empty, 0 without answers."""
     predicted = Counter(normalize_answer(prediction).split())
     golds = [Counter(normalize_answer(answer).split()) for answer in answers]
     return max(

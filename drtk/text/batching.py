@@ -52,7 +52,7 @@ class TokenizedTexts:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
-        """Concatenate tokenized texts; drop their segment types."""
+        """Concatenate tokenized texts; drop segment types and `num_truncated`."""
         ids = np.concatenate([part.ids for part in parts]) if parts else np.empty(0, dtype=np.int32)
         lengths = np.concatenate([part.lengths for part in parts]) if parts else np.empty(0, dtype=np.int64)
         return cls(ids, None, lengths, np.cumsum(lengths) - lengths)
@@ -82,7 +82,7 @@ class TokenizedTexts:
 class TextTokenizer:
     """Tokenizer of passages or queries for an encoder.
 
-    title: "join" and "sep" put the title before the text, with a space or the separator token between them.
+    title: "join" puts the title and a space before the text, "sep" the title, the separator token and a space.
         "segment" makes title and text a pair of segments. "none" drops the title. A blank title is always dropped.
     prompt: text before each passage or query; max_length: maximum length in tokens
     with_types: whether the model reads segment types
@@ -120,9 +120,10 @@ class TextTokenizer:
 
 
 class PairTokenizer:
-    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included.
+    """Tokenizer of text pairs. It truncates the longer text first to fit `max_length` tokens, special ones included.
 
-    It tokenizes each distinct text once, keeps the tokens of the latest texts, and joins them to pairs.
+    If `_find_pair_template` finds a template, each distinct text is tokenized once, the tokens of the latest texts are
+    cached, and pairs are joined from them; otherwise whole pairs are tokenized.
 
     prompt: text before the first text of every pair
     """
@@ -173,9 +174,10 @@ class PairTokenizer:
 
 
 def _truncate_longer(lengths: np.ndarray, limit: int) -> np.ndarray:
-    """Return the lengths of two texts truncated to `limit` together: the longer one first, but not below half. lengths: (2, pairs)
+    """Return the lengths of the texts of pairs, truncated to `limit` in total. lengths: (2, pairs)
 
-    Source: `longest_first` of the library `tokenizers`; an odd token goes to the longer text, to the second if both are equal.
+    The longer text is truncated first, but not below half of `limit`. An odd token goes to the longer text, to the
+    second if both are equal. Source: `longest_first` of the library `tokenizers`
     """
     shorter, longer = np.sort(lengths, axis=0)
     cut = np.minimum(shorter, limit // 2)
@@ -187,7 +189,7 @@ def _truncate_longer(lengths: np.ndarray, limit: int) -> np.ndarray:
 def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
     """Return the template of a tokenizer for pairs: (text 0 or 1, or SPECIAL; token id; segment type) of each piece.
 
-    None: not a tokenizer of the library `tokenizers`, or its pairs are not their two texts between special tokens.
+    None if `_has_plain_backend` is false, or if an encoded pair is not its two texts between special tokens.
     """
     if not _has_plain_backend(tokenizer):
         return None
@@ -206,7 +208,7 @@ def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
 
 
 def _encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the ids of each text, int32."""
+    """Return the token ids of each text, (tokens,) int32, without truncation."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -294,7 +296,7 @@ def _interleave_texts(is_first: np.ndarray, first: TokenizedTexts, second: Token
 
 
 def iter_batches_by_length(lengths: np.ndarray, *, budget: int, max_texts: int = 4096) -> Iterator[np.ndarray]:
-    """Yield batches of row indices, longest texts first, so that the first batch needs the most memory.
+    """Yield batches of row indices, longest texts first, so that the first batches need the most memory.
 
     lengths: (texts,), in tokens
     budget: maximum number of tokens in a batch, padding included; a longer text is a batch of its own

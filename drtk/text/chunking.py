@@ -38,13 +38,13 @@ MAX_TOKENS, MAX_WORDS = 144, 100
 BATCH_SIZE = 250  # documents read at once
 _BATCH_CHARACTERS = 200_000  # characters per batch of a worker
 _MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
-_DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the whole text
+_DOCUMENT_FIELDS = ("weights", "impacts")  # dropped, because they refer to the words of the whole text
 
 SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]
 Metadata = dict[str, Any]
 GroupCap = Callable[[int], int]  # group index -> its cap
-Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest end) -> end of the cut, in (begin, latest]
+Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest) -> end of the cut, above begin
 
 
 def group_sentences(
@@ -62,11 +62,12 @@ def group_sentences(
 
     policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
-        "cotmae" ends a group after the sentence that exceeds `cap` (released code of CoT-MAE and query-as-context).
+        "cotmae" ends a group with the sentence that makes it exceed `cap` (code of CoT-MAE and query-as-context).
     lengths: number of units of each sentence
     group_cap: returns the cap of a group, at most `cap`, from the group index; sentences are split only at `cap`
     boundary: moves the position at which "greedy" splits a sentence, for example to the start of a word
-    overlap: number of sentences that "greedy" repeats at the start of the next group, fewer if they do not fit
+    overlap: maximum number of sentences to repeat at the start of the next group; fewer if they do not fit, none
+        before a sentence that is split, or with "cotmae"
     """
     groups = _GroupBuilder(group_cap, cap)
     for sentence, length in enumerate(lengths):
@@ -89,7 +90,7 @@ def group_sentences(
 
 
 def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, int]]:
-    """Split `count` words into blocks of `cap` words (DPR); return their (begin, end). The last block may be shorter.
+    """Split `count` words into blocks of `cap` words (DPR); return (begin, end) of each. The last block may be shorter.
 
     overlap: number of words repeated at the start of the next block; less than `cap`
     """
@@ -112,7 +113,7 @@ class _GroupBuilder:
         self.size += part[2] - part[1]
 
     def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
-        """Finish the current group; start the next one with up to `repeat` of its last sentences, but not with all of them.
+        """Finish the current group; start the next one with up to `repeat` of the last sentences, but never with all.
 
         room_for: number of units that the repeated sentences must leave free in the next group
         """
@@ -145,7 +146,7 @@ def needs_sentences(settings: ChunkSettings) -> bool:
 class Chunker:
     """Splitter of documents into passages.
 
-    cap: maximum length of a passage, in word pieces of `tokenizer`, or in words without a tokenizer
+    cap: maximum passage length (exceptions: see `group_sentences`), in word pieces, or in words without a tokenizer
     tokenizer: a serialized tokenizer (see `serialize_tokenizer`)
     model: the sentence model; None if `needs_sentences` is false
     """
@@ -262,7 +263,7 @@ class Chunker:
     def _make_chunks(
         self, part: tuple[Passage, Section | None], text: str, spans: list[PassageSpan]
     ) -> Iterator[tuple[str, str, Metadata]]:
-        """Yield the title, text and own metadata of each passage of a section."""
+        """Yield (title, text, metadata in addition to the document's) of each passage of a section or document."""
         document, section = part
         title = document.title
         own: Metadata = {}
@@ -293,7 +294,7 @@ class Chunker:
 
 
 class ChunkFunction(BatchFunction):
-    """Batch function that chunks documents in `count` worker processes.
+    """Batch function that chunks documents in `count` worker processes, or in this process if `count` is 1.
 
     arguments: the arguments of `create_chunk_task`
     """
@@ -303,7 +304,7 @@ class ChunkFunction(BatchFunction):
         self.prepare_ahead = count > 1  # with one process there is nothing to overlap
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
-        """Start to chunk documents in batches; return an iterator over the results of the batches."""
+        """Return an iterator over the results of batches of documents; worker processes, if any, start at once."""
         batches: list[list[Passage]] = [[]]
         size = 0
         for document in records:
@@ -458,7 +459,7 @@ def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | Non
         cap = max(cap - special, 1)
     else:
         log(
-            f"passages of up to {cap} word pieces; with {special} special tokens a model reads {cap + special} "
+            f"maximum passage length: {cap} word pieces; with {special} special tokens a model reads {cap + special} "
             "(use `reserve_special` to count special tokens)"
         )
     return cap, serialize_tokenizer(tokenizer, settings.tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The languages of NLTK's sentence splitter, of Snowball's stemmers, and of the analyzers of Lucene that have a code.
+# The languages of NLTK's sentence splitter, of Snowball's stemmers, and of most analyzers of Lucene.
 LANGUAGES = {
     "ar": "arabic",
     "bg": "bulgarian",

@@ -90,7 +90,7 @@ def _iter_definitions(body: list[ast.stmt], scope: str, *, kind: str) -> Iterato
 
 
 def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the documentation that a call such as add_docstr(torch.abs, "…") gives to a compiled function."""
+    """Yield (name, "function", text) if a call such as add_docstr(torch.abs, "…") documents compiled code."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if function not in _DOCUMENTING_CALLS or len(call.args) < _DOCUMENTING_CALLS[function]:
         return
@@ -109,7 +109,7 @@ def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, st
 
 
 def _evaluate_text(node: ast.expr) -> str | None:
-    """Evaluate an AST node of string literals, `+` and `.format(…)`; keep placeholders such as {name}."""
+    """Evaluate an AST node of string literals, `+` and `.format(…)`; keep placeholders ({name}). None for others."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -122,13 +122,16 @@ def _evaluate_text(node: ast.expr) -> str | None:
 
 
 def make_public_name(name: str) -> str:
-    """Return a qualified name without private parts: numpy.linalg._linalg.solve -> numpy.linalg.solve."""
+    """Drop private parts of a qualified name: numpy.linalg._linalg.solve -> numpy.linalg.solve; _thread -> thread."""
     first, *rest = name.split(".")
     return ".".join([first.lstrip("_"), *(part for part in rest if not part.startswith("_"))])
 
 
 def split_summary(text: str) -> tuple[str, str]:
-    """Split a docstring into its first sentence, without signatures and markup, and the text after it. Both may be empty."""
+    """Split a docstring into its first sentence, without signatures and markup, and the text after it.
+
+    Without a sentence end, the first sentence is the first paragraph. Both may be empty.
+    """
     first, _, rest = _remove_signatures(text.strip()).partition("\n\n")
     end = _SENTENCE_END.search(first)
     if end is not None:
@@ -171,14 +174,15 @@ def build_sample_collection(settings: SampleSettings, job: FolderJob) -> None:
     """Write a collection from docstrings: documents.jsonl, queries.jsonl and qrels/{train,test}.tsv.
 
     The records are ordered by a hash of the qualified name of the documented object.
-    Raises MissingDependency for a named package that is not installed, DrtkError if there is no documentation.
+    Packages that are not installed are skipped if `settings.packages` is the default, else MissingDependency is raised.
+    Raises DrtkError for a package without Python sources, or if there is no usable documentation.
     """
     files = []
     versions = {}
     for package in settings.packages:
         root = _find_root(package)
         if root is None and settings.packages != SampleSettings().packages:
-            raise MissingDependency(package, "its documentation", format_pip_command(package))
+            raise MissingDependency(package, "the sample collection", format_pip_command(package))
         if root is None:
             log(f"{package} is not installed and is excluded")
             continue
@@ -231,7 +235,7 @@ def _find_root(package: str) -> Path | None:
 
 
 def _iter_sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield (package, file, module name) of the public Python modules of a package, sorted by path."""
+    """Yield (package, file, public module name) of a package, sorted by path, without private and test folders."""
     if root.is_file():
         yield package, root, package
         return
@@ -268,7 +272,7 @@ def _make_docstring_parser() -> Callable[[Sequence[tuple[str, Path, str]]], list
 
 
 def _select_usable_docstrings(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
-    """Drop duplicates, short texts, and docstrings whose summary is not unique or is repeated in the text."""
+    """Drop duplicates, short texts, and docstrings whose summary is no query, not unique, or repeated in the text."""
     names: set[str] = set()
     texts: set[tuple[str, str]] = set()
     unique = []
@@ -294,7 +298,10 @@ def _normalize_key(text: str) -> str:
 
 
 def is_query(summary: str) -> bool:
-    """Return whether a summary can be a query: 4 to 30 words, at least two content words, no parameter list or markup."""
+    """Return whether a summary can be a query.
+
+    It has 4 to 30 words, at least two distinct content words, a letter at the start, and no parameter list or markup.
+    """
     head = summary.partition(":")[0]
     return (
         len(summary.split()) in _QUERY_WORDS

@@ -24,7 +24,10 @@ class Section:
 
 
 def get_headings(document: Passage) -> list[dict[str, Any]] | None:
-    """Return the headings in the metadata of an imported document; None if there are none, or if they do not fit the text."""
+    """Return the list of headings in the metadata of an imported document, perhaps empty.
+
+    None if there is no such list, or if it is malformed or does not fit the text.
+    """
     headings = (document.metadata or {}).get("headings")
     if not isinstance(headings, list):
         return None
@@ -43,11 +46,12 @@ def get_headings(document: Passage) -> list[dict[str, Any]] | None:
 def split_sections(
     document: Passage, headings: Sequence[dict[str, Any]], count_units: Callable[[list[str]], Sequence[int]], cap: int
 ) -> list[Section]:
-    """Split a document at its headings into sections, in order.
+    """Split a document at its headings into sections, in order; drop sections without text.
 
     count_units: returns the length of each text, in words or word pieces; cap: a number of these units
-    A section with all its subsections is kept together if it has at most `cap` units. Otherwise the text before its first
-    subsection is a section of any length, and each subsection is split in the same way. The heading of a section is not part of its text.
+    A section with all its subsections is kept together if it has at most `cap` units, unless it only contains a single
+    subsection. Otherwise the text before its first subsection is a section of any length, and each subsection is split
+    in the same way. The heading of a section is not part of its text. A top heading that repeats the title is omitted.
     """
     text = document.text
     begins = [0, *(heading["end"] for heading in headings)]  # of the texts below the headings
@@ -60,7 +64,7 @@ def split_sections(
         accumulate((counts[i] + (counts[len(pieces) + i - 1] if i else 0) for i in range(len(pieces))), initial=0)
     )
     sections: list[Section] = []
-    # Index of a heading, end of its subsections, the headings above it and itself.
+    # (index of a heading, 0 for the document; index after its subsections; titles of the headings above it and its own)
     pending: list[tuple[int, int, tuple[str, ...]]] = [(0, len(pieces), ())]
     while pending:
         index, stop, path = pending.pop()
@@ -93,7 +97,7 @@ def _find_children(levels: Sequence[int], index: int, stop: int) -> list[int]:
 def find_pages(document: Passage, section: Section, text: str, begins: Sequence[int]) -> list[int] | None:
     """Return the page number, from 1, of each position in a section; None if the document has no pages.
 
-    text: the text of the section, with different white space; begins: positions in this text, in ascending order
+    text: the text of the section, whose white space may differ; begins: positions in this text, in ascending order
     """
     pages = (document.metadata or {}).get("pages")
     if not isinstance(pages, list) or not pages or any(type(page) is not int for page in pages):

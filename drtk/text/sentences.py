@@ -18,12 +18,12 @@ Span = tuple[int, int]
 BLOCK = 50_000  # characters split together; no sentence is longer
 _KIND = "drtk punkt model"
 _TRAINING_BLOCK = 1 << 18  # characters given to the trainer at once: it holds an object for each of their tokens
-_LONGEST_LINE = 1 << 15  # nltk gives its patterns five seconds for a line
+_LONGEST_LINE = 1 << 15  # nltk aborts a regular expression on a line after five seconds
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 _WORD = re.compile(r"\S+")
 
-# Added to every English model, because its training text may be short. They rarely end a sentence; if one does, Punkt
-# decides by the capital letter after it.
+# Added to every English model that is trained here, because its training text may be short. They rarely end a sentence;
+# if one does, Punkt decides by the capital letter after it.
 ENGLISH_ABBREVIATIONS = """
     mr mrs ms messrs dr prof rev hon gov sen rep gen col capt lt sgt st jr sr
     inc ltd corp bros dept univ assn vs viz cf etc e.g i.e al approx ca
@@ -157,8 +157,8 @@ class SentenceSplitter:
 
     def find_spans(self, text: str) -> list[Span]:
         """Return (begin, end) of each sentence in characters, in order, without the white space around it."""
-        # A long text is split in blocks, and the last sentence of a block is split again with the next block. The result is
-        # the same as without blocks, because Punkt looks only at the words around a full stop.
+        # A long text is split in blocks, and the last sentence of a block is split again with the next block. Unless a
+        # sentence fills a block, the result does not change, because Punkt looks only at the words around a full stop.
         spans: list[Span] = []
         begin = 0
         while begin < len(text):
@@ -185,7 +185,11 @@ def _load_english_splitter() -> SentenceSplitter:
 
 
 def _find_block_end(text: str, begin: int) -> int:
-    """Return the index of the last white space in the BLOCK characters after `begin`, or the end of the block if none."""
+    """Return the end of the block that begins at `begin`.
+
+    It is the end of the text if at most BLOCK characters are left. Otherwise it is the last white space in the next
+    BLOCK characters, or their end if they have none.
+    """
     end = begin + BLOCK
     if end >= len(text):
         return len(text)

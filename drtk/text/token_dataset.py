@@ -48,7 +48,8 @@ class TokenizedText(NamedTuple):
     """A tokenized text. Every array has the shape (tokens,).
 
     ids: token ids, int32
-    words: word index of each token (as `word_ids()` of tokenizers), int32; -1 for special tokens
+    words: word index of each token, int32; -1 for special tokens. Words are those of `word_ids()` of tokenizers, but in
+        byte-level vocabularies they are separated by white space only
     weights: weight of each token, float32, or None
     types: segment of each token (0 or 1), int32, or None if the text has one segment
     """
@@ -60,7 +61,7 @@ class TokenizedText(NamedTuple):
 
 
 class TokenCorpus:
-    """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the folder's name is pickled.
+    """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the paths are pickled.
 
     `row` is the index of a passage among the passages of at least `shortest` word pieces.
     sources: the corpus files, for errors
@@ -109,9 +110,9 @@ class TokenCorpus:
         fields: fields of `token_writer.FIELDS` to read in addition to text and title
         side_files: files with further fields of the passages, line by line
         shortest: exclude passages with fewer word pieces, and count them as `short`
-        Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a passage
-        lacks one of the fields, its weights belong to another tokenizer, a field has no usable value in the corpus, or no
-        passage is long enough.
+        Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a
+        passage lacks requested queries, continuations or weights, its weights belong to another tokenizer, a field has
+        no usable value in the corpus, or no passage is long enough. Raises the other errors of `tokenize_corpus`.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(fields) <= set(FIELDS), fields
@@ -156,7 +157,7 @@ class TokenCorpus:
         return self._ids.iter_rows(rows)
 
     def get_text(self, row: int) -> TokenizedText:
-        """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
+        """Return the text of a passage without added special tokens, and its weights if the corpus has them."""
         text = self._unpack_tokens(self._texts[row])
         return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.fields else text
 
@@ -217,7 +218,7 @@ class TokenCorpus:
         return span[begin:end], place - begin
 
     def get_next_passage(self, row: int) -> int | None:
-        """Return the row of the next passage of the document; None if it is not in the corpus."""
+        """Return the row of the next passage of the document; None if there is none, or if it is not in the corpus."""
         span, place = self.get_consecutive_passages(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
@@ -246,7 +247,7 @@ def tokenize_corpus(
     shortest: int,
     tracker: InputTracker,
 ) -> Path:
-    """Tokenize a corpus unless it is cached; return its cache folder. The files are added to the inputs of `tracker`.
+    """Tokenize a corpus unless it is cached; return its cache folder. Add the files to the inputs of `tracker`.
 
     The parameters are those of `TokenCorpus.open`.
 

@@ -64,8 +64,9 @@ class PassageFields(NamedTuple):
 def parse_fields(
     passages: Iterable[tuple[str, Passage]], fields: frozenset[str], *, tracker: InputTracker
 ) -> Iterator[PassageFields]:
-    """Parse the fields of (location, passage) pairs. `tracker` skips a passage with a malformed field, or raises its error.
+    """Parse the fields of (location, passage) pairs.
 
+    Raises RecordError for a malformed field, unless `tracker` skips the passage.
     Raises MismatchError for a passage without the queries, continuations or weights in `fields`.
     """
     for location, passage in passages:
@@ -119,7 +120,7 @@ def _parse_sentence_ends(value: Any, length: int) -> list[int] | None:
 
 
 def _parse_position(value: Any, id: str) -> int | None:
-    """Return the position of a passage in its document: `metadata.position`, or else N of the id `DOC#N`."""
+    """Return the position of a passage in its document: `metadata.position`, else N of the id `DOC#N`, else None."""
     if value is None:
         number = id.rpartition("#")[2] if "#" in id else ""
         return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
@@ -137,7 +138,8 @@ class TokenCorpusWriter:
     """Writer of the files of a `TokenCorpus`.
 
     fields, shortest: as in `TokenCorpus.open`
-    counts: numbers of passages, excluded passages (`short`), word pieces (`tokens`), and values of each field
+    counts: numbers of passages, excluded passages (`short`), word pieces of texts (`tokens`), queries, continuations
+        and sentences; after `finish` also documents, and documents with a single passage (`alone`)
     """
 
     def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, fields: frozenset[str], *, shortest: int) -> None:
@@ -164,7 +166,7 @@ class TokenCorpusWriter:
     def add(self, passages: Iterable[PassageFields]) -> None:
         """Tokenize and write passages. Passages with fewer than `shortest` word pieces are counted and excluded.
 
-        Raises MismatchError for weights of another tokenizer, or a number of weights that is not the number of word pieces.
+        Raises MismatchError for missing title weights, weights of another tokenizer, or a wrong number of weights.
         """
         progress = Progress("tokenize", unit="passages")
         with progress, closing(read_ahead(_split_batches(passages))) as batches:  # an error ends the reading thread
@@ -263,7 +265,7 @@ class TokenCorpusWriter:
             )
 
     def finish(self) -> None:
-        """Write which passages belong to each document (see `group_documents`), and close all files."""
+        """Close all files; with "documents" in `fields`, write the passages of each document (`group_documents`)."""
         for writer in self._writers.values():
             writer.close()
         if "documents" not in self._fields:

@@ -45,14 +45,15 @@ def load_tokenizer(name: str) -> Any:
 # Alternatives to the files of a model family.
 _COMMON_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")
 _VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
-_ADVICE = "copy them from the model it was made from"
+_ADVICE = "copy the tokenizer files from the original model"
 
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub name with transformers, and check that its files are complete.
 
-    Raises MismatchError if the vocabulary is missing, since transformers would create an empty one. Also raises it if
-    tokenizer_config.json is missing and transformers therefore lower-cases texts unlike tokenizer.json.
+    Raises MismatchError if the vocabulary is missing, since transformers would create an empty one; if
+    tokenizer_config.json is missing and transformers and tokenizer.json therefore differ in lower-casing; or if the
+    tokenizer requires remote code that is not trusted. Errors of transformers are raised unchanged.
     """
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
@@ -122,7 +123,7 @@ class TextUnits(NamedTuple):
     def find_boundary(self, begin: int, latest: int) -> int:
         """Return the index of the last unit in (begin, latest] before which the text may be split.
 
-        A word that does not fit is split at `latest`, but never within a character.
+        If there is none, a word is split at `latest`, or at the nearest start of a character before it, else after it.
         """
         for unit in range(latest, begin, -1):
             if self.may_cut[unit]:
@@ -168,7 +169,7 @@ class WordPieceCounter:
         return counts
 
     def split_units(self, text: str) -> TextUnits:
-        """Return the word pieces of a text as units; it may be cut at white space, and where the tokenizer begins a word."""
+        """Return the word pieces of a text; it may be split at white space and where the tokenizer begins a word."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
         begins = [begin for begin, _ in pieces.offsets]

@@ -84,7 +84,7 @@ class WordPieceTokenizer:
         if other.identity != self.identity:
             raise MismatchError(
                 f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "
-                "compute them again with `drtk termweight`"
+                "give the tokenizer of the weights, or compute them again with `drtk termweight`"
             )
 
     @property
@@ -100,7 +100,7 @@ class WordPieceTokenizer:
 
 
 def align_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:
-    """Return for each word piece the index of the word in which it begins; -1 outside all words.
+    """Return for each word piece the index of the first word that it overlaps; -1 for none.
 
     words: spans in characters, ordered and disjoint
     """
@@ -200,7 +200,7 @@ class WordPositions(NamedTuple):
 
 
 def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPositions]:
-    """Return the words of each text with their positions. A word in which no piece begins is excluded.
+    """Return the words of each text with their positions; skip words without a piece (see `align_words`).
 
     split: name of a word splitter (see `get_splitter`)
     """
@@ -282,8 +282,8 @@ class RecordedTokenizers:
     def __call__(self, recorded: str) -> WordPieceTokenizer:
         """Return the tokenizer for weights that name `recorded`.
 
-        Raises DrtkError if it cannot be loaded and there is no replacement, MismatchError if the replacement returns
-        other word pieces.
+        Raises DrtkError if `recorded` is "" or cannot be loaded and there is no replacement, MismatchError if the
+        replacement returns word pieces other than a recorded tokenizer that can be loaded.
         """
         if recorded not in self._known:
             try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from drtk.errors import DrtkError, UsageError
 from drtk.text.languages import LANGUAGES
 
-# Lucene's English stop words, which BM25 removes in the literature (docs/commands/index.md).
+# Lucene's English stop words, which are removed for BM25 in the literature (docs/commands/index.md).
 _LUCENE_STOPWORDS = """
     a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
     will with

@@ -43,7 +43,8 @@ def plan_schedule(
     """Return the schedule of a training on `num_examples` examples.
 
     unit: plural noun for the examples, for error messages, such as "pairs"    source: their file, for error messages
-    Raises DrtkError for fewer examples than a batch, or a batch size that cannot be divided among the processes.
+    Raises DrtkError for fewer examples than a batch, a batch size that is not a multiple of the number of processes,
+    or a `micro_batch_size` that does not divide the batch size of a process.
     """
     if not num_examples:
         raise DrtkError(f"{source}: there are no {unit} to train on; check the file")
@@ -65,9 +66,10 @@ def plan_schedule(
 
 
 def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
-    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. Values are JSON, else strings.
+    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments.
 
-    Raises UsageError for a key that TrainingArguments does not have or that drtk sets itself.
+    Values that are JSON, True, False or None are converted; others remain strings.
+    Raises UsageError for a key that TrainingArguments does not have, and the errors of `check_trainer_items`.
     """
     check_trainer_items(items)
     known = {item.name for item in fields(TrainingArguments) if item.init}
@@ -84,7 +86,7 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_training_device(name: str) -> torch.device:
-    """Return the device to train on; "auto": the GPU, if there is one.
+    """Return the device to train on; "auto": the GPU if there is one, else the CPU.
 
     Raises UsageError for an unsupported device, DrtkError if it is not available.
     """
@@ -121,7 +123,8 @@ def build_training_arguments(
     learning_rate, warmup: values to use instead of the fields of `config`; None: the fields
     lr_schedule: transformers' name of the learning-rate schedule after the warm-up (constant, linear, cosine, …)
     defaults: KEY=VALUE arguments of TrainingArguments; those in `config.trainer` take precedence
-    Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a tracker that is not installed.
+    Raises UsageError for arguments that TrainingArguments rejects, and the errors of `choose_training_device`,
+    `parse_trainer_items` and `check_reporting`.
     """
     chosen, steps = choose_training_device(device), schedule.steps
     precision = resolve_precision(config.precision, chosen)
@@ -182,7 +185,7 @@ _MODULES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 
 
 def check_reporting(names: Sequence[str]) -> None:
-    """Raise UsageError for an experiment tracker unknown to transformers, MissingDependency if it is not installed."""
+    """Raise UsageError for a tracker unknown to transformers, MissingDependency for tensorboard or wandb if missing."""
     for name in names:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
             raise UsageError(f"`report_to`: unknown '{name}'; choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")

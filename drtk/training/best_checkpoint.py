@@ -36,7 +36,7 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load weights that `save_weights` wrote into a model, in place. Raises DrtkError for the weights of another model."""
+    """Load a file of `save_weights` into a model, in place. Raises DrtkError if the names of the weights differ."""
     weights, state = load_file(path), model.state_dict()
     pointers = {state[name].data_ptr() for name in weights if name in state}
     differing = [name for name in weights if name not in state]
@@ -47,7 +47,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint in a folder; None if there is none."""
+    """Return the newest complete checkpoint in a folder; None if there is none. Every process must call it."""
     wait_for_all()  # rank zero may just have deleted checkpoints
     return next(iter(list_complete_checkpoints(folder)), None)
 
@@ -72,7 +72,7 @@ def parse_checkpoint_step(checkpoint: Path | None) -> int:
 
 
 def truncate_log(log: Path, *, step: int) -> None:
-    """Remove entries after `step`, and incomplete lines, from a log file of JSON lines."""
+    """Remove entries after `step`, and incomplete lines, from a log file of JSON lines; create a missing file."""
     lines = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         try:
@@ -201,7 +201,7 @@ class ModelSelection(TrainingEvaluator):
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the best evaluation and the best weights from a checkpoint; None: discard them."""
+        """Restore the best evaluation and weights from a checkpoint; None, or one without them: discard both."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None
         if saved is not None:

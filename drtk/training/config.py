@@ -65,7 +65,10 @@ _NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"neg
 @redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
-    """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), with the defaults of SimLM's Table 12."""
+    """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md).
+
+    The defaults are those of SimLM's Table 12, except the loss and the warm-up.
+    """
 
     loss: str = option(
         "infonce",
@@ -201,7 +204,7 @@ class RetrieverConfig(TrainingConfig):
     )
 
     def check(self) -> None:
-        """Raise UsageError for an unknown pooling, and for values that cannot be combined."""
+        """Raise UsageError for an unknown pooling, a repeated `matryoshka` size, and values that cannot be combined."""
         check_pooling(self.pooling)
         if self.contrastive in ("kl", "margin-mse") and self.loss in ("kl", "margin-mse"):
             raise UsageError(f"`contrastive` {self.contrastive}: is a distillation loss; choose a contrastive loss")
@@ -226,7 +229,10 @@ NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 @redeclare("eval_steps", "precision", advanced=True)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
-    """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), with the defaults of SimLM's Table 12."""
+    """Settings of `drtk train-reranker` (docs/methods/re-ranker.md).
+
+    The defaults for cross-encoders are those of SimLM's Table 12, except the warm-up.
+    """
 
     batch_size: int = option(
         64, "Queries (bce: pairs) per optimizer step, over all devices.", at_least=1, panel=TRAINING
@@ -323,7 +329,7 @@ def _restrict_to_tasks(*tasks: str) -> tuple[NoEffect, ...]:
 @redeclare("eval_steps", "patience", no_effect=())
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
-    """Settings of `drtk train-generator`, with the defaults of T5 in docs/methods/doc2query.md."""
+    """Settings of `drtk train-generator` (docs/methods/doc2query.md, docs/methods/ear.md), with defaults for T5."""
 
     batch_size: int = option(64, "Pairs per optimizer step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float = option(2.0, "Number of passes over the pairs.", at_least=1e-6, panel=TRAINING)

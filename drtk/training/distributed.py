@@ -13,7 +13,7 @@ from drtk.runtime.sharding import get_world_size as get_world_size
 
 
 def is_distributed() -> bool:
-    """Return whether training runs in several processes."""
+    """Return whether torch.distributed is initialized with several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -86,7 +86,8 @@ def share_batch_norm(network: torch.nn.Module) -> None:
 def gather_rows(rows: Tensor) -> Tensor:
     """Return the rows of all processes in the order of ranks, (processes * n, …).
 
-    Gradients flow back to this process's rows. With one process, `rows` is returned unchanged.
+    Gradients flow back to this process's rows, for a loss that every process computes from all rows. With one process,
+    `rows` is returned unchanged.
     rows: (n, …), with n equal in all processes
     """
     if not is_distributed():
@@ -96,7 +97,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:
-    """Return the sum of a tensor over all processes; it has no gradient."""
+    """Return the elementwise sum of a tensor over all processes, without gradient; with one process, `value`."""
     if not is_distributed():
         return value
     total = value.detach().clone()
@@ -105,7 +106,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 
 
 def all_reduce_mean(value: Tensor) -> Tensor:
-    """Return the mean of a tensor over all processes; it has no gradient."""
+    """Return the elementwise mean of a tensor over all processes, without gradient if there are several."""
     return all_reduce_sum(value) / get_world_size()
 
 

@@ -1,4 +1,4 @@
-"""Training examples in compact form: each id is stored once and referenced by a 32-bit index."""
+"""Training examples in compact form: each passage id is stored once and referenced by a 32-bit index."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PackedExamples:
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, fraction: float, *, seed: int) -> None:
-        """Keep only the examples of a random fraction of the queries, in [0, 1].
+        """Keep only the examples of a random fraction of the queries, in [0, 1], but of at least one query.
 
         With the same seed, a smaller sample is a subset of a larger one.
         """
@@ -123,7 +123,7 @@ class PackedExamples:
         return positives
 
     def warn_of_few_negatives(self, count: int) -> None:
-        """Warn if examples have fewer than `count` negatives, which are then repeated in a training step."""
+        """Warn if examples have 1 to `count` - 1 negatives, so that a training step repeats negatives."""
         few = sum(0 < len(self.get_negatives(index)) < count for index in range(len(self)))
         if few:
             warn(f"{few:,} examples have fewer than {count} negatives; negatives are repeated")
@@ -142,7 +142,8 @@ class PackedExamples:
         source: file of the examples, for errors    queries: query texts by id
         negatives: if above 0, require at least one negative in each example
         on_error: called with the error of each invalid example, which is then removed; None: raise the first error
-        Raises MismatchError (file:line) for an unknown id, DrtkError (file:line) for missing negatives or scores.
+        Raises MismatchError (file:line) for an unknown id, DrtkError (file:line) for missing negatives, and missing or
+        infinite scores.
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} negatives that are also positives of their example")
@@ -229,7 +230,7 @@ def load_examples(
     source, queries, corpus: files    negatives: if above 0, require at least one negative in each example
     scored, first_positive: arguments of PackedExamples
     fraction: fraction of the queries to keep, sampled at random with `seed`
-    Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
+    Raises RecordError for an invalid line, and the errors of `check_examples`, unless `tracker` skips the line.
     """
     examples = PackedExamples(
         read_examples(source, tracker=tracker),

@@ -82,11 +82,13 @@ def fit(
     folder: folder for log.jsonl; checkpoints, in `arguments.output_dir`, are deleted at the end
     name: name of the training in the progress bar    save: function that writes the model
     evaluator: evaluates during training and selects the weights    evaluate_first: evaluate before the first step too
-    micro_batch: items in memory at once, a divisor of the batch per device; only for losses that are means over items
+    micro_batch: items in memory at once, a divisor of the batch per device, only for losses that are means over items;
+        None: the whole batch; a `trainer_class` may define it differently, as RetrieverTrainer does
     memory_advice: other ways to reduce memory, for the error message
     trainer_options: further arguments of `trainer_class`
-    Returns "steps", "epochs" and, with an `evaluator`, "best", the result of its `save_best`.
-    Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
+    Returns "steps", "epochs" and, in rank zero with an `evaluator`, "best", the result of its `save_best`.
+    Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
+    SIGTERM.
     """
     trainer_options |= {} if objective is None else {"objective": objective}
     initial_micro_batch = micro_batch
@@ -178,7 +180,7 @@ class StepCallback(TrainerCallback):
     def finish_step_on_interrupt(self) -> Iterator[None]:
         """Context manager that lets the current step finish after Ctrl-C or SIGTERM, and then raises KeyboardInterrupt.
 
-        A second signal ends the process at once, and with several training processes already the first.
+        A second signal has its usual effect. With several processes or outside the main thread, the first has it, too.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -227,7 +229,7 @@ class NonFiniteLossError(DrtkError):
 
 
 class OutOfMemoryError(DrtkError):
-    """Error for a training step that ran out of memory."""
+    """Error for the forward or backward pass of a training step that ran out of memory."""
 
 
 def enable_gradient_checkpointing(backbone: Any) -> None:
@@ -258,9 +260,11 @@ class DrtkTrainer(Trainer):
 
     The dataset contains the examples of all steps in order, shuffled by epoch.
 
-    objective: (model, inputs) -> scalar losses by name; their weighted sum is minimized, and each loss is logged
+    objective: (model, inputs) -> scalar losses by name; their weighted sum is minimized, and several losses are logged
+        each; None: a subclass computes the loss
     weights: weights of the losses by name; the default weight is 1
-    log: log file with a line every `logging_steps` steps    steps_per_epoch: number of steps that the log counts as an epoch
+    log: log file with a line every `logging_steps` steps and for each evaluation
+    steps_per_epoch: number of steps that the log counts as an epoch
     evaluator: evaluates during training, and may stop training    evaluate_first: evaluate before the first step too
     lr_factor: (step, from 1) -> factor of the learning rate; None: use the schedule of `args`
     micro_batch: items in memory at once; None: the whole batch of the device, which is then not reduced when memory runs out
@@ -303,7 +307,7 @@ class DrtkTrainer(Trainer):
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
-        self._num_terms_steps = 0  # steps whose terms are summed in `_terms`
+        self._num_terms_steps = 0  # steps or micro-batches whose terms are summed in `_terms`
         self._first_loss: float | None = None
         self._last_loss = 0.0
         self.memory_advice = memory_advice
@@ -314,8 +318,9 @@ class DrtkTrainer(Trainer):
         """Train to the end, save the model with its best or last weights (rank zero), and delete the checkpoints.
 
         save: function that writes the model; for ModelSelections, it is called with the name of each selector
-        Returns "steps", "epochs" and, with a model selection, "best", the result of its `save_best`.
-        Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
+        Returns "steps", "epochs" and, in rank zero with a model selection, "best", the result of its `save_best`.
+        Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
+        SIGTERM.
         """
         steps = self._train_to_end()
         summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
@@ -365,15 +370,15 @@ class DrtkTrainer(Trainer):
             ) from error
 
     def compute_smaller_micro_batch(self) -> int | None:
-        """Return the largest divisor of the micro-batch size that is at most half of it; None if there is none."""
+        """Return the largest divisor of `micro_batch` that is at most half of it; None if it is 1 or None."""
         if self.micro_batch is None:
             return None
         return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
 
     def save_for_retry(self) -> bool:
-        """Save a checkpoint before a step that ran out of memory is retried.
+        """Save a checkpoint of the finished steps, to continue after a step that ran out of memory.
 
-        Returns False if the step cannot be retried: after step 0, when training has no complete checkpoint.
+        Returns whether training can continue: no step is finished yet, or there is a complete checkpoint.
         """
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
@@ -446,7 +451,7 @@ class DrtkTrainer(Trainer):
         return self._weights.get(name, 1.0)
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Add loss terms (scalars by name) to the next log entry; return their weighted sum, a scalar.
+        """Add loss terms (scalars by name), if several, to the next log entry; return their weighted sum, a scalar.
 
         Raises NonFiniteLossError if the sum is NaN or infinite.
         """

@@ -29,7 +29,7 @@ def get_fold_folder(folder: Path, fold: int) -> Path:
 
 
 def digest_question(question: str) -> str:
-    """Return a digest of a question, 16 hex digits, which ignores case, white space and a final "?"."""
+    """Return a digest of a question, 16 hex digits, which ignores case, the amount of white space and a final "?"."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
@@ -37,7 +37,8 @@ def digest_question(question: str) -> str:
 def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
     """Assign each question to one of `count` folds at random; return {question id: fold, from 0}.
 
-    The fold depends on seed and id only. Of questions with equal texts, all get the fold of the one with the smallest id.
+    The fold depends on count, seed and id. Questions with equal `digest_question` get the fold of the one with the
+    smallest id.
     """
     names: dict[str, str] = {}
     digests = [(query.id, digest_question(query.text)) for query in questions]
@@ -47,7 +48,7 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
 
 
 class TrainingQuestions:
-    """Training questions of the generators in a folder, with their folds. `query in questions` compares the texts."""
+    """Training questions of the generators in a folder, with their folds. `query in questions` compares digests."""
 
     def __init__(
         self, folder: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
@@ -86,7 +87,8 @@ class TrainingQuestions:
         """Return the fold of a question, found by its text. The generator of this fold was not trained on the question.
 
         allow_unknown: for a question without a fold, return a random one, which depends on the id only
-        Raises MismatchError for a question without a fold, or with the id of a different training question.
+        Raises MismatchError for a question without a fold unless `allow_unknown`, and for one with the id of a
+        different training question.
         """
         assert self.count is not None
         digest = digest_question(query.text)

@@ -135,7 +135,8 @@ class StartModel:
 def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     """Load the generation model to train, and its input format with the overrides in `config`.
 
-    model: a folder or hub name    Raises MismatchError for a decoder-only model.
+    model: a folder or hub name
+    Raises MismatchError for a decoder-only model, UsageError for a prefix that leaves no tokens for the text.
     """
     folder = resolve_model_folder(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
@@ -197,8 +198,9 @@ def train_generator(
 
     folder: output folder; training resumes from its last checkpoint    start: model to train
     dev: evaluation pairs, with which the best weights are selected; (): keep the last weights
-    score: (generated texts, targets) -> metrics by name, including `config.best_by` unless that is "loss"
-    Raises DrtkError if the pairs do not fill a batch, and the errors of `drtk.training.fit.fit`.
+    score: (generated texts, targets) -> metrics by name, including `config.best_by`; required with `dev` unless
+        `best_by` is "loss"
+    Raises the errors of `plan_schedule`, `build_training_arguments` and `drtk.training.fit.fit`.
     """
     generator = start.generator
     model: Any = generator.model

@@ -130,7 +130,7 @@ class RetrieverTrainer(DrtkTrainer):
         return by_role
 
     def _set_chunk_seed(self, chunk: int) -> None:
-        """Seed torch by step and chunk, so that the second pass of a chunk has the same dropout as the first."""
+        """Seed torch by seed, step, chunk and rank, so that both passes of a chunk have the same dropout."""
         torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + chunk, get_rank()))
 
 

@@ -43,8 +43,8 @@ class CandidateLists:
     """Candidate lists of a run for training.
 
     source: name of the run    lists: lists with a relevant candidate    query_ids: ids of the queries of `lists`
-    num_without_relevant, num_unjudged, num_queries: number of queries without a relevant candidate, without judgments, and
-        in total
+    num_without_relevant: number of judged queries without a relevant candidate
+    num_unjudged, num_queries: number of queries without judgments, and of all queries
     """
 
     source: str
@@ -58,7 +58,7 @@ class CandidateLists:
 def read_candidate_lists(
     run: str, *, vectors: PairVectors, judgments: Judgments, depth: int, tracker: InputTracker
 ) -> CandidateLists:
-    """Return the top `depth` documents of each query of a run, but only for queries with a relevant one (grade above 0).
+    """Return the top `depth` documents of each query of a run, if one of them is relevant (grade above 0).
 
     vectors: cross-encoder vectors of the query-document pairs    Memory: 9 bytes per candidate
     Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
@@ -136,7 +136,7 @@ class ListEvaluator:
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(
                     f"{vectors.folder} has no vector of '{absent}' for dev query '{query}'; "
-                    "run `drtk rerank` with `vectors` on the dev run"
+                    "run `drtk rerank` with `save_vectors` on the dev run"
                 )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_if_order_differs("the dev run")
@@ -169,8 +169,9 @@ def train_list_reranker(
     """Train a list reranker, write it into a folder (rank zero), and return the result of `drtk.training.fit.fit`.
 
     folder: output folder; training resumes from its last checkpoint    vectors: pair vectors of the training run
-    candidates: evaluation candidates; None: keep the last weights    dev_vectors: their pair vectors; None: `vectors`
-    Raises the errors of `plan_list_schedule` and `drtk.training.fit.fit`.
+    candidates: evaluation candidates; None: keep the last weights
+    dev_vectors: pair vectors of `candidates`; None: use `vectors`
+    Raises the errors of `plan_list_schedule`, `build_training_arguments`, `ListEvaluator` and `drtk.training.fit.fit`.
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)

@@ -68,7 +68,7 @@ def check_training_inputs(
 
 
 def check_trainer_items(items: Sequence[str]) -> None:
-    """Raise UsageError for a `trainer` argument that is not KEY=VALUE, or that drtk sets itself."""
+    """Raise UsageError for a `trainer` argument that is not KEY=VALUE, or that drtk sets itself or does not allow."""
     for item in items:
         key, separator, _ = item.partition("=")
         if not separator:

@@ -185,7 +185,7 @@ def train_reranker(
     folder: output folder; training resumes from its last checkpoint    start: model to train
     title: title format of passages, see `format_passage`
     build_evaluator: (model, tokenizer) -> evaluator with which the best weights are selected; None: keep the last weights
-    Raises the errors of `plan_reranker_schedule` and `drtk.training.fit.fit`.
+    Raises the errors of `plan_reranker_schedule`, `build_training_arguments` and `drtk.training.fit.fit`.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
     data.examples.warn_of_few_negatives(config.negatives_per_step)

@@ -63,7 +63,7 @@ class AuxiliaryTask(Protocol):
 
 
 def check_retriever_config(config: RetrieverConfig) -> None:
-    """Raise UsageError for contradictory settings, MissingDependency if `lora` is set and peft is not installed."""
+    """Raise UsageError for invalid or contradictory settings, MissingDependency for `lora` if peft is not installed."""
     config.check()
     RetrieverLoss.from_config(config, similarity="cosine")
     if config.lora is not None:
@@ -116,7 +116,7 @@ def train_retriever(
     towers: encoders by role, as `load_start_towers` returns them
     evaluate: function that evaluates the towers and returns metrics by name; the weights with the highest SELECT_BY are saved;
         None: the last weights are saved
-    Raises DrtkError if the examples do not fill a batch, and the errors of `drtk.training.fit.fit`.
+    Raises the errors of `plan_schedule`, `build_training_arguments` and `drtk.training.fit.fit`.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])

@@ -130,9 +130,9 @@ class RetrieverLoss:
         return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
     def _build_mask(self, inputs: Mapping[str, Tensor], num_queries: int) -> Tensor | None:
-        """Return a mask of the excluded passages in the batch of all processes, (B, B * n) bool; None if none is excluded.
+        """Return a mask of the excluded passages of all processes, (B, B * n) bool; None if `excluded` is "none".
 
-        num_queries: number of queries of this process
+        num_queries: number of queries of this process; B: of all processes
         """
         if self.excluded == "none":
             return None
@@ -148,7 +148,7 @@ class RetrieverLoss:
 def compute_warmup_temperature(step: int, *, final: float, warmup_steps: int) -> float:
     """Return the temperature at a step of the warm-up: 1 / temperature rises linearly to 1 / final, and is at least 1.
 
-    final: temperature after the warm-up    Source: SimLM's released code for NQ.
+    final: temperature after the warm-up; 1 or more: returned at every step    Source: SimLM's released code for NQ.
     """
     if step >= warmup_steps or final >= 1:
         return final

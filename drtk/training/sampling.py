@@ -16,7 +16,7 @@ def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int,
     """Return `count` consecutive negatives from a window that moves by `count` per epoch and wraps around.
 
     The window starts at (epoch + seed) * count mod len(negatives) (docs/methods/hard-negatives.md).
-    Raises ValueError for an empty list.
+    Raises ValueError for an empty list, unless `count` is 0.
     """
     if count == 0:
         return []
@@ -41,7 +41,7 @@ def sample_negatives(
         "replacement": the same, but sampled with replacement if there are fewer than `count` (Tevatron);
         "shuffle": the first of a new permutation in each epoch, repeated if there are fewer than `count` (DPR)
     key: seed of random numbers, different for each example
-    Raises ValueError for an empty list.
+    Raises ValueError for an empty list, unless `count` is 0.
     """
     if method == "window" or count == 0 or (method == "replacement" and len(negatives) >= count):
         return select_negative_window(negatives, count, epoch=epoch, seed=seed)
@@ -69,7 +69,7 @@ class EpochDataset:
 
     Each epoch shuffles the items and drops the last, incomplete batch.
 
-    batch: items per step    steps: number of steps
+    batch: items per step, over all processes    steps: number of steps
     """
 
     def __init__(self, items: Any, *, batch: int, steps: int, seed: int) -> None:

@@ -132,7 +132,10 @@ def split_held_out(pairs: TextPairs, fraction: float) -> tuple[TextPairSubset, T
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Return a random sample of at most `limit` pairs, in the original order. Sampling depends on their group keys only."""
+    """Return a random sample of at most `limit` pairs, in the original order.
+
+    Sampling depends only on the group key of each pair and its position in the group.
+    """
     counts: dict[str, int] = {}
     ranked = []
     for index in range(len(pairs)):

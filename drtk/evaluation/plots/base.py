@@ -104,7 +104,8 @@ def draw_plot(
 ) -> bytes:
     """Draw a plot of inputs given as [NAME=]INPUT; return the content of a file in `format`, one of `FORMATS`.
 
-    Raises UsageError for a setting or file that has no effect on the plot.
+    Raises UsageError for a setting or file that has no effect on the plot, MissingDependency without matplotlib unless
+    `format` is json.
     """
     plot = PLOTS.load(kind)()
     given = {item.name: getattr(settings, item.name) for item in fields(settings)} | {"qrels": qrels, "pairs": pairs}
@@ -124,6 +125,7 @@ def render_figure(draw: Callable[[Any], None], size: tuple[float, float], format
     """Return a figure of `size` inches, drawn by `draw`, as deterministic bytes.
 
     feature: name of the plot, part of the message of MissingDependency
+    Raises MissingDependency without matplotlib, DrtkError if the size is too small for the content.
     """
     try:
         import matplotlib
@@ -144,7 +146,7 @@ def render_figure(draw: Callable[[Any], None], size: tuple[float, float], format
 
 
 def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
-    """Set the title, remove the frame, and draw grid lines for the axes `grid` (x, y, both, or "" for none)."""
+    """Set the title, hide the top and right spines, and draw grid lines for `grid` (x, y, both, or "" for none)."""
     if title:
         axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
     axis.spines[["top", "right"]].set_visible(False)
@@ -183,7 +185,7 @@ def draw_histograms(
 
 
 def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
-    """Add one legend below all axes, with as many of `columns` as fit the width of the figure."""
+    """Add one legend below all axes, with as many columns as fit the width of the figure, at most `columns`."""
     columns = min(columns, len(labels), max(1, int(figure.get_size_inches()[0] / (0.11 * max(map(len, labels)) + 0.7))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 

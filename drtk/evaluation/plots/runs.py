@@ -60,6 +60,7 @@ class RecallCurves(Plot):
     def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: depth}, "queries"}.
 
+        measure: "Success" with `hit_rate`, else "R"
         deepest: length of the longest ranking; queries: number of judged queries
         """
         inputs.check_num_inputs(1, base.MAX_LINES)
@@ -103,7 +104,7 @@ class Differences(Plot):
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}.
 
         A difference is the first run's value minus the second's. Queries and differences are sorted, largest gain first.
-        mean: mean difference; better, equal, worse: numbers of queries
+        mean: mean difference; better, equal, worse: numbers of queries by the sign of the difference
         """
         inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
@@ -167,6 +168,7 @@ class ScoreDistributions(Plot):
     def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"kinds": labels, "panels": {input: result of `summarize_scores`}}.
 
+        Inputs are runs, which require judgments, or training examples with scores of positives and negatives.
         kinds: labels of the relevant and of the other documents
         """
         inputs.check_num_inputs(1, MAX_PANELS)

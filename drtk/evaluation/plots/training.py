@@ -32,7 +32,7 @@ class TrainingCurves(Plot):
         """Return {"field": name, "curves": {log: {"steps", "values"}}} for one field, or {"panels": list} for several.
 
         panels: a dict per field, as for one field, and with "held_out": its curves on held-out passages
-        By default, the field is the loss. If a log has several loss terms or held-out measurements, all of them are drawn.
+        Without the setting `field`, the fields are those of `choose_fields`.
         """
         inputs.check_num_inputs(1, base.MAX_LINES)
         fields = list(inputs.settings.field or ())
@@ -94,7 +94,12 @@ class TrainingCurves(Plot):
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
-    """Return the fields that get a panel by default: loss terms, then gains (`gain_`…), then other measurements."""
+    """Return the fields that get a panel by default: loss terms, then gains, then other measurements.
+
+    The total loss is first if there are several terms, or a log without terms. It is the only field if the logs have
+    fewer than two terms, and no measurement on held-out passages, gain or probe.
+    gain: loss of a decoder with the text vector of another example, minus its loss with the correct one (`gain_`…)
+    """
     names = list(dict.fromkeys(name for log in logs for name in log))
     with_loss = {
         name for log in logs for name, curve in log.items() if "loss" in log and curve.steps == log["loss"].steps

@@ -43,7 +43,8 @@ class CosineDistributions(Plot):
     def compute_data(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
-        edges: limits of the cosine bins; matching, random: numbers of pairs per bin (without judgments, none is matching)
+        edges: limits of the cosine bins; matching, random: numbers of pairs per bin
+        panels: one per model; one per embeddings folder, without matching pairs; with judgments, only "judged pairs"
         geometry of embeddings folders: uniformity of each folder and, with judgments, alignment of the "judged pairs"
         """
         inputs.check_num_inputs(1, MAX_MODELS)
@@ -170,12 +171,12 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
     sample = _sample_rows(["\t".join(pair) for pair in pairs], settings.points)
     ids = np.array([pairs[row][0] for row in sample])
-    random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages judged for another query
+    random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages relevant to another query
     return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
 
 
 def _compute_pairwise_cosines(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of different rows."""
+    """Return the cosines of all pairs of different rows. vectors: (n, d), normalized"""
     cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
     return cosines
 
@@ -192,7 +193,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
-    """Return `count` (None: POINTS) row indices in ascending order, sampled by a hash of the ids."""
+    """Return up to `count` (None: POINTS) row indices in ascending order, sampled by a hash of the ids."""
     hashes = [hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids]
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 

@@ -41,7 +41,7 @@ class SplitPassage(NamedTuple):
         return firsts
 
     def spread_to_pieces(self, weights: Sequence[float], how: str) -> list[float]:
-        """Return one weight per word piece, given one per word.
+        """Return one weight per word piece, given one per word; 0 for pieces outside words.
 
         how: "copy" gives the weight to all pieces of a word, "first" to its first piece only
         """
@@ -198,7 +198,7 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
 class TermWeightingMethod:
     """Base class of term weighting methods.
 
-    The constructor takes settings, collection statistics (None if `needs` is None), model and device.
+    The constructor takes settings, collection statistics (None if the run needs none), model and device.
     needs: kind of collection statistics that the method requires, if any
     split: default method to split text into words
     with_model: whether the method runs a model on the passages

@@ -162,7 +162,7 @@ def compute_contrasts(
     """Score words by the contrast of P(w|d) in the passage and P(w|C) in the collection (B-PROP, step G).
 
     kind: "cross-entropy", P(w|d) * -log2 P(w|C), at most 100; or "difference", max(P(w|d) - P(w|C), 0)
-    unseen: P(w|C) of words that are missing in the collection
+    unseen: P(w|C) of words that are missing in the collection, or have P(w|C) = 0 there
     Words with characters other than letters score 0.
     """
     scores = {}
@@ -205,7 +205,7 @@ class WordAttention:
         )
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[dict[str, float]]:
-        """Return the saturated attention by word for each passage; 0 for words beyond the maximum input length."""
+        """Return the saturated attention by word for each passage; 0 for words only beyond the maximum input length."""
         masked: list[list[int]] | None = None
         if self._settings.sub2word == "first":
             masked = [_find_continuations(split_passage) for split_passage in split_passages]
@@ -223,7 +223,7 @@ class WordAttention:
 
 
 def _find_continuations(split_passage: SplitPassage) -> list[int]:
-    """Return the indices of word pieces that are not the first piece of a word."""
+    """Return the indices of word pieces that belong to a word, but are not its first piece."""
     first_pieces = set(split_passage.find_first_pieces())
     return [piece for piece, owner in enumerate(split_passage.owners) if owner >= 0 and piece not in first_pieces]
 

@@ -129,7 +129,7 @@ class DeepImpact(TermWeightingMethod):
         return weights
 
     def build_extra_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return {"impacts": quantized impacts of the words of the passage and of its expansions}."""
+        """Return {"impacts": {word: quantized impact above 0}} of the words of the passage and of its expansions."""
         impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(split_passage)].items()}
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 

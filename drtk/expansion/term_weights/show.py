@@ -37,7 +37,7 @@ class WeightedPassage(NamedTuple):
         return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
 
     def format_top_weights(self) -> list[str]:
-        """Format the weights of `top` with the same number of decimals; the largest has three significant digits."""
+        """Format the weights of `top` with equally many decimals; the largest has at least three significant digits."""
         decimals = max(0, 2 - floor(log10(self.top[0][1]))) if self.top else 0
         return [f"{weight:.{decimals}f}" for _, weight in self.top]
 
@@ -54,7 +54,7 @@ def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: 
         name = get_weights_tokenizer_name(passage)
         weights = passage.extra.get("weights")
         if not isinstance(weights, list) or not (name or tokenizers.replacement):
-            raise MismatchError(f"passage '{passage.id}' has no weights; run `drtk termweight` first")
+            raise MismatchError(f"passage '{passage.id}' has no weights or tokenizer name; run `drtk termweight` first")
         pieces_of = tokenizers(name)
         title: list[Word] = [(passage.title, 0.0)] if passage.title else []
         if "title_weights" in passage.extra:
@@ -116,7 +116,7 @@ def format_for_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> 
 
 
 def _wrap(weighted: WeightedPassage, width: int, color: bool) -> Iterator[str]:
-    """Yield the text in lines of at most `width` visible characters, broken at white space."""
+    """Yield the text in lines of at most `width` visible characters, broken at white space; longer words exceed it."""
     line, room = "", width
     for cluster in _iter_clusters(weighted.text):
         size = sum(len(text) for text, _ in cluster)

@@ -27,7 +27,7 @@ from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
 from drtk.training.sampling import EpochDataset
 
-# Maximum input length in tokens and maximum gradient norm, as in the papers.
+# Maximum input length in tokens and maximum gradient norm, as in the papers or their released code.
 MAX_LENGTH = {"deepct": 128, "deepimpact": 300}
 MAX_GRADIENT_NORM = {"deepct": 1.0, "deepimpact": 2.0}
 _BATCH = 1000  # passages read together
@@ -201,10 +201,12 @@ def train_term_weighter(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train a term weighting model, and write it into `folder` (on rank 0).
 
-    folder: folder for the model, log.jsonl, and checkpoints (deleted at the end); training resumes from a checkpoint
+    folder: folder for the model, log.jsonl, and checkpoints (deleted at the end); training resumes from the last
+        checkpoint, if any
     training: result of `WeightTrainingConfig.resolve`
     Returns counts for the manifest of the run, and entries for the model's manifest.
-    Raises MismatchError for a length above the model's maximum, and the errors of `drtk.training.fit.fit`.
+    Raises MismatchError for a length above the model's maximum, DrtkError if all impacts are 0 (deepimpact), and the
+    errors of `plan_training` and `drtk.training.fit.fit`.
     """
     method = weigher.method
     schedule = plan_training(data.examples, method, training, source=data.source)
@@ -264,7 +266,10 @@ def find_largest_impact(
     length: int,
     device: str,
 ) -> float:
-    """Return the largest impact of a word in a sample of the training passages, without stop words."""
+    """Return the largest impact of a word in a sample of the training passages, without stop words.
+
+    Raises DrtkError if all impacts are 0.
+    """
     ids = [*sample_evenly(examples.passage_ids, _SAMPLE, total=len(examples.passage_ids))]
     predict = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
     largest = 0.0

@@ -59,7 +59,7 @@ def count_masked(
     """Count the word pieces of a passage, those masked, and those of stop words or punctuation.
 
     Returns {"passages": 1, "pieces": word pieces, "hidden": masked pieces, "stop words": pieces of stop words or
-    punctuation, strategy: number of these that the strategy masks}.
+    punctuation, each name in `_ROWS`: number of the latter pieces that this strategy masks}.
 
     pieces: word pieces of the passage text
     weights: one per word piece
@@ -84,7 +84,9 @@ def count_masked(
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
-    """Return the lines of a table: the share of stop words among the word pieces that each strategy masks; [] without counts.
+    """Return the lines of a table: share of stop words and punctuation in the pieces that each strategy masks.
+
+    Returns [] without counts.
 
     counts: sums of the counts of `count_masked`
     """
@@ -170,7 +172,7 @@ class PassageWeigher(_SplittingFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages.
 
     count: number of processes that split passages
-    bare: write only the passage id and the weights; report: add the counts of `count_masked`
+    bare: write only the passage id and the new fields; report: add the counts of `count_masked`
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class PassageWeigher(_SplittingFunction):
 
 
 def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
-    """Scale the weights of a passage to a sum or maximum of 1, and round them to six significant digits.
+    """Scale the word weights of a passage to a sum or maximum of 1, and round them to six significant digits.
 
     how: "sum", "max", or "none" to round only
     """
@@ -236,7 +238,8 @@ def make_weighting_plan(
 ) -> WeightingPlan:
     """Resolve the settings of a run.
 
-    Raises UsageError if a tokenizer or model is missing, MismatchError if the tokenizer differs from the model's.
+    Raises UsageError if a tokenizer or model is missing, MismatchError if the tokenizer or title setting differs
+    from the model's.
     """
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
@@ -251,7 +254,7 @@ def make_weighting_plan(
 
 
 def _resolve_title(title: str | None, method: str, model: str | None) -> Literal["join", "none"]:
-    """Return `title` or the title setting of the model's training. Raises MismatchError if the two differ."""
+    """Return `title`, else that of the model's training, else "join". Raises MismatchError if the first two differ."""
     facts = None if model is None else read_manifest_if_any(resolve_model_folder(model)).get("term_weights")
     trained = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if title is not None and trained is not None and title != trained:
@@ -391,7 +394,8 @@ def _collect_from_input(
 ) -> Iterator[str]:
     """Collect the statistics of the input corpus, and yield the path of the file of statistics.
 
-    If the output is a file, the statistics are stored next to it for a resumed run; otherwise in a temporary file.
+    If output and inputs are files, the statistics are stored next to the output, and reused if they are up to date;
+    otherwise they are in a temporary file.
     """
     is_kept = is_replaceable(job.output) and not any(map(is_stream, (source, *job.side_files)))
     with nullcontext() if is_kept else tempfile.TemporaryDirectory(prefix="drtk-") as folder:

@@ -58,7 +58,7 @@ _MORE_ANALYZERS = {
 class AnalyzerSettings:
     """Analyzer settings; they are stored with the index, so that queries are analyzed in the same way.
 
-    stopwords: "lucene", "none", "default" or "file" (a file in the index folder)
+    stopwords: "lucene", "none", "file" (in the index folder), or "default" (of a language other than English)
     """
 
     language: str
@@ -70,7 +70,8 @@ class AnalyzerSettings:
     def from_settings(cls, settings: BM25IndexSettings, folder: Path) -> AnalyzerSettings:
         """Return the analyzer settings that `settings` select, and copy a file of stop words into the index folder.
 
-        Raises UsageError for an unknown language, and if a stemmer or stop words are set for a language other than English.
+        Raises UsageError for an unknown language, for stemmer snowball, and if a stemmer or stop words are set for a
+        language other than English.
         """
         language = get_language_code(settings.language)
         if language not in (languages := find_languages()):
@@ -92,7 +93,7 @@ class AnalyzerSettings:
 
     @classmethod
     def load(cls, folder: Path) -> AnalyzerSettings:
-        """Load the analyzer settings of an index. Raises DrtkError if the folder has no Lucene index."""
+        """Load the analyzer settings of an index. Raises DrtkError if `analysis.json` is missing or damaged."""
         keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
         content = read_object(folder / ANALYSIS_FILE, **keys)
         return cls(**{key: content[key] for key in keys})
@@ -138,7 +139,7 @@ class LuceneIndex(LuceneSearcher):
     ) -> int:
         """Index title and text of all nonempty passages; return their number.
 
-        Raises UsageError for contradicting settings, and the errors of `write_index`.
+        Raises the errors of `AnalyzerSettings.from_settings` and `write_index`.
         """
         analysis = AnalyzerSettings.from_settings(settings, folder)
 
@@ -259,7 +260,7 @@ class ImpactIndex(LuceneSearcher):
 
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
-    """Return the row of Anserini's JsonVectorCollection, which indexes impacts as term frequencies."""
+    """Return a row of Anserini's JsonVectorCollection, which indexes impacts as frequencies; None without impacts."""
     try:
         impacts = read_impacts(passage)
     except ValueError as error:
@@ -268,7 +269,7 @@ def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
 
 
 def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
-    """Return the sorted stop words of queries."""
+    """Return the sorted stop words of queries. Raises UsageError for settings that only other types support."""
     if settings.stemmer not in ("default", "none"):
         raise UsageError("`stemmer` has no effect on an index of type impact; omit it")
     if settings.term_vectors:

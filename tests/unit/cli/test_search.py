@@ -270,7 +270,7 @@ def test_a_failed_build_does_not_replace_the_old_index(cwd, bm25, capfd):
         ("v --type exact --with corpus.jsonl", UsageError, "which contains vectors only"),
         ("corpus.jsonl --type exact", UsageError, "corpus.jsonl: an index of type exact is built from vectors"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),
-        ("v --type bm25s", UsageError, "v: contains vectors, but an index of type bm25s is built from texts"),
+        ("v --type bm25s", UsageError, "v: contains vectors, but an index of type bm25s is built from passages"),
         ("empty.jsonl --type bm25s", DrtkError, "contains no passages"),
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):

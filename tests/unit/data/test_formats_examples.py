@@ -196,7 +196,10 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         (IDS | {"scores": {"positives": [1, 2]}}, "2 entries for 1"),
         (IDS | {"scores": {"positives": ["x"]}}, "list of numbers"),
         (IDS | {"sources": {"negatives": 3}}, "must be a list"),
-        ({"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}}, "has 2 entries for 1 ids"),
+        (
+            {"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}},
+            "has 2 entries for 1 passages",
+        ),
         ({"query_id": "1", "query": "q", "positives": {"score": []}, "negatives": {}}, "with 'doc_id' and 'score'"),
         ({"query_id": "1", "positive_passages": [{"docid": "a", "text": "t"}]}, "'query' is missing"),
         ({"query": "q", "positive_passages": ["a"]}, "must hold objects with 'title' and 'text'"),
@@ -205,7 +208,7 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"qid": "1", "pos": 5, "neg": []}, "'pos' must be a list"),
         ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
         ({"anchor": "q", "positive": ["a"]}, "'positive' must be a string"),
-        ({"anchor": "q", "positive": "a", "negative": "b", "score": [1]}, "'score' has 1 entries for 2 ids"),
+        ({"anchor": "q", "positive": "a", "negative": "b", "score": [1]}, "'score' has 1 entries for 2 passages"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
 )

@@ -43,7 +43,7 @@ def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
         ({"rank": 0}, "'rank' must be an integer of at least 1"),
         ({"depth": 0}, "'depth' must be an integer of at least 1"),
         ({"fold": True}, "'fold' must be an integer of at least 0"),
-        ({"score": "high"}, "'score' must be a number"),
+        ({"score": "high"}, "'score' must be a finite number"),
         ({"top1": []}, "'top1' must be an object"),
         ({"top1": {"text": 3}}, "'top1.text' must be a string, got a number"),
         ({"_id": "q7#answer#03"}, "duplicate id 'q7#answer#03'"),

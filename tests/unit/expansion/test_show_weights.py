@@ -101,7 +101,7 @@ def test_the_page_has_each_word_with_its_weight_and_escapes_text():
 def test_weights_that_do_not_match_the_text_are_rejected():
     with pytest.raises(MismatchError, match=r"passage 'p1': has 2 weights, but .* returns 11 word pieces"):
         next(iter_weighted_passages([passage(weights=[0.1, 0.2])], top=1))
-    with pytest.raises(MismatchError, match="passage 'p2' has no weights; run `drtk termweight` first"):
+    with pytest.raises(MismatchError, match="passage 'p2' has no weights or tokenizer name; run `drtk termweight`"):
         next(iter_weighted_passages([Passage("p2", "text")], top=1))
 
 

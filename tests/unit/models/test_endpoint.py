@@ -147,7 +147,7 @@ def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.Mo
         ([(200, {"data": [{"index": 0}]})], "not a list of embeddings"),
         ([(200, ["x"])], "not a list of embeddings"),
         ([(200, {"data": [{"index": 1, "embedding": [1.0]}]})], "1 vectors for 1 texts"),
-        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1, before of 16"),
+        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1, but had 16 before"),
     ],
 )
 def test_a_failure_is_an_error(server: Server, failures: list[tuple[int, Any]], message: str) -> None:

@@ -185,7 +185,7 @@ def test_single_document_is_not_held_out(files: PretrainingFiles, monkeypatch: p
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
     data = PretrainingFiles(files.model, files.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
-    assert told == [f"{one}: no passages are held out, because every document has more than half of all passages"]
+    assert told == [f"{one}: no passages are held out, because all passages belong to one document"]
 
 
 def test_slots_without_text_are_logged(files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
