@@ -109,46 +109,25 @@ def test_simlm_runs_and_skips_finished_stages(workplace, monkeypatch):
 RECORDER = """#!/bin/sh
 # Replaces drtk: records the call and creates its output.
 echo "$*" >> "$CALLS"
-if [ "$1" = sample ]; then
-  mkdir -p "$2/qrels"
-  for name in documents.jsonl queries.jsonl qrels/train.tsv qrels/test.tsv; do : > "$2/$name"; done
-fi
 for word in "$@"; do
-  if [ "${before:-}" = -o ]; then mkdir -p "$(dirname "$word")" && : > "$word"; fi
+  if [ "${before:-}" = -o ]; then : > "$word"; fi
   before=$word
 done
 """
 
 
-def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[list[str]]]:
-    """Return the drtk calls of `fine-tuning.sh OUT MODEL` by command; the folder gets a small collection."""
-    for file in (folder / "runs" / "calls", folder / "bin" / "drtk"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-    (folder / "bin" / "drtk").write_text(RECORDER)
-    (folder / "bin" / "drtk").chmod(0o755)
-    if not (folder / "docs").exists():
-        (folder / "docs").symlink_to(COOKBOOK.parent)
-    (folder / "squad" / "qrels").mkdir(parents=True, exist_ok=True)
-    for name in ("corpus", "queries"):
-        rows = "".join(json.dumps({"_id": f"{name[0]}{at}", "text": f"text {at}"}) + "\n" for at in range(5000))
-        (folder / "squad" / f"{name}.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
-    for name in ("train", "dev"):
-        judged = "".join(f"q{at}\tc{at}\t1\n" for at in range(5000))
-        (folder / "squad" / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
-    place = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "DRTK_TEST_DATA": str(folder)}
-    environment = place | {"CALLS": str(folder / "runs" / "calls")} | settings
-    done = subprocess.run(
-        ["sh", COOKBOOK / "fine-tuning.sh", "runs/fine-tuning", "MODEL", *pools],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def record_calls(folder: Path, **settings: str) -> dict[str, list[list[str]]]:
+    """Return the drtk calls of simlm.sh by command."""
+    (folder / "drtk").write_text(RECORDER)
+    (folder / "drtk").chmod(0o755)
+    inputs = ("corpus.jsonl", "queries.jsonl", "train.tsv", "test.tsv")
+    for name in inputs:
+        (folder / name).touch()
+    place = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")}
+    script = ["sh", COOKBOOK / "simlm.sh", *inputs, "MODEL", "out"]
+    subprocess.run(script, cwd=folder, env=os.environ | place | settings, check=True)
     calls: dict[str, list[list[str]]] = {}
-    for line in (folder / "runs" / "calls").read_text().splitlines():
+    for line in (folder / "calls").read_text().splitlines():
         words = shlex.split(line)
         calls.setdefault(words[0], []).append(words[1:])
     return calls
@@ -175,25 +154,14 @@ def get_option(words: list[str], option: str) -> str | None:
 
 
 @pytest.mark.slow
-def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path):
-    calls = record_calls(tmp_path)
+def test_seed_title_and_judgments_of_documents_reach_all_stages(tmp_path):
+    calls = record_calls(tmp_path, BY="source", SEED="3", R2="--epochs 2", TEACHER="TEACHER")
     assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
-    assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
-    # The sample has judgments for documents: passages are mined, searched and reranked, documents are compared.
-    assert [get_option(words, "--by") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
-    assert [get_option(words, "--by") for words in calls["compare"]] == ["passage", "source"]
-    squad = tmp_path / "runs" / "fine-tuning" / "squad"
-    # The corpus is the last 3,000 of 5,000, c2000 to c4999; the test queries are every 35th of dev's 5,001 lines, with the header.
-    sizes = [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "train.tsv", "test.tsv")]
-    assert sizes == [3000, 3001, 143]
-    variables = {"PASSAGES": "+1", "QUESTIONS": "1", "DEPTH": "200", "RERANK": "", "SCORED": "", "MINE": ""}
-    calls = record_calls(tmp_path, "squad", **variables, R2="--epochs 2", SEED="3")
+    assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"TEACHER"}
+    assert {get_option(words, "--by") for words in calls["mine-negatives"] + calls["compare"]} == {"source"}
     assert [get_option(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [get_option(words, "--depth") for words in calls["mine-negatives"]] == ["200"] * 3
-    assert not any("min_negatives" in word for words in calls["mine-negatives"] for word in words)
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {get_option(words, "--seed") for words in calls[name]} == {"3"}, name
-    assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
 
 
 @pytest.mark.slow
@@ -242,8 +210,8 @@ def test_beir_evaluates_an_encoder_on_every_collection(workplace):
 def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path):
     triples = tmp_path / "triples.jsonl"
     triples.touch()
-    settings = {"NEGATIVES": str(triples), "UNION": "yes", "MINE": "--depth 7"}
-    calls = record_calls(tmp_path, "squad", **settings)["mine-negatives"]
+    settings = {"NEGATIVES": str(triples), "UNION": "yes", "MINE": "--depth 7", "SCORED": "--negatives 3"}
+    calls = record_calls(tmp_path, **settings)["mine-negatives"]
     sources = [words[0].rpartition("/")[2] for words in calls]
     assert sources == ["triples.jsonl", "retriever1.index", *["retriever2.index"] * 2, "triples.jsonl"]
     assert {[number for option, number in pairwise(words) if option == "--depth"][-1] for words in calls} == {"7"}
@@ -252,7 +220,6 @@ def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "title"),
     [
-        ("docs/cookbook/pretraining.sh", "${TITLE:-join}"),
         ("docs/cookbook/beir.md", "sep"),
         ("docs/methods/rom.md", "sep"),
         ("bin/quickstart", "join"),
