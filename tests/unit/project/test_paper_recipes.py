@@ -1,4 +1,4 @@
-"""docs/cookbook/papers: every expected row is a row of its recipe; verify.py compares results with expected.toml."""
+"""docs/cookbook/papers: every expected row is a row of its recipe; results are summarized and compared with expected.toml."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ EXPECTED: dict[str, Any] = {
 }
 
 
-def load_verify() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("verify", PAPERS / "verify.py")
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PAPERS / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -69,14 +69,35 @@ def write_result(path: Path, *, mean: float = 0.41, significant: bool = True, ba
 def test_rows_outside_the_tolerance_and_uncertain_orders_fail(
     change: dict[str, Any], holds: bool, tmp_path: Path
 ) -> None:
-    assert load_verify().verify(write_result(tmp_path / "a.jsonl", **change), EXPECTED, "mini") == holds
+    assert load_script("verify").verify(write_result(tmp_path / "a.jsonl", **change), EXPECTED, "mini") == holds
 
 
 def test_a_missing_row_and_a_wrong_order_fail(tmp_path: Path) -> None:
-    verify, result = load_verify().verify, write_result(tmp_path / "a.jsonl")
+    verify, result = load_script("verify").verify, write_result(tmp_path / "a.jsonl")
     assert not verify(result, EXPECTED | {"rows": {"other": {"mini": 0.4}}}, "mini")
     assert not verify(result, EXPECTED | {"orders": {"mini": ["old > new"]}}, "mini")
     assert not verify(result, EXPECTED | {"orders": {"mini": ["other > old"]}}, "mini")
+
+
+def test_values_of_several_seeds_are_summarized_and_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"old": [1.0, 2.0, 3.0], "new": [2.0, 3.0, 4.0], "start": [5.0]}
+    lines = [
+        json.dumps({"system": f"{name}.{seed}", "values": {"STS-B": value}})
+        for name, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    (tmp_path / "values.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr("sys.argv", ["over_seeds.py", "old", str(tmp_path / "values.jsonl")])
+    load_script("over_seeds").main()
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    averages = {record["system"]: (record["mean"], record["sd"]) for record in records if record["kind"] == "system"}
+    assert averages == {"old": (2.0, 1.0), "new": (3.0, 1.0), "start": (5.0, None)}
+    (test,) = [record for record in records if record["kind"] == "contrast"]
+    # Welch's t = 1 / sqrt(1/3 + 1/3) = 1.2247 with 4 degrees of freedom
+    assert (test["system"], test["difference"]) == ("new", 1.0)
+    assert test["t_p_corrected"] == pytest.approx(0.2879, abs=2e-4)
 
 
 def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
