@@ -9,7 +9,9 @@ DIR/dev.tsv (sentence1, sentence2, score).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 import tempfile
 
 import numpy as np
@@ -48,7 +50,7 @@ def main() -> None:
     )
     labels = 1 if options.task == "stsb" else 2  # 1: regression
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=labels)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # progress is not output
         arguments = TrainingArguments(
             folder, num_train_epochs=options.epochs, learning_rate=options.learning_rate, seed=options.seed, save_strategy="no",
             per_device_train_batch_size=options.batch_size, per_device_eval_batch_size=128, warmup_steps=0.1, report_to=[],
