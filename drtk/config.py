@@ -107,7 +107,7 @@ def redeclare(*names: str, **metadata: Any) -> Callable[[type[Settings]], type[S
 
 
 def merge_settings(
-    settings: type[Settings],
+    settings_class: type[Settings],
     preset: Mapping[str, Any],
     given: Mapping[str, Any],
     *,
@@ -121,7 +121,7 @@ def merge_settings(
     Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options for the same
     quantity, and an option without effect.
     """
-    declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
+    declared = {item.name: item for item in fields(settings_class)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]
     if unknown:
         raise UsageError(f"{preset_name}: unknown setting '{unknown[0]}'; choose from {', '.join(declared)}")
@@ -138,13 +138,13 @@ def merge_settings(
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
     values.update(chosen)
-    hints = get_type_hints(settings)
+    hints = get_type_hints(settings_class)
     for name, value in values.items():
         try:
             values[name] = _check_value(value, strip_optional(hints[name]), declared[name])
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
-    merged = settings(**values)
+    merged = settings_class(**values)
     check_effects(merged, [name for name, value in chosen.items() if value is not False], other_options)
     return merged
 
@@ -303,7 +303,7 @@ def load_preset(name: str) -> Preset:
     except tomllib.TOMLDecodeError as error:
         raise DrtkError(f"{name}: not TOML ({error}); correct the file") from error
     if not isinstance(content.get("command"), str):
-        raise DrtkError(f'{name}: has no key "command"; add it, for example: command = "train-retriever"')
+        raise DrtkError(f'{name}: has no key "command" with a string; set it, for example: command = "train-retriever"')
     settings = content.get("settings", {})
     if not isinstance(settings, dict):
         raise DrtkError(f"{name}: 'settings' is not a table; put settings under [settings]")

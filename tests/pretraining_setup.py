@@ -155,7 +155,7 @@ class PretrainingSetup:
         output = self.network(batch, self.network.count_labels(batch))
         present = {name: slot.present for name, slot in batch.items()}
         terms = output.losses | compute_contrastive_losses(self.network.composition, output.vectors, present)
-        weights = self.network.weights
+        weights = self.network.loss_weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
     def disable_dropout(self) -> PretrainingSetup:

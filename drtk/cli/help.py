@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from itertools import groupby
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ class Command(TyperCommand):
                 required = "  [required]" if item.required else ""
                 rows.append((INPUT, (str(item.metavar), f"{getattr(item, 'help', '')}{required}")))
             elif (row := item.get_help_record(ctx)) is not None:  # type: ignore[arg-type]
-                row = row[0], row[1].replace("; x>=0]", "]").removesuffix("  [x>=1]")
+                row = row[0], re.sub(r"; x>=[01](?=\])|  \[x>=1\]$", "", row[1])
                 default = CONTROL if "--help" in item.opts else INPUT
                 rows.append((getattr(item, "rich_help_panel", None) or default, row))
         rows.sort(key=lambda row: (PANELS.index(row[0]), row[1][0].startswith("-")))

@@ -37,7 +37,9 @@ def mine_negatives(
     ] = None,
     audit: Annotated[
         str | None,
-        make_option("--audit FILE", "File for the reason why each candidate was kept or dropped, as JSONL."),
+        make_option(
+            "--audit FILE", "File for the negatives and dropped candidates of each query, with reasons, as JSONL."
+        ),
     ] = None,
     report: Annotated[
         str | None,

@@ -84,8 +84,10 @@ def search(
     folders, source = split_paths(paths)
     for folder in folders:
         check_effects(settings, other_options={"index_type": read_index_manifest(folder).get("type")})
-    if question is not None and (source or by == "source" or job.output != "-"):
-        raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
+    if question is not None and (source or by == "source" or drop_same_id or job.output != "-"):
+        raise UsageError(
+            "--query prints passages to the terminal; omit query files, --by source, --drop-same-id and -o"
+        )
     if question is not None and (tune or qrels is not None):
         raise UsageError("--tune and --qrels require query files; omit --query")
     if question is None and corpus is not None and by == "passage":
@@ -94,6 +96,8 @@ def search(
         raise UsageError("--runner has no effect with --query and --tune; omit it")
     if tune and qrels is None:
         raise UsageError("--tune requires --qrels")
+    if tune and model is not None:
+        raise UsageError("--model has no effect with --tune, which requires a BM25 index; omit it")
     if question is not None:
         collection = IndexGroup(folders, settings)
         encoder = make_query_encoder(collection, settings, model)

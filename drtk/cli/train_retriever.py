@@ -98,8 +98,8 @@ def train_retriever(
             Path(str(dev)),
             split=split,
             tracker=job.tracker,
-            queries=settings.dev_queries,
-            pool=settings.dev_pool,
+            max_queries=settings.dev_queries,
+            max_passages=settings.dev_pool,
             sample_key=partial(sample_uniform, seed, "dev"),
         )
         warn_of_overlap(

@@ -43,7 +43,7 @@ class JudgedHitCounter:
     ) -> None:
         self._run, self._judgments, self._to_document = run, judgments, to_document
         self._example: tuple[str, str, str] | None = None
-        self._names_documents = False
+        self._judges_documents = False
         self.num_queries = 0
 
     def add(self, query_id: str, doc_ids: Sequence[str]) -> bool:
@@ -57,7 +57,7 @@ class JudgedHitCounter:
         if self.num_queries:
             return False
         self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
-        self._names_documents |= self._to_document is None and any(parse_document_id(id) in judged for id in doc_ids)
+        self._judges_documents |= self._to_document is None and any(parse_document_id(id) in judged for id in doc_ids)
         return False
 
     def describe_problem(self) -> str | None:
@@ -69,7 +69,7 @@ class JudgedHitCounter:
             return None
         query, retrieved, judged = self._example
         hint = "check that run and judgments are of the same collection"
-        if self._names_documents:
+        if self._judges_documents:
             hint = "the judgments are of source documents, not of passages; use `by=source`"
         return (
             f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
@@ -82,7 +82,7 @@ class JudgedHitCounter:
         Raises UsageError if the reason is that the run has passage ids and the judgments have ids of source documents.
         """
         if (problem := self.describe_problem()) is not None:
-            if self._names_documents:
+            if self._judges_documents:
                 raise UsageError(problem)
             warn(problem)
 
@@ -164,7 +164,7 @@ def check_examples(source: str) -> None:
 
 def check_run(source: str) -> None:
     """Raise MismatchError if the first lines look like passages, queries, judgments, examples or MS MARCO's hits."""
-    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
+    if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.TRIPLES, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
@@ -247,7 +247,7 @@ _COPIED_SETTINGS = {
     "fuse": ("runs",),
     "rerank": SOURCES,
     "score": SOURCES,
-    "mine-negatives": ("candidates",),
+    "mine-negatives": ("candidates", "sources"),  # of the command line, and of a library call
 }
 
 

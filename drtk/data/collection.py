@@ -61,8 +61,8 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
 def copy_dev_set(source: str) -> str:
     """Copy a dev set, `irds:ID` or `hf:NAME`, to a BEIR folder in the cache; return the folder, or any other source unchanged.
 
-    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them. Warns for
-    judgments of TREC.
+    Raises DrtkError for judgments of test queries, because a checkpoint must not be selected on them, and for a dataset
+    of the hub that is not a collection. Warns for judgments of TREC.
     """
     if not source.startswith((IRDS_PREFIX, HUB_PREFIX)):
         return source
@@ -72,6 +72,8 @@ def copy_dev_set(source: str) -> str:
         _FILES["corpus"]: resolve_collection_file(source, "corpus"),
         _FILES["queries"]: resolve_collection_file(source, "queries"),
     }
+    if source in files.values():
+        raise DrtkError(f"{source}: is not a dataset with the configurations corpus and queries; give a BEIR folder")
     files["qrels/dev.tsv"] = resolve_collection_file(source, "qrels", split="dev")
     folder = _get_copy_folder(" ".join(files.values()), source)
     for name, file in files.items():

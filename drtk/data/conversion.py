@@ -47,23 +47,23 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         raise UsageError(
             "several inputs require `as` examples, and cannot be written as a table or with `corpus_out` and `queries_out`"
         )
-    sides = _create_text_jobs(settings, job)
-    if sides or name in TABLES:
+    text_jobs = _create_text_jobs(settings, job)
+    if text_jobs or name in TABLES:
         job.tracker.copy_streams(source, *job.side_files)
-    for side, read in sides:
-        side.tracker.copies = job.tracker.copies
-        side.run(read(source, tracker=side.tracker), lambda batch: map(dump, batch), unit=side.kind)
+    for text_job, read in text_jobs:
+        text_job.tracker.copies = job.tracker.copies
+        text_job.run(read(source, tracker=text_job.tracker), lambda batch: map(dump, batch), unit=text_job.kind)
     if name in TABLES:
         FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
         return
     form: Format[Any] = FORMATS[kind].load(name)
     add_texts = None
     if kind == "examples":
-        add_texts = _TextLookup(form.needs, settings, job.tracker)
+        add_texts = _TextAdder(form.needs, settings, job.tracker)
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
     _write_records(stream, form, job, add_texts)
-    if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
+    if kind == "examples" and not form.needs and not text_jobs and job.counts.get(_GENERATED_IDS):
         log(
             "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
         )
@@ -95,17 +95,17 @@ def _create_text_jobs(
         if output is None:
             continue
         recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
-        side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
-        side.tracker.skip_bad = job.tracker.skip_bad
-        side.recover()
+        text_job = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
+        text_job.tracker.skip_bad = job.tracker.skip_bad
+        text_job.recover()
         if job.resume and is_current(output, recorded, program="convert"):
             continue
-        side.check()
-        jobs.append((side, read))
+        text_job.check()
+        jobs.append((text_job, read))
     return jobs
 
 
-class _TextLookup:
+class _TextAdder:
     """Function that adds the texts required by the output format to examples with ids only, from `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
@@ -157,7 +157,7 @@ def _list_passage_ids(parsed: ParsedExample) -> tuple[str, ...]:
 _GENERATED_IDS = "examples with ids made from texts"
 
 
-def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: _TextLookup | None) -> None:
+def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: _TextAdder | None) -> None:
     framed = bool(form.header or form.footer)
 
     def format_batch(batch: list[Any]) -> Iterator[bytes]:

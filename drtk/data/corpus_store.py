@@ -71,8 +71,8 @@ class CorpusStore:
             if folder.exists():
                 log(f"{folder}: is damaged or from an older version; rebuilding it")
             _build_index(path, folder)
-        text = folder / "corpus.jsonl"
-        return cls(text if text.exists() else path, folder, source=path)
+        jsonl_path = folder / "corpus.jsonl"
+        return cls(jsonl_path if jsonl_path.exists() else path, folder, source=path)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -219,8 +219,8 @@ def _check_duplicates(path: Path, folder: Path) -> None:
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if not len(repeated):
         return
-    text = folder / "corpus.jsonl"
-    store = CorpusStore(text if text.exists() else path, folder)
+    jsonl_path = folder / "corpus.jsonl"
+    store = CorpusStore(jsonl_path if jsonl_path.exists() else path, folder)
     for position in repeated:
         id = store._read(position).id
         if store._read(position + 1).id == id:

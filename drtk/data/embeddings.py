@@ -249,7 +249,7 @@ class PairVectors:
         manifest = read_manifest(folder, kind=KIND, dimension=int)
         if manifest.get("role") != PAIR_ROLE:
             raise MismatchError(
-                f"{folder}: contains vectors of texts; expected vectors of pairs; run `drtk rerank` with `vectors`"
+                f"{folder}: contains vectors of texts; expected vectors of pairs; run `drtk rerank` with `save_vectors`"
             )
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
@@ -265,7 +265,7 @@ class PairVectors:
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(
-                        f"{folder}: the pairs of query '{query}' are not consecutive; run `drtk rerank` with `vectors` again"
+                        f"{folder}: the pairs of query '{query}' are not consecutive; run `drtk rerank` with `save_vectors` again"
                     )
                 self._places[query] = (number, start, count)
                 start += count

@@ -122,6 +122,7 @@ def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     hits = []
     for position, ((passage, _), context) in enumerate(zip(_parse_contexts(contexts, "ctxs"), contexts, strict=True)):
         score = context.get("score", 1 / (position + 1))
+        score = float(score) if isinstance(score, str) else score  # DPR writes strings
         hits.append((passage.id, _parse_numbers([score], "ctxs.score", 1)[0]))
     return _take_query(row), hits
 

@@ -33,7 +33,7 @@ from drtk.data.rows import (
     parse_query,
     parse_row,
 )
-from drtk.data.sniff import is_candidate_line
+from drtk.data.sniff import is_candidate_line, is_id_triple
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
@@ -267,7 +267,9 @@ def read_example_queries(source: str, *, tracker: InputTracker) -> Iterator[Quer
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
-    """Yield judgments in BEIR's TSV or TREC's format, or the positives of JSON training data with grade 1."""
+    """Yield judgments in TREC's or BEIR's format (TSV, or rows of JSON and tables with BEIR's column names), or the positives
+    of training examples, with grade 1.
+    """
     if not _is_json(source, tracker):
         yield from read_qrels(source, tracker=tracker)
         return
@@ -315,13 +317,9 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
 
 
 def _is_triples(source: str, tracker: InputTracker) -> bool:
-    """Return whether most of the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
-
-    Judgments and ranked pairs have small numbers in the third column, so most lines must have at least four digits there.
-    """
-    rows = [line.split() for line in tracker.peek(source).splitlines() if line.strip()][:10]
-    ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
-    return 2 * len(ids) > len(rows)
+    """Return whether most of the first ten lines are MS MARCO's triples of ids."""
+    lines = [line for line in tracker.peek(source).splitlines() if line.strip()][:10]
+    return 2 * sum(map(is_id_triple, lines)) > len(lines)
 
 
 def _iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
@@ -361,24 +359,24 @@ def _is_json(source: str, tracker: InputTracker) -> bool:
 def _iter_records_or_examples(
     source: str,
     tracker: InputTracker,
-    tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
+    parse_tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
     parse: Callable[[Row], Record],
     extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Record]],
 ) -> ParsedRecords[Record]:
     if _detect_layout(source, tracker) == "lines":
-        rows = _parse_lines(tracker.iter_lines(source), tsv)
+        rows = _parse_lines(tracker.iter_lines(source), parse_tsv)
     else:
         rows = iter_json_rows(source, tracker)
-    skipped: list[tuple[int, Row | ValueError]] = []
+    buffered: list[tuple[int, Row | ValueError]] = []
     for number, row in rows:  # the first valid row decides whether this is training data
-        skipped.append((number, row))
+        buffered.append((number, row))
         if not isinstance(row, ValueError):
-            rows = chain(skipped, rows)
+            rows = chain(buffered, rows)
             yield from (extract(parse_rows(rows, parse_example_row)) if is_example(row) else parse_rows(rows, parse))
             return
-        if len(skipped) > 100:
+        if len(buffered) > 100:
             break
-    yield from parse_rows(chain(skipped, rows), parse)
+    yield from parse_rows(chain(buffered, rows), parse)
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
@@ -396,14 +394,14 @@ def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> Par
 
 
 def _parse_lines(
-    lines: Iterator[tuple[int, bytes]], tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]]
+    lines: Iterator[tuple[int, bytes]], parse_tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]]
 ) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
             if _is_json_line(line):
                 return _parse_jsonl(lines)
-            return parse_example_lines(lines) if parse_example_header(line) else tsv(lines)
+            return parse_example_lines(lines) if parse_example_header(line) else parse_tsv(lines)
     return iter(())
 
 

@@ -254,8 +254,10 @@ def parse_example(row: Row) -> Example:
                 raise ValueError(f"'{field}.{side}' must be a list")
             if len(entries) != len(ids):
                 raise ValueError(f"'{field}.{side}' has {len(entries)} entries for {len(ids)} {side}")
-            if side in value and not all(isinstance(item, kind) and item is not True for item in entries):
+            if side in value and not all(isinstance(item, kind) and not isinstance(item, bool) for item in entries):
                 raise ValueError(f"'{field}.{side}' must be a list of {'strings' if kind is str else 'numbers'}")
+            if side in value and kind is not str and not all(map(isfinite, entries)):  # possible in tables
+                raise ValueError(f"'{field}.{side}' contains a number that is not finite")
     return Example(query_id, positives, negatives, scores, sources, row)
 
 

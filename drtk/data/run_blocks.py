@@ -89,14 +89,14 @@ class JudgedDocuments(NamedTuple):
 
 
 @dataclass
-class QueryCounts:
+class UnjudgedCount:
     """The number of queries of a run that have no judgments."""
 
     num_unjudged: int = 0
 
 
 def iter_judged_documents(
-    source: str, judgments: Judgments, tracker: InputTracker, counts: QueryCounts
+    source: str, judgments: Judgments, tracker: InputTracker, counts: UnjudgedCount
 ) -> Iterator[JudgedDocuments]:
     """Yield the judged documents of each judged query of a run, in file order, with ranks as in `QueryHits.to_ranking`.
 
@@ -318,10 +318,10 @@ def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_Qu
         raise UnsupportedRunError  # a repeated document, or a collision of hashes
     with np.errstate(over="ignore"):
         single = block.scores.astype(np.float32)
-    rises = np.flatnonzero(single[1:] >= single[:-1]) + 1
+    not_decreasing = np.flatnonzero(single[1:] >= single[:-1]) + 1
     unsorted = np.zeros(len(firsts), dtype=bool)
-    at = np.searchsorted(firsts, rises, side="right") - 1
-    unsorted[at[firsts[at] != rises]] = True  # the score may rise from one query to the next
+    at = np.searchsorted(firsts, not_decreasing, side="right") - 1
+    unsorted[at[firsts[at] != not_decreasing]] = True  # the score may rise from one query to the next
     likely_judged = judged_filter.find_likely_judged(hashes, of_row)
     bounds = np.searchsorted(likely_judged, np.append(firsts, len(block)))
     for number, name in enumerate(names):

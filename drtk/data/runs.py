@@ -36,11 +36,11 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
         return [NamedRun(name, arguments[0])]
     plain = [argument for argument in arguments if not is_named(argument)]
     stems = [_get_stem(argument) for argument in plain]
-    file_names = {
+    default_names = {
         source: str(Path(source).parent / stem) if stems.count(stem) > 1 else stem
         for source, stem in zip(plain, stems, strict=True)
     }
-    return _name_runs(arguments, file_names)
+    return _name_runs(arguments, default_names)
 
 
 def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
@@ -49,18 +49,20 @@ def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
     Raises UsageError as `parse_runs` does.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
-    file_names = dict(zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True))
-    return _name_runs(arguments, file_names)
+    default_names = dict(
+        zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True)
+    )
+    return _name_runs(arguments, default_names)
 
 
-def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[NamedRun]:
+def _name_runs(arguments: Sequence[str], default_names: Mapping[str, str]) -> list[NamedRun]:
     """Return the named runs of arguments NAME=FILE or FILE.
 
-    file_names: name of the run for each argument given as FILE
+    default_names: name of the run for each argument given as FILE
     Raises UsageError for a repeated name, and for stdin given twice.
     """
     runs = [
-        NamedRun(file_names[argument], argument) if argument in file_names else NamedRun(*argument.split("=", 1))
+        NamedRun(default_names[argument], argument) if argument in default_names else NamedRun(*argument.split("=", 1))
         for argument in arguments
     ]
     if sum(run.source == STANDARD for run in runs) > 1:
@@ -99,16 +101,18 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
     Raises UsageError for a repeated file, and for a NAME that equals the file name of an argument without NAME.
     """
     named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
-    file_names = {
+    default_names = {
         run.source: run.name for run in parse_runs([argument for argument in arguments if not is_named(argument)])
     }
     for name, _ in named:
-        if name in file_names.values():
+        if name in default_names.values():
             raise UsageError(f"'{name}' is the name of a system and of a file; give the file as NAME=FILE")
     systems: dict[str, list[NamedRun]] = {}
     sources: set[str] = set()
     for argument in arguments:
-        name, source = (file_names[argument], argument) if argument in file_names else argument.partition("=")[::2]
+        name, source = (
+            (default_names[argument], argument) if argument in default_names else argument.partition("=")[::2]
+        )
         if source in sources:
             raise UsageError(
                 "stdin can be given for one run only; use files for the others"

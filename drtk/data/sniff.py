@@ -15,6 +15,7 @@ MAX_LINES = 10  # number of first lines that are read
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
 RANKED = "judgments, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
+TRIPLES = "MS MARCO's triples"
 CANDIDATES = "MS MARCO's top-1000 candidates"  # qid, pid, query, passage
 QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
 PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
@@ -63,6 +64,15 @@ def is_candidate_line(line: bytes) -> bool:
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
 
+def is_id_triple(line: bytes) -> bool:
+    """Return whether a line is `qid<TAB>positive<TAB>negative` of MS MARCO's triples of ids.
+
+    Judgments and ranked pairs have small numbers in the third column, so it must have at least four digits.
+    """
+    columns = line.split()
+    return len(columns) == 3 and all(map(bytes.isdigit, columns)) and len(columns[2].lstrip(b"0")) > 3
+
+
 def split_whole_lines(head: bytes) -> list[bytes]:
     """Return the lines of `head` with their line ends, without an incomplete last line unless it is the only one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
@@ -78,6 +88,8 @@ def _sniff_line(line: bytes) -> str | None:
         return sniff_row(row)
     if is_candidate_line(line):
         return CANDIDATES
+    if is_id_triple(line):
+        return TRIPLES
     try:
         columns = line.decode().split()
     except UnicodeDecodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -70,7 +71,9 @@ def _iter_rows(source: str) -> Iterator[Row]:
         return _iter_hub_rows(source.removeprefix(HUB_PREFIX))
     path = Path(source)
     if path.is_dir() and _is_saved_dataset(path):
-        dataset = require_library("datasets", "reading a saved dataset").load_from_disk(str(path))
+        datasets = require_library("datasets", "reading a saved dataset")
+        with _convert_errors(str(path)):
+            dataset = datasets.load_from_disk(str(path))
         return iter(_get_only_split(dataset, str(path), separator="/"))
     return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
@@ -103,15 +106,23 @@ def _iter_hub_rows(name: str) -> Iterator[Row]:
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
-    try:
+    with _convert_errors(f"{HUB_PREFIX}{name}"):
         dataset = datasets.load_dataset(
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
-    except Exception as error:  # many kinds, also of the network
-        raise DrtkError(
-            f"{HUB_PREFIX}{name}: cannot be loaded ({str(error).splitlines()[0]}); check the name"
-        ) from error
-    yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
+        yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
+
+
+@contextmanager
+def _convert_errors(name: str) -> Iterator[None]:
+    """Raise DrtkError for the errors of datasets, which are of many kinds, also of the network."""
+    try:
+        yield
+    except DrtkError:
+        raise
+    except Exception as error:
+        problem = (str(error) or type(error).__name__).splitlines()[0]
+        raise DrtkError(f"{name}: cannot be loaded ({problem}); check the name and its files") from error
 
 
 def list_configurations(name: str) -> list[str]:
@@ -143,12 +154,8 @@ def get_version(name: str, configuration: str) -> str:
 def _load_builder(name: str, configuration: str) -> Any:
     datasets = require_library("datasets", "reading a dataset of the hub")
     path, _, revision = name.partition("@")
-    try:
+    with _convert_errors(f"{HUB_PREFIX}{name}"):
         return datasets.load_dataset_builder(path, configuration, revision=revision or None)
-    except Exception as error:  # many kinds, also of the network
-        raise DrtkError(
-            f"{HUB_PREFIX}{name}: cannot be loaded ({str(error).splitlines()[0]}); check the name"
-        ) from error
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:

@@ -323,7 +323,7 @@ def parse_qrel_row(row: Row | ValueError) -> Qrel:
     row = row.copy()
     query_id, doc_id = (parse_id(take_field(row, name), name) for name in ("query-id", "corpus-id"))
     grade = take_field(row, "score")
-    if type(grade) not in (int, float) or grade != int(grade):
+    if type(grade) not in (int, float) or not float(grade).is_integer():
         raise ValueError(f"'score' must be an integer, got {grade!r}")
     return Qrel(query_id, doc_id, int(grade))
 

@@ -20,6 +20,7 @@ from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import Row, is_example, parse_expansion, parse_prediction, parse_row
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
+from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
@@ -331,7 +332,7 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     record; passages by `title`, `contents` or `docid` in one of the first ten records; queries by `question`, `query`
     or `answers` in all of them, and `answer` in none.
     """
-    if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
+    if not is_table(source) and (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
     if is_stream(source):
         lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
@@ -448,8 +449,9 @@ def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: M
     if STANDARD in (source, other):
         raise UsageError("`leak` cannot be used with stdin; give two files")
     shared = DuplicateFinder()
-    for side, name in (("here", source), ("there", other)):
-        for line, id, text in _iter_texts(name, kind, queries):
+    other_kind = "passages" if kind == "passages" else "queries"
+    for side, name, kind_of_side in (("here", source, kind), ("there", other, other_kind)):
+        for line, id, text in _iter_texts(name, kind_of_side, queries):
             if text := " ".join(text.casefold().split()):
                 shared.add(digest_text(text), f"{side} {line} {id}")
     texts = "texts of passages, without titles," if kind == "passages" else "texts of queries"
@@ -463,14 +465,17 @@ def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: M
 
 
 def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, text) of the valid records of a file; for training examples, id and text of the query."""
+    """Yield (line, id, text) of the valid records of a file; for training examples, id and text of the query.
+
+    kind: "passages", "examples", or "queries" for a file of queries or JSON examples
+    """
     tracker = InputTracker(skip_bad=2**62)
     record: Passage | Query | ParsedExample | ValueError
     if kind == "passages":
         for line, record in readers.iter_passages(source, tracker):
             if isinstance(record, Passage):
                 yield line, record.id, record.text
-    elif not is_example(
+    elif kind == "queries" and not is_example(
         next((row for _, row in readers.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
     ):
         for line, record in readers.iter_queries(source, tracker):

@@ -76,8 +76,8 @@ def _read_tensor(source: str) -> np.ndarray:
             raise MismatchError(f"{source}: has {len(names):,} tensors; expected one with the vectors")
         tensor = file.get_tensor(names[0])
     is_half = str(tensor.dtype) == "torch.float16"
-    made: np.ndarray = (tensor if is_half or not tensor.is_floating_point() else tensor.float()).numpy()
-    return made
+    vectors: np.ndarray = (tensor if is_half or not tensor.is_floating_point() else tensor.float()).numpy()
+    return vectors
 
 
 def _read_parquet(source: str) -> tuple[list[str], np.ndarray]:
@@ -162,12 +162,12 @@ def export_vectors(folder: str, job: FilterJob) -> None:
             ids_part.write_text("".join(f"{id}\n" for shard in shards for id in shard.ids), encoding="utf-8")
             sync(ids_part)
             os.replace(ids_part, ids_file)
-        made = create_manifest(KIND, job.settings, program=job.command)
+        new_manifest = create_manifest(KIND, job.settings, program=job.command)
         counts = {"in": count, "out": count}
         commit(
             part,
             output,
-            complete_manifest(made, inputs=[describe_folder(folder)], counts=counts, seconds=clock.seconds),
+            complete_manifest(new_manifest, inputs=[describe_folder(folder)], counts=counts, seconds=clock.seconds),
         )
     except OSError as error:
         raise DrtkError(f"{output}: {error.strerror or error}") from error

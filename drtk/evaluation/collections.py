@@ -67,10 +67,11 @@ def find_run(folder: Path, collection: BeirCollection) -> Path | None:
 def evaluate_collections(
     systems: Sequence[NamedRun], folder: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Evaluate systems on all collections of a folder; return the lines of a table with a row per collection and group.
+    """Evaluate systems on all collections of a folder; return the lines of a table.
 
     systems: folders with a run per collection (see `find_run`)
-    The last row is the macro-average. Raises MismatchError if a system lacks the run of a collection. With `retrieved_only`,
+    The table has a row per collection, then a row per group of collections such as cqadupstack (the mean of its members),
+    and last the macro-average, in which a group counts as one collection. Raises MismatchError if a system lacks the run of a collection. With `retrieved_only`,
     the collection is ignored for all systems instead, because averages over different collections cannot be compared.
     Raises UsageError for `per_query`, the format trec, a measure that is not a mean, and a system that is not a folder.
     """

@@ -360,10 +360,12 @@ def _build_changed_query(
         return after - before
 
     relevant = [build_passage(id) for id, grade in grades.items() if grade >= rel]
-    moved = [passage for passage in relevant if passage.before != passage.after]
-    moved.sort(key=lambda passage: (-abs(compute_rr_change(passage)), -(passage.grade or 0), passage.id))
+    with_rank_change = [passage for passage in relevant if passage.before != passage.after]
+    with_rank_change.sort(key=lambda passage: (-abs(compute_rr_change(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.top_ids.get(query, ())), None) for system in pair]
     first, second = (None if top is None or grades.get(top, rel - 1) >= rel else build_passage(top) for top in tops)
     before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name
-    return ChangedQuery(*names, measure, query, text, before, after, tuple(moved[:MAX_RELEVANT]), (first, second))
+    return ChangedQuery(
+        *names, measure, query, text, before, after, tuple(with_rank_change[:MAX_RELEVANT]), (first, second)
+    )

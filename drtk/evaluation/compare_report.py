@@ -141,7 +141,7 @@ def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     With several pairs and a correction, p values are given both uncorrected and corrected.
     """
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
-    tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
+    tests = ["p(t)", "p(t) corrected", "p(rand)", "p(rand) corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
     rows: list[Row] = []
     for c in comparison.tests:
@@ -248,11 +248,11 @@ def format_passage_markdown(label: str, id: str, title: str, snippet: str) -> st
 
 
 def _iter_html_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
-    yield pages.render_table(*_build_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.render_table(*_build_average_table(comparison), digits=digits, left_columns=_TEXT_COLUMNS)
     yield pages.render_heading("Differences")
     if len(comparison.pairs) == 1:
         yield pages.render_paragraph(" minus ".join(reversed(comparison.pairs[0])))
-    yield pages.render_table(*_build_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.render_table(*_build_test_table(comparison), digits=digits, left_columns=_TEXT_COLUMNS)
     yield from (pages.render_paragraph(note, kind="dim") for note in _list_notes(comparison))
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
@@ -264,7 +264,7 @@ def _iter_html_parts(comparison: Comparison, changed: Sequence[ChangedQuery], di
             yield pages.render_heading(_CHANGED_MOST)
         yield from (_format_query_html(query, digits) for query in queries)
     yield pages.render_heading("All figures")
-    yield pages.render_table(*_build_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
+    yield pages.render_table(*_build_full_table(comparison), digits=digits, left_columns=_TEXT_COLUMNS, small=True)
 
 
 def _format_query_html(query: ChangedQuery, digits: int) -> Markup:

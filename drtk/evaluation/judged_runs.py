@@ -85,14 +85,14 @@ class JudgedRankings:
 
 
 class _JudgedQueries:
-    """Container of the judged queries for `load_hits`; it records every query of the run in `looked_up`."""
+    """Container of the judged queries for `load_hits`; it records every query of the run in `query_ids`."""
 
     def __init__(self, judgments: Judgments) -> None:
         self._judgments = judgments
-        self.looked_up: dict[str, None] = {}
+        self.query_ids: dict[str, None] = {}
 
     def __contains__(self, query: object) -> bool:
-        self.looked_up[str(query)] = None
+        self.query_ids[str(query)] = None
         return query in self._judgments
 
 
@@ -111,14 +111,14 @@ def read_rankings(
     """
     queries = _JudgedQueries(judgments)
     hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
-    if not queries.looked_up:
+    if not queries.query_ids:
         warn(f"{run.name}: the run is empty")
     elif not hits_by_query:
         raise MismatchError(
-            f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(queries.looked_up))}', {judged_by}: "
+            f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(queries.query_ids))}', {judged_by}: "
             f"'{next(iter(judgments))}'); pass the {judged_by} of these queries"
         )
-    _log_unjudged_queries(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
+    _log_unjudged_queries(run.name, len(queries.query_ids) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
@@ -212,9 +212,9 @@ def _evaluate_in_blocks(
     run: NamedRun, evaluator: Evaluator, builder: RankingBuilder, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
     """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
-    from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
+    from drtk.data.run_blocks import UnjudgedCount, UnsupportedRunError, iter_judged_documents
 
-    counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
+    counts, ranks, tag, deepest = UnjudgedCount(), {}, "", 0
     for documents in iter_judged_documents(run.source, evaluator.judgments, tracker, counts):
         ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], builder)
         tag, deepest = tag or documents.tag, max(deepest, documents.length)

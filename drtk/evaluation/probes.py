@@ -41,8 +41,8 @@ SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest h
 class RankingProbe:
     """Probe of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
 
-    queries: maximum number of judged queries; None: all
-    pool: maximum number of passages, but all relevant ones are included; None: all
+    max_queries: maximum number of judged queries; None: all
+    max_passages: maximum number of passages, but all relevant ones are included; None: all
     sample_key: function that selects the sample; None: use all queries and passages
     Raises MismatchError if queries.jsonl has no judged query, DrtkError for missing files.
     """
@@ -55,15 +55,15 @@ class RankingProbe:
         *,
         split: str,
         tracker: InputTracker,
-        queries: int | None = None,
-        pool: int | None = None,
+        max_queries: int | None = None,
+        max_passages: int | None = None,
         sample_key: SampleKey | None = None,
     ) -> None:
         judgments = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
         corpus = require_file(folder, "corpus.jsonl")
         judged = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgments]
-        if queries is not None and sample_key is not None:
-            sample = set(nsmallest(queries, ((sample_key(query.id), query.id) for query in judged)))
+        if max_queries is not None and sample_key is not None:
+            sample = set(nsmallest(max_queries, ((sample_key(query.id), query.id) for query in judged)))
             judged = [query for query in judged if (sample_key(query.id), query.id) in sample]
         if not judged:
             raise MismatchError(f"{folder}: no query of {split} has a judgment; check queries.jsonl and qrels")
@@ -72,8 +72,8 @@ class RankingProbe:
         passages = read_passages(corpus, tracker=tracker)
         self._passages = (
             list(passages)
-            if pool is None or sample_key is None
-            else sample_passages(passages, relevant, count=pool, sample_key=sample_key)
+            if max_passages is None or sample_key is None
+            else sample_passages(passages, relevant, count=max_passages, sample_key=sample_key)
         )
         self._judgments = {query.id: judgments[query.id] for query in judged}
         self._evaluator = Evaluator(self._judgments, parse_measures(self.name))
@@ -135,9 +135,14 @@ def compare_encoders(
     from drtk.models.checkpoint import embed_for_dot_product
 
     probe = RankingProbe(
-        folder, split=split, tracker=tracker, queries=queries, pool=pool, sample_key=partial(sample_uniform, 0, "dev")
+        folder,
+        split=split,
+        tracker=tracker,
+        max_queries=queries,
+        max_passages=pool,
+        sample_key=partial(sample_uniform, 0, "dev"),
     )
-    figures = {}
+    metrics_by_encoder = {}
     for name, encoder in encoders.items():
         start = time.perf_counter()
         metrics = probe.compute_metrics(partial(embed_for_dot_product, {"passage": encoder}), batch_size=1)
@@ -145,8 +150,8 @@ def compare_encoders(
         interval = metrics.intervals.get(probe.name)
         ends = "" if interval is None else " ({:.4f} … {:.4f})".format(*interval)
         log(f"{name}: {probe.name} {metrics[probe.name]:.4f}{ends}, {seconds:g} s for {len(probe)} texts")
-        figures[name] = {probe.name: metrics[probe.name], "interval": interval, "seconds": seconds}
-    return figures
+        metrics_by_encoder[name] = {probe.name: metrics[probe.name], "interval": interval, "seconds": seconds}
+    return metrics_by_encoder
 
 
 class RerankingProbe:

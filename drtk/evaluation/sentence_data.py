@@ -19,9 +19,9 @@ from drtk.runtime.streams import get_source_name
 
 STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 STS = (*STS_YEARS, "STS-B", "SICK-R")
-GEOMETRY = ("alignment", "uniformity", "retrieval")  # of the sentences of STS-B
+STSB_TASKS = ("alignment", "uniformity", "retrieval")  # of the sentences of STS-B
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-TASKS = (*STS, *GEOMETRY, *TRANSFER)
+TASKS = (*STS, *STSB_TASKS, *TRANSFER)
 SPLITS = {"SST2": ("train", "dev", "test"), **dict.fromkeys(("TREC", "MRPC"), ("train", "test")),
           **dict.fromkeys(("MR", "CR", "SUBJ", "MPQA"), ("all",))}  # fmt: skip
 SUFFIXES = (".tsv", ".tsv.gz", ".tsv.zst")
@@ -97,7 +97,7 @@ def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = Fals
             continue
         examples.append(LabeledText(tuple(texts), label.strip()))
     if not examples:
-        raise DrtkError(f"{get_source_name(source)}: no labeled text found; expected the columns {', '.join(columns)}")
+        raise DrtkError(f"{get_source_name(source)}: has no valid rows; add rows with the columns {', '.join(columns)}")
     return examples
 
 
@@ -174,13 +174,13 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
     folders: dict[str, Path] = {}
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
         task = known.get(_normalize_name(path.name))
-        if task is not None and task not in GEOMETRY:
+        if task is not None and task not in STSB_TASKS:
             folders.setdefault(task, path)
     if not folders:
         raise DrtkError(f"{folder}: contains no task; expected a file such as STS-B/{split}.tsv")
     tasks = []
     for name in TASKS:
-        path_of_task = folders.get("STS-B" if name in GEOMETRY else name)
+        path_of_task = folders.get("STS-B" if name in STSB_TASKS else name)
         if path_of_task is not None and (not selected or name in selected):
             tasks.append(Task(name, _find_files(name, path_of_task, split)))
         elif name in selected:

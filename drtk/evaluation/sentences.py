@@ -143,8 +143,8 @@ def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> None:
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            is_pairs = task.name == "MRPC"
-            task.labeled = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
+            has_pairs = task.name == "MRPC"
+            task.labeled = {name: read_labeled_texts(path, tracker, pairs=has_pairs) for name, path in files.items()}
         else:
             rated |= {path: read_pairs(path, tracker) for path in files.values() if path not in rated}
             task.rated = {name: rated[path] for name, path in files.items()}
@@ -291,7 +291,7 @@ def _evaluate_transfer(task: Task, vectors: SentenceVectors, settings: SentenceS
         scores = transfer.evaluate_with_dev(parts["train"], parts["dev"], parts["test"], seed=settings.seed)
     else:
         scores = transfer.evaluate_with_folds(parts["train"], parts["test"], seed=settings.seed)
-    details: Details = {"dev": scores.dev, "examples": {split: len(part) for split, part in parts.items()}}
+    details: Details = {"dev": scores.dev_accuracy, "examples": {split: len(part) for split, part in parts.items()}}
     if name == "MRPC" and scores.f1 is not None:
         details["f1"] = scores.f1
     return {name: scores.accuracy}, details
@@ -353,9 +353,13 @@ def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, flo
 
 
 def format_pairs(system: str, tasks: Sequence[Task], vectors: SentenceVectors) -> Iterator[bytes]:
-    """Yield every rated pair with its cosine as a JSON line."""
+    """Yield every rated pair with its cosine as a JSON line, once if several tasks use its file."""
+    files = set()
     for task in tasks:
         for subset, rated in task.rated.items():
+            if task.files[subset] in files:
+                continue
+            files.add(task.files[subset])
             for pair, cosine in zip(rated.pairs, vectors.compute_cosines(rated.pairs).tolist(), strict=True):
                 row: dict[str, object] = {"system": system, "task": task.name, "subset": subset}
                 row |= {"sentence1": pair.first, "sentence2": pair.second, "score": pair.score, "cosine": cosine}

@@ -46,7 +46,7 @@ class TransferScores:
 
     accuracy: float
     f1: float | None
-    dev: float
+    dev_accuracy: float
 
 
 def make_pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def cross_validate(
     for train, test in split_folds(examples.classes, FOLDS, seed):
         outcome = evaluate_with_folds(examples.select(train), examples.select(test), seed=seed)
         tests.append(outcome.accuracy)
-        devs.append(outcome.dev)
+        devs.append(outcome.dev_accuracy)
         on_fold()
     return TransferScores(float(np.mean(tests)), None, float(np.mean(devs)))
 

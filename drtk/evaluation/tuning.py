@@ -13,7 +13,7 @@ from drtk.data.readers import read_queries
 from drtk.data.trec import Judgments, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator, RankingBuilder
-from drtk.evaluation.judged_runs import read_judgments
+from drtk.evaluation.judged_runs import log_missing_queries, read_judgments
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
@@ -22,6 +22,7 @@ from drtk.retrieval.search import IndexGroup, RankingOptions, search
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, track
+from drtk.runtime.streams import get_source_name
 
 Point = TypeVar("Point")
 
@@ -30,13 +31,13 @@ class RankingScorer:
     """Scorer of rankings: the mean of one measure over the judged queries.
 
     by: maps a passage id to its document id, to score documents by their best passage
-    Raises UsageError unless `measure` names exactly one measure.
+    Raises UsageError unless `measure` names exactly one measure with a mean.
     """
 
     def __init__(self, judgments: Judgments, measure: str, *, by: Callable[[str], str] | None = None) -> None:
         measures = parse_measures(measure)
-        if len(measures) != 1:
-            raise UsageError("`measure` must name exactly one measure, such as nDCG@10")
+        if len(measures) != 1 or measures[0].aggregate == "none":
+            raise UsageError("`measure` must name exactly one measure with a mean, such as nDCG@10")
         self.name = measures[0].name
         self._evaluator, self._builder = Evaluator(judgments, measures), RankingBuilder(by=by)
 
@@ -123,6 +124,7 @@ def find_fusion_weights(
             f"`sweep`: no query of the runs has judgments in {qrels} (runs: '{example}', judgments: "
             f"'{next(iter(judgments))}'); pass the judgments of these queries"
         )
+    log_missing_queries("fuse", len(queries), len(judgments), retrieved_only=False, where="in the runs")
     for name, run in zip(names, runs, strict=True):
         judged = JudgedHitCounter(name, judgments, to_document=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
@@ -179,6 +181,9 @@ def tune_bm25(
     queries = [query for query in read_queries(source, tracker=tracker) if query.id in judgments]
     if not queries:
         raise MismatchError(f"{qrels}: no query of {source} has a judgment; pass the judgments of these queries")
+    log_missing_queries(
+        get_source_name(source), len(queries), len(judgments), retrieved_only=False, where="among the queries"
+    )
     ids, texts = [query.id for query in queries], [query.text for query in queries]
     tracker.inputs += [describe_folder(folder) for folder in folders]
     judged = JudgedHitCounter(", ".join(folders), judgments)

@@ -150,8 +150,8 @@ class TopShareFilter:
     counts: counters, to which "min_score" is added, the lowest score of a remaining query
     """
 
-    def __init__(self, share: float, counts: dict[str, Any], *, with_scores: bool) -> None:
-        self._share, self._counts, self._with_scores = share, counts, with_scores
+    def __init__(self, fraction: float, counts: dict[str, Any], *, with_scores: bool) -> None:
+        self._fraction, self._counts, self._with_scores = fraction, counts, with_scores
 
     def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[BatchResult]:
         """Yield the lines with the remaining queries. `lines` is called twice, once per pass."""
@@ -159,7 +159,7 @@ class TopShareFilter:
         for line in lines():
             values.extend(orjson.loads(line)[SCORES])
         scores = np.frombuffer(values, dtype=np.float32)
-        count = ceil(Fraction(str(self._share)) * len(scores))  # exact: 0.7 * 10 as floats could be rounded up to 8
+        count = ceil(Fraction(str(self._fraction)) * len(scores))  # exact: 0.7 * 10 as floats could be rounded up to 8
         threshold, num_ties = find_threshold(scores, count)
         if count:
             self._counts["min_score"] = float(str(threshold))  # shortest decimal, for use as `min_score`

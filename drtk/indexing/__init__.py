@@ -25,4 +25,4 @@ INDEXES = Registry(
         ),
     },
 )
-FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # of other types: hnsw48, ivf4096, faiss factory strings
+FAISS_CLASS = "drtk.indexing.faiss_index:FaissIndex"  # of other types: hnsw48, ivf4096, faiss factory strings

@@ -13,7 +13,7 @@ import numpy as np
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing import FACTORY, INDEXES
+from drtk.indexing import FAISS_CLASS, INDEXES
 from drtk.indexing.config import INDEX_KIND
 from drtk.records import Passage
 from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST, Manifest, read_manifest
@@ -72,7 +72,7 @@ def get_index_class(kind: str) -> Any:
     """
     if kind in INDEXES:
         return INDEXES.load(kind)
-    module, _, attribute = FACTORY.partition(":")
+    module, _, attribute = FAISS_CLASS.partition(":")
     engine = getattr(import_module(module), attribute)
     engine.check_kind(kind)
     return engine

@@ -8,7 +8,7 @@ from typing import Literal
 from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 INDEX_KIND = "index"  # of manifests
-_WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
+_SPARSE, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
 _ENCODED = (*_VECTORS, "impact")  # searched with queries that a model encodes
 
 
@@ -17,7 +17,7 @@ def _require_types(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
 
     key: field with the index type: "kind" (index to build) or "index_type" (index to search)
     """
-    others = tuple(name for name in (*_WORDS, *_VECTORS) if name not in types)
+    others = tuple(name for name in (*_SPARSE, *_VECTORS) if name not in types)
     return (NoEffect(f"is only valid for indexes of type {', '.join(types)}", {key: others}),)
 
 
@@ -105,21 +105,21 @@ class BM25IndexSettings:
         "en",
         "Language for stemming and stop words: a code or name, such as de or german; any disables both.",
         metavar="NAME",
-        no_effect=_require_types(*_WORDS),
+        no_effect=_require_types(*_SPARSE),
     )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(
         "default",
         "Stemmer: porter, krovetz (bm25), snowball (bm25s) or none. [default: bm25: porter, or that of another "
         "language; bm25s: none]",
         metavar="NAME",
-        no_effect=_require_types(*_WORDS),
+        no_effect=_require_types(*_SPARSE),
     )
     stopwords: str = option(
         "default",
         "Stop words: lucene, none, or a file. [default: bm25: lucene, or those of another language; bm25s: none; "
         "impact: function words, if English]",
         metavar="NAME",
-        no_effect=_require_types(*_WORDS),
+        no_effect=_require_types(*_SPARSE),
     )
     term_vectors: bool = option(
         False, "Store term vectors, required by search --rm3 (bm25).", no_effect=_require_types("bm25")

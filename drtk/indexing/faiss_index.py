@@ -37,7 +37,7 @@ QUERIES_AT_A_TIME = 1024
 MIN_VECTORS_PER_CENTROID = 39  # below, faiss warns of poor centroids
 GPU_DEPTH = 2048  # maximum depth that faiss supports on GPUs
 EXACT_STORE = re.compile(r"(?:(?:IVF\d+(?:_HNSW\d+)?|HNSW\d+),)?Flat|HNSW\d+")
-_NAMED = re.compile(r"(flat|hnsw|ivf)(\d*)")
+_NAMED = re.compile(r"(flat(?!\d)|hnsw|ivf)(?!0)(\d*)")
 STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
 
 

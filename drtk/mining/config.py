@@ -59,7 +59,7 @@ INDEX_OPTIONS = [item.name for item in fields(IndexSourceSettings) if item.name 
 
 @dataclass(frozen=True)
 class CandidateFilterSettings:
-    """Options of the filters that reject candidates which may be unjudged positives."""
+    """Options of the filters that reject candidates, such as passages that may be unjudged positives."""
 
     from_rank: int = setting(1, "First rank to use; passages ranked better in any source are dropped.", at_least=1)
     max_score: tuple[str, ...] = setting(

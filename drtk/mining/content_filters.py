@@ -96,8 +96,8 @@ class OverlapFilter(ContentFilter):
 
     name = "overlap"
 
-    def __init__(self, passages: PassageCache, max_value: float | None = None) -> None:
-        super().__init__(max_value)
+    def __init__(self, passages: PassageCache, limit: float | None = None) -> None:
+        super().__init__(limit)
         self._passages = passages
         self._shingles = lru_cache(maxsize=20_000)(lambda passage_id: make_shingles(passages[passage_id].text))
 
@@ -166,8 +166,8 @@ class CosineFilter(ContentFilter):
 
     name = "cosine"
 
-    def __init__(self, vectors: VectorsById, max_value: float | None = None) -> None:
-        super().__init__(max_value)
+    def __init__(self, vectors: VectorsById, limit: float | None = None) -> None:
+        super().__init__(limit)
         self._vectors = vectors
 
     def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
@@ -188,7 +188,7 @@ class CrossEncoderFilter(ContentFilter):
 
     scorer: a CrossEncoderScorer of drtk.models.cross_encoder; None: use the scores in the training examples
     margin: a negative must score at least this much below the lowest-scoring positive; None: no such limit
-    max_value: maximum score of a negative; None: no such limit
+    limit: maximum score of a negative; None: no such limit
     title: title format, as in `models.generator_input.format_passage`
     Raises MismatchError for a margin of at least the scorer's range, DrtkError for a missing score.
     """
@@ -201,10 +201,10 @@ class CrossEncoderFilter(ContentFilter):
         passages: PassageCache | None,
         *,
         margin: float | None = None,
-        max_value: float | None = None,
+        limit: float | None = None,
         title: str = "join",
     ) -> None:
-        super().__init__(max_value)
+        super().__init__(limit)
         self._scorer, self._passages, self._margin, self._title = scorer, passages, margin, title
         if scorer is not None and margin is not None:
             low, high = scorer.score_bounds
@@ -239,7 +239,7 @@ class CrossEncoderFilter(ContentFilter):
             pool.set_value(id, self.name, float(str(score)))  # the shortest decimal that identifies a float32
 
     def get_limit(self, pool: CandidatePool) -> float | None:
-        limits = [] if self.max_value is None else [self.max_value]
+        limits = [] if self.limit is None else [self.limit]
         if self._margin is not None:
             limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)
         return min(limits, default=None)

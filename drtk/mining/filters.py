@@ -143,14 +143,14 @@ def compute_share_limit(reference: float, share: float) -> float:
 class ContentFilter:
     """Base class of filters that compute a value of each passage, and reject values at or above a limit.
 
-    max_value: lowest rejected value; None: reject nothing
+    limit: lowest rejected value; None: reject nothing
     Subclasses set `name`, and implement `measure_passages`, which stores values with `CandidatePool.set_value`.
     """
 
     name: str
 
-    def __init__(self, max_value: float | None = None) -> None:
-        self.max_value = max_value
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
 
     def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         """Compute the filter's value of passages and store it in the pool of their query. ids: passage ids for each pool"""
@@ -158,7 +158,7 @@ class ContentFilter:
 
     def get_limit(self, pool: CandidatePool) -> float | None:
         """Return the limit of values for the query of `pool`; None: reject nothing."""
-        return self.max_value
+        return self.limit
 
     def is_rejected(self, value: float, limit: float) -> bool:
         """Return whether a passage with this value is rejected: by default, a value of at least `limit`."""

@@ -499,7 +499,7 @@ def _add_content_filters(
 
             scorer, title = load_scorer(settings.scorer, settings, device=settings.device)
             job.lookups = (str(resolve_model_folder(settings.scorer)),)  # the output is outdated if this folder changes
-        ce = CrossEncoderFilter(scorer, miner.passages, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
+        ce = CrossEncoderFilter(scorer, miner.passages, margin=policy.ce_margin, limit=settings.ce_max, title=title)
         # Without a limit the scores are still computed, because examples contain them.
         (filters if by_ce else miner.measuring_filters).append(ce)
 

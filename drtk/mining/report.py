@@ -43,7 +43,7 @@ FILTERS = {
     "margin": "score within the margin of the positive's",
     "max-share": "score above the maximum share of the positive's",
     "unretrieved": "the source did not retrieve the positive",
-    "overlap": "too many words shared with a positive",
+    "overlap": "overlap with a positive too high",
     "cosine": "cosine with a positive too high",
     "ce": "cross-encoder score too high",
 }
@@ -343,7 +343,7 @@ def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: s
             reason = f"dropped: {FILTERS.get(candidate['by'], candidate['by'])}{limit}"
             items.append(render_passage(query, candidate, _format_rank(candidate), reason))
         if (num_more := len(row["dropped"]) - NUM_REJECTED) > 0:
-            items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(num_more))
+            items.append(Markup('<span class="dim">{:,} more were dropped</span>').format(num_more))
         num_suspicious = sum("suspicious" in negative for negative in row["kept"])
         summary = Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>').format(
             query.text or query.id, query.id, len(row["kept"])

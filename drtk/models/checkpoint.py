@@ -31,7 +31,12 @@ from drtk.text.batching import TextTokenizer, iter_batches_by_length
 _TOKENIZER_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
 )
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their first position is the one after the padding id
+_AFTER_PADDING = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+)  # their first position is the one after the padding id
 DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
 _BATCH_TOKENS, _SPARSE_BATCH_TOKENS = 1 << 14, 1 << 11  # a sparse encoder computes logits over the vocabulary
 _NO_LM_HEAD = "has no trained masked-LM head; train one with `drtk pretrain`"
@@ -107,7 +112,7 @@ def load_encoder(
         passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
     check_pooling("+".join(encoding.pooling), allow_sparse=True)
-    positions = getattr(config, "max_position_embeddings", None) or 0
+    positions = get_max_positions(config)
     has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
     if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
         raise MismatchError(f"{folder}: cannot read {length} tokens; use at most {positions}")
@@ -175,8 +180,8 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
         raise MismatchError(
             f"{tokenizer.name_or_path}/tokenizer_config.json: 'model_max_length' must be a number; restore the file"
         )
-    positions = getattr(config, "max_position_embeddings", None)
-    max_length = min(max_length, positions) if positions and positions > 0 else max_length
+    positions = get_max_positions(config)
+    max_length = min(max_length, positions) if positions else max_length
     return int(max_length) if max_length < 10**9 else DEFAULT_MAX_LENGTH
 
 
@@ -185,10 +190,18 @@ def get_max_training_length(tokenizer: Any, config: Any) -> int:
 
     A lower limit of the tokenizer is ignored: it is the length of the training before. config: configuration of transformers
     """
+    return get_max_positions(config) or get_max_length(tokenizer, config)
+
+
+def get_max_positions(config: Any) -> int:
+    """Return the maximum input length of a model in tokens, from its transformers configuration; 0 without maximum.
+
+    The positions that RoBERTa reserves for padding do not count.
+    """
     positions = getattr(config, "max_position_embeddings", None) or 0
     if positions > 0 and config.model_type in _AFTER_PADDING:
         positions -= config.pad_token_id + 1
-    return positions if positions > 0 else get_max_length(tokenizer, config)
+    return max(int(positions), 0)
 
 
 def add_lowercasing(tokenizer: Any) -> None:

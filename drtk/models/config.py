@@ -25,13 +25,14 @@ def check_pooling(text: str | None, *, allow_sparse: bool = False) -> None:
         return
     for mode in text.split("+"):
         if mode not in POOLINGS:
-            raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(POOLINGS)}, or combine as cls+mean")
+            names = (*POOLINGS, *SPARSE_POOLING * allow_sparse)
+            raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(names)}, or combine as cls+mean")
 
 
 def check_device_name(name: str) -> None:
     """Raise UsageError for a name that is not a device; whether the device is available is checked by torch."""
     if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
-        raise UsageError(f"`device` {name}: use auto, cpu, cuda, cuda:1 or mps")
+        raise UsageError(f"`device` {name}: use auto, cpu, cuda, cuda:1, mps or xpu")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class EncodeSettings:
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
     vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
+    batch_tokens: int | None = setting(
+        None, "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1
+    )
     packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
@@ -77,10 +80,12 @@ class EncodeSettings:
 class ExportSettings:
     """Settings of `drtk export`."""
 
-    quantize: Literal["int8", "none"] = option("int8", "Quantize the weights of linear layers to int8, or not.")
+    quantize: Literal["int8", "none"] = option(
+        "int8", "Quantize the weights of linear layers and embeddings to int8, or not."
+    )
     dev_queries: int = setting(500, "Maximum number of queries of --dev, sampled at random.", at_least=1)
     dev_pool: int = setting(
-        5000, "Maximum number of passages of --dev, the relevant ones and a random sample.", at_least=1
+        5000, "Number of passages of --dev: all relevant ones, and random ones up to this number.", at_least=1
     )
 
 
@@ -159,7 +164,9 @@ class CrossEncoderSettings:
     """Settings for running a cross-encoder; None means the model's value, or a default by device."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1)
+    batch_tokens: int | None = setting(
+        None, "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
@@ -183,7 +190,7 @@ class ScorerSettings:
     )
     scorer_batch_tokens: int | None = setting(
         None,
-        "Tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
+        "Maximum tokens per batch of the scorer. [default: 2048 on a CPU, 65536 on a GPU]",
         at_least=1,
         no_effect=_NO_SCORER,
     )

@@ -61,7 +61,8 @@ def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> No
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether a torch error is an out-of-memory error of a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    messages = ("can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in messages)
 
 
 @contextmanager

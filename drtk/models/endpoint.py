@@ -25,7 +25,7 @@ from drtk.records import Passage
 API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
 _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # delay and timeout in seconds
-_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file")  # settings that the server decides
+_LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file", "precision", "packed")  # the server decides these
 
 
 class _RejectRedirects(urllib.request.HTTPRedirectHandler):
@@ -55,7 +55,7 @@ class EndpointEmbedder:
             raise UsageError(f"{model}: has no model name; write URL#NAME, such as {url.rstrip('/')}#bge-m3")
         self._url = f"{url.rstrip('/')}/embeddings"
         for name in _LOCAL_ONLY:
-            if getattr(settings, name) is not None:
+            if getattr(settings, name) != getattr(EncodeSettings, name):
                 raise UsageError(f"`{name}` has no effect on an endpoint; omit it")
         if settings.title in ("sep", "segment"):
             raise UsageError(f"`title` {settings.title}: has no effect on an endpoint; use join or none")

@@ -126,13 +126,13 @@ def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -
 class InputBatch:
     """A batch of inputs to generate texts from.
 
-    ids, mask: (inputs, tokens), token ids and attention mask    numbers: index of each input
+    ids, mask: (inputs, tokens), token ids and attention mask    input_indices: index of each input
     keys: key of each input, which together with the seed determines its random numbers
     """
 
     ids: Tensor
     mask: Tensor
-    numbers: Sequence[int]
+    input_indices: Sequence[int]
     keys: Sequence[str]
 
 
@@ -169,7 +169,7 @@ def iter_generated_tokens(
     """
     if settings.decode == "beam":
         while (batch := read()) is not None:
-            groups = zip(batch.numbers, _search_beams(model, batch.ids, batch.mask, settings), strict=True)
+            groups = zip(batch.input_indices, _search_beams(model, batch.ids, batch.mask, settings), strict=True)
             yield {(number, index): text for number, group in groups for index, text in enumerate(group)}
         return
     decoding: DecodingState | None = None
@@ -235,8 +235,10 @@ def _start_decoding(
     device, count = batch.ids.device, settings.n if "sample" in settings.decode else 1
     decoding = DecodingState(model, batch.ids, batch.mask)
     decoding.repeat_rows(count)
-    total = len(batch.numbers) * count
-    numbers = torch.tensor(batch.numbers, device=device)[:, None] * settings.n + torch.arange(count, device=device)
+    total = len(batch.input_indices) * count
+    numbers = torch.tensor(batch.input_indices, device=device)[:, None] * settings.n + torch.arange(
+        count, device=device
+    )
     rows = {
         "number": numbers.flatten(),
         "tokens": torch.zeros((total, settings.max_new_tokens + 1), dtype=torch.long, device=device),

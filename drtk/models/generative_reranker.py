@@ -158,9 +158,9 @@ def load_generative_reranker(folder: Path, path: Path) -> tuple[GenerativeRerank
     if read_meta_entry(folder, "writing") is not None:
         raise MismatchError(f"{folder}: expected a cross-encoder, got a generator; use another model")
     loaded = load_generation_model(path)
-    modules = read_logit_score_config(folder)
-    if modules is not None:
-        return GenerativeReranker(loaded, modules["true_token_id"], modules.get("false_token_id")), loaded
+    config = read_logit_score_config(folder)
+    if config is not None:
+        return GenerativeReranker(loaded, config["true_token_id"], config.get("false_token_id")), loaded
     words = ("▁true", "▁false") if loaded.is_encoder_decoder else ("yes", "no")
     vocabulary = loaded.tokenizer.get_vocab()
     for word in words:

@@ -30,7 +30,7 @@ from drtk.records import Passage
 from drtk.runtime.integrity import compute_content_digest
 from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 
-_BATCH_SIZE, _TEXTS_AT_A_TIME = 32, 1024
+_BATCH_SIZE, _REPORT_SIZE = 32, 1024
 _DIGESTED = (".safetensors", ".bin", ".pt", ".onnx", ".npz", ".json", ".txt", ".model", ".py")
 
 
@@ -63,9 +63,11 @@ class SentenceTransformersEmbedder:
         load_weights: bool = True,
     ) -> None:
         self.model, self.role, self.settings, self._device_name = model, role, settings, device
-        for name in ("pooling", "batch_tokens", "model_file"):
-            if getattr(settings, name) is not None:
+        for name in ("pooling", "batch_tokens", "model_file", "packed"):
+            if getattr(settings, name) != getattr(EncodeSettings, name):
                 raise UsageError(f"`{name}` has no effect on {model}, which sentence-transformers runs; omit it")
+        if settings.title in ("sep", "segment"):
+            raise UsageError(f"`title` {settings.title}: not supported by {model}; use join or none")
         self.folder, self.device = resolve_model_folder(model), choose_device(device if load_weights else "cpu")
         self._network: Any = self._load()
         similarity = settings.similarity or str(self._network.similarity_fn_name or "cosine")
@@ -146,8 +148,8 @@ class SentenceTransformersEmbedder:
         network = self.load()._network
         encode = network.encode_query if self.role == "query" else network.encode_document
         vectors = []
-        for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-            batch = list(texts[start : start + _TEXTS_AT_A_TIME])
+        for start in range(0, len(texts), _REPORT_SIZE):
+            batch = list(texts[start : start + _REPORT_SIZE])
             with report_out_of_memory(self.device, "lower `max_length`"):
                 part = encode(
                     batch, prompt=self._prompt, batch_size=_BATCH_SIZE, show_progress_bar=False,

@@ -22,8 +22,8 @@ from drtk.runtime.manifest import (
 )
 from drtk.runtime.remote_code import is_remote_code_trusted
 
-_WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
-_UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
+_ALLOW_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
+_IGNORE_PATTERNS = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
 
 
 def is_endpoint(model: str) -> bool:
@@ -54,12 +54,12 @@ def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = [*_WANTED, "*.py"] if is_remote_code_trusted() else _WANTED
+    allowed = [*_ALLOW_PATTERNS, "*.py"] if is_remote_code_trusted() else _ALLOW_PATTERNS
     try:
         if file is not None:
             snapshot_download(name, revision=revision or None, allow_patterns=f"{file.rpartition('.')[0]}.*")
         return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=_UNWANTED)
+            snapshot_download(name, revision=revision or None, allow_patterns=allowed, ignore_patterns=_IGNORE_PATTERNS)
         )
     except LocalEntryNotFoundError as error:
         raise DrtkError(
@@ -306,20 +306,22 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
 
     hidden: dimension of the backbone's token vectors    dense: number of Dense modules; the caller writes the modules
     """
-    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
-    paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
+    module_types = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
+    paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(module_types)]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+        for number, (kind, path) in enumerate(zip(module_types, paths, strict=True))
     ]
     write_json(folder / MODULES, modules)
     _write_settings(folder, encoding)
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
-    chosen = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
+    modes: dict[str, Any] = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
+    if _parse_poolings(modes) != encoding.pooling:  # the flags have a fixed order; old versions cannot read the list
+        modes = {"pooling_mode": [*encoding.pooling]}
     write_json(
         folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": hidden, **chosen, "include_prompt": encoding.include_prompt},
+        {"word_embedding_dimension": hidden, **modes, "include_prompt": encoding.include_prompt},
     )
     if encoding.normalize:
         write_json(folder / paths[-1] / "config.json", {})
@@ -331,7 +333,7 @@ def write_sparse_layout(folder: Path, encoding: EncodingConfig, *, vocabulary: i
 
     vocabulary: number of word pieces
     """
-    kinds = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+    module_types = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
     modules = [
         {
             "idx": number,
@@ -339,7 +341,7 @@ def write_sparse_layout(folder: Path, encoding: EncodingConfig, *, vocabulary: i
             "path": path,
             "type": f"sentence_transformers.sparse_encoder.models.{kind}",
         }
-        for number, (path, kind) in enumerate(kinds.items())
+        for number, (path, kind) in enumerate(module_types.items())
     ]
     write_json(folder / MODULES, modules)
     _write_settings(folder, encoding)

@@ -108,18 +108,16 @@ class TermWeightModel:
         return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
-def _build_term_weight_model(
-    folder: Path, method: str, metadata: dict[str, Any], *, seed: int | None = None
-) -> TermWeightModel:
+def _build_term_weight_model(folder: Path, method: str, metadata: dict[str, Any], *, seed: int = 0) -> TermWeightModel:
     """Load an encoder and add a new head: a linear layer (method "deepct") or an ImpactHead ("deepimpact").
 
-    metadata: entry "term_weights" of meta.json    seed: seed of the head; None: the global random state
+    metadata: entry "term_weights" of meta.json    seed: seed of the head
     """
     encoder = load_encoder(folder, strict=False)
-    if seed is not None:
-        torch.manual_seed(seed)
     hidden = encoder.encoder.hidden_size
-    head = nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
     return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), metadata)
 
 

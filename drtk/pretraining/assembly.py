@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import load_masked_lm
+from drtk.models.checkpoint import get_max_positions, load_masked_lm
 from drtk.models.device import AttentionBackend
 from drtk.models.lm_head import get_head_path, warn_untrained_head
 from drtk.models.model_folder import resolve_model_folder
@@ -105,9 +105,9 @@ def build_network(
             if name in used:
                 with prefix_errors(place):
                     decoders[name] = DECODERS.load(decoder.use)(adapter, **decoder.options)
-        parts = SharedModules(adapter, head, decoders)
+        shared = SharedModules(adapter, head, decoders)
         token_losses: dict[str, Any] = {
-            objective.name: load_attribute(objective.implementation)(objective, parts)
+            objective.name: load_attribute(objective.implementation)(objective, shared)
             for objective in composition.objectives
             if not objective.compares_vectors
         }
@@ -160,7 +160,7 @@ def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
     """
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
-    limit = min([get_max_positions(model.config) for model in models], default=10**9)
+    limit = min([get_max_positions(model.config) or 10**9 for model in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
         if length > limit:
@@ -168,15 +168,6 @@ def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
             raise UsageError(
                 f"slot '{name}' has up to {length} tokens, but the models accept at most {limit}; use {fix}"
             )
-
-
-def get_max_positions(config: Any) -> int:
-    """Return the maximum input length of a model in tokens, from its transformers configuration; 10**9 without maximum.
-
-    The positions that RoBERTa reserves for padding do not count.
-    """
-    before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
-    return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
 
 def warn_of_equal_vectors(network: PretrainingNetwork) -> None:

@@ -59,7 +59,7 @@ def build_diffcse_network(
     towers: encoders by role, as `load_start_towers` returns them
     Raises MismatchError for encoders or a generator that DiffCSE cannot use.
     """
-    plan = build_diffcse_composition(settings)
+    composition = build_diffcse_composition(settings)
     tower = towers["passage"]
     for role, text_encoder in towers.items():
         if text_encoder.encoder.dimension != text_encoder.encoder.hidden_size:
@@ -78,23 +78,29 @@ def build_diffcse_network(
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        parts = SharedModules(adapter, nothing, {"discriminator": Discriminator(adapter)})
-        losses = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
+        shared = SharedModules(adapter, nothing, {"discriminator": Discriminator(adapter)})
+        losses = {objective.name: TokenLoss(objective, shared) for objective in composition.token_objectives}
         for token_loss in losses.values():  # one head for queries and passages
             token_loss.target = next(iter(losses.values())).target
     return PretrainingNetwork(
-        plan, backbone=nothing, adapter=None, head=nothing, token_losses=losses, projectors={}, generator=generator
+        composition,
+        backbone=nothing,
+        adapter=None,
+        head=nothing,
+        token_losses=losses,
+        projectors={},
+        generator=generator,
     )
 
 
 class TokenCorruptor:
     """Function that masks tokens of queries and passages for DiffCSE. Sampling depends on the keys of the texts only.
 
-    plan: result of `build_diffcse_composition`
+    composition: result of `build_diffcse_composition`
     """
 
-    def __init__(self, plan: Composition, tokenizer: Any) -> None:
-        self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary
+    def __init__(self, composition: Composition, tokenizer: Any) -> None:
+        self._composition, self._vocabulary = composition, SpecialTokens.from_tokenizer(tokenizer).vocabulary
 
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
@@ -104,8 +110,8 @@ class TokenCorruptor:
         role: "query" or "passage"    padded: padded model inputs by name, (texts, tokens) each
         keys: seed of random numbers for each text
         """
-        assert self._plan.generator is not None
-        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
+        assert self._composition.generator is not None
+        slot, vocabulary = self._composition.slots[f"{role}_changed"], self._vocabulary
         ids = padded["input_ids"]
         content = padded["attention_mask"].astype(bool) & ~np.isin(ids, sorted(vocabulary.special))
         input_ids, masked = ids.copy(), np.zeros(ids.shape, dtype=bool)
@@ -115,7 +121,7 @@ class TokenCorruptor:
             size = int(padded["attention_mask"][row].sum())  # without padding, so that sampling does not depend on it
             masked[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             input_ids[row, :size] = corrupt_tokens(
-                ids[row, :size], masked[row, :size], self._plan.generator.reads, rng, vocabulary
+                ids[row, :size], masked[row, :size], self._composition.generator.reads, rng, vocabulary
             )
             noise[row, :size] = rng.random(size, dtype=np.float32)
         return {"input_ids": input_ids, "content": content, "masked": masked, "noise": noise}
@@ -126,7 +132,7 @@ class DiffCSE:
 
     def __init__(self, towers: Mapping[str, TextEncoder], config: RetrieverConfig, *, seed: int) -> None:
         self.network = build_diffcse_network(towers, config, seed=seed)
-        self.weights = self.network.weights
+        self.weights = self.network.loss_weights
         self.corrupt = TokenCorruptor(self.network.composition, towers["passage"].tokenizer)
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> BiEncoderWithDiffCSE:

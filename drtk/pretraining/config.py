@@ -54,7 +54,9 @@ class PretrainSettings:
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
     export_steps: int = option(0, "Export the encoder to DIR/step-N every N steps; 0: only at the end.", at_least=0)
     report_to: tuple[str, ...] = setting((), "Experiment tracker, such as tensorboard or wandb; repeatable.")
-    save_steps: int = setting(500, "Number of steps between checkpoints for --resume.", at_least=1)
+    save_steps: int = setting(
+        500, "Number of steps between checkpoints for --resume, rounded up to a multiple of log_steps.", at_least=1
+    )
     trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, as KEY=VALUE; repeatable.")
 
 

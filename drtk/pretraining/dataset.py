@@ -122,15 +122,15 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 class PretrainingCollator:
-    """Collator that splits the batch of a device into micro-batches of at most `micro` examples of similar length.
+    """Collator that splits the batch of a device into micro-batches of at most `micro_batch` examples of similar length.
 
     pad: id of the padding token    max_length: maximum length, in tokens, of slots that set no `max_length`
     Slots with reduction `mean_all` are padded to their maximum length, because the mean includes padding
     (docs/methods/diffcse.md). Slots of a two-stream decoder get random attention masks (docs/methods/retromae.md).
     """
 
-    def __init__(self, composition: Composition, *, pad: int, max_length: int, seed: int, micro: int) -> None:
-        self._pad, self._seed, self.micro = pad, seed, micro
+    def __init__(self, composition: Composition, *, pad: int, max_length: int, micro_batch: int) -> None:
+        self._pad, self.micro_batch = pad, micro_batch
         self.fixed: dict[str, int] = {}  # padded lengths of the slots that are padded to a fixed length
         self._visible: dict[str, float] = {}
         for objective in composition.token_objectives:
@@ -146,7 +146,8 @@ class PretrainingCollator:
         examples = sorted(
             examples, key=lambda example: sum(len(slot.input_ids) for slot in example.slots.values()), reverse=True
         )
-        groups = [examples[start : start + self.micro] for start in range(0, len(examples), self.micro)]
+        size = self.micro_batch
+        groups = [examples[start : start + size] for start in range(0, len(examples), size)]
         return {
             "batches": PackedBatches.pack([self.collate(group) for group in groups]),
             "ids": [[str(example.key[-1]) for example in group] for group in groups],
@@ -199,10 +200,10 @@ class PretrainingCollator:
         attention: (batch, tokens), 0 at padding    keys: seed of random numbers for each example
         """
         batch, width = attention.shape
-        visible, share = np.zeros((batch, width, width), bool), self._visible[name]
+        visible, probability = np.zeros((batch, width, width), bool), self._visible[name]
         for row, key in enumerate(keys):
             size = int(attention[row].sum())
-            visible[row, :size, :size] = create_generator(*key, "visible", name).random((size, size)) < share
+            visible[row, :size, :size] = create_generator(*key, "visible", name).random((size, size)) < probability
         return visible
 
 
@@ -270,7 +271,7 @@ class PretrainingData:
             source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
                 f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
-                f"set `batch_size` {max(1, len(self.rows))} or less"
+                f"set `batch_size` {len(self.rows)} or less"
             )
         self.steps_per_epoch = len(self.rows) // settings.batch_size
         self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
@@ -314,10 +315,10 @@ class PretrainingData:
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
-    def build_collator(self, micro: int) -> PretrainingCollator:
-        """Return the collator of the composition. micro: maximum number of examples in a micro-batch"""
+    def build_collator(self, micro_batch: int) -> PretrainingCollator:
+        """Return the collator of the composition. micro_batch: maximum number of examples in a micro-batch"""
         return PretrainingCollator(
-            self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed, micro=micro
+            self.composition, pad=self._pad, max_length=self.settings.max_length, micro_batch=micro_batch
         )
 
     def build_held_out_batches(self, size: int) -> list[Batch]:

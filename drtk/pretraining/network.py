@@ -109,7 +109,7 @@ class PretrainingNetwork(nn.Module):
         self.register_buffer("stop_words", stop_words, persistent=False)
 
     @property
-    def weights(self) -> dict[str, float]:
+    def loss_weights(self) -> dict[str, float]:
         """Weights of the losses by objective name, and of the loss of a joint generator by GENERATOR_LOSS."""
         weights = {objective.name: objective.weight for objective in self.composition.objectives}
         return weights | ({} if self._joint is None else {GENERATOR_LOSS: self._joint.weight})

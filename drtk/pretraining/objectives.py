@@ -50,11 +50,11 @@ class SharedModules:
 class TokenLoss(nn.Module):
     """The loss of a TokenObjective: a decoder predicts a target at the tokens of slots."""
 
-    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
+    def __init__(self, objective: TokenObjective, shared: SharedModules) -> None:
         super().__init__()
         self.objective = objective
-        self.reader = parts.decoders[objective.decoder]  # the attribute name is part of saved weight names
-        self.target: Any = TARGETS.load(objective.target)(objective, parts)
+        self.reader = shared.decoders[objective.decoder]  # the attribute name is part of saved weight names
+        self.target: Any = TARGETS.load(objective.target)(objective, shared)
         self._uses_own_vector = getattr(self.reader, "uses_own_vector", False)
         self.has_bottleneck = bool(objective.source) or self._uses_own_vector
 
@@ -100,11 +100,11 @@ class TokenPrediction(nn.Module):
     (docs/methods/cotmae.md).
     """
 
-    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
+    def __init__(self, objective: TokenObjective, shared: SharedModules) -> None:
         super().__init__()
-        self.head = parts.get_head(objective.decoder)
+        self.head = shared.get_head(objective.decoder)
         self.everywhere = objective.target == "all"
-        self.predicts_next = getattr(parts.decoders[objective.decoder], "predicts_next", False)
+        self.predicts_next = getattr(shared.decoders[objective.decoder], "predicts_next", False)
 
     def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
@@ -131,20 +131,20 @@ class EditDetection(nn.Module):
     With reduction `mean_all`, padding is labeled as original, as in DiffCSE's released code.
     """
 
-    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
+    def __init__(self, objective: TokenObjective, shared: SharedModules) -> None:
         super().__init__()
-        self.classes, self.counts_padding = objective.classes, objective.reduction == "mean_all"
-        width = parts.adapter.hidden_size
+        self.classes, self.labels_padding = objective.classes, objective.reduction == "mean_all"
+        width = shared.adapter.hidden_size
         last = nn.Linear(width, self.classes)
         self.head: nn.Module = last if self.classes == 2 else nn.Sequential(nn.Linear(width, width), nn.GELU(), last)
         for layer in self.head.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=float(getattr(parts.adapter.config, "initializer_range", 0.02)))
+                nn.init.normal_(layer.weight, std=float(getattr(shared.adapter.config, "initializer_range", 0.02)))
                 nn.init.zeros_(layer.bias)
 
     def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
-        if self.counts_padding:
+        if self.labels_padding:
             where = torch.ones_like(slot.content)
         else:
             where = slot.content if self.classes == 1 else slot.attention.bool()
@@ -177,10 +177,10 @@ class CorrectiveLM(nn.Module):
 
     chunk = 1024  # positions whose logits are in memory at once
 
-    def __init__(self, objective: TokenObjective, parts: SharedModules) -> None:
+    def __init__(self, objective: TokenObjective, shared: SharedModules) -> None:
         super().__init__()
-        self.head = parts.get_head(objective.decoder)
-        self.gate = nn.Linear(parts.adapter.hidden_size, 1)
+        self.head = shared.get_head(objective.decoder)
+        self.gate = nn.Linear(shared.adapter.hidden_size, 1)
 
     def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""

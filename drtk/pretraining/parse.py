@@ -64,18 +64,18 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         for number, table in enumerate(listed, start=1):
             with prefix_errors(f"objective {number}"):
                 objectives.append(_parse_objective(table, number, parts["decoders"]))
-        plan = _build_dataclass(Composition, general, parts | {"objectives": _name_objectives(objectives)})
-        for name in plan.slots:
-            _check_slot(plan, name)
-        for objective in plan.objectives:
+        composition = _build_dataclass(Composition, general, parts | {"objectives": _name_objectives(objectives)})
+        for name in composition.slots:
+            _check_slot(composition, name)
+        for objective in composition.objectives:
             with prefix_errors(f"objective '{objective.name}'"):
-                _check_objective(plan, objective)
-        for name, projector in plan.projectors.items():
+                _check_objective(composition, objective)
+        for name, projector in composition.projectors.items():
             with prefix_errors(f"[projectors.{name}]"):
-                _check_slot_names(plan, projector.slots)
+                _check_slot_names(composition, projector.slots)
         with prefix_errors("[generator]"):
-            _check_generator(plan)
-    return plan.drop_unused()
+            _check_generator(composition)
+    return composition.drop_unused()
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -164,16 +164,13 @@ def _parse_decoder(table: Any) -> DecoderSpec:
     if isinstance(table, str):
         return DecoderSpec(table)
     options = _check_table(table)
-    use = options.pop("use", None)
-    if not isinstance(use, str):
-        raise UsageError("'use' is missing; set it to the name of a decoder, such as use = \"decoder\"")
-    return DecoderSpec(use, options)
+    return DecoderSpec(_pop_use(options, "decoder"), options)
 
 
 def _parse_objective(table: Any, number: int, decoders: dict[str, DecoderSpec]) -> Objective:
     """Parse the [[objective]] table with this number. A decoder that is defined in the table is added to `decoders`."""
     given = _check_table(table)
-    use = str(given.pop("use", None))
+    use = _pop_use(given, "recover")
     kind = OBJECTIVES.load(use)
     if "decoder" in given and not (isinstance(given["decoder"], str) and given["decoder"] in decoders):
         name = f"decoder {number}"  # a name that no preset can use
@@ -181,6 +178,13 @@ def _parse_objective(table: Any, number: int, decoders: dict[str, DecoderSpec]) 
         given["decoder"] = name
     objective: Objective = _build_dataclass(kind, given, {"use": use})
     return objective
+
+
+def _pop_use(table: dict[str, Any], example: str) -> str:
+    use = table.pop("use", None)
+    if not isinstance(use, str):
+        raise UsageError(f"'use' is missing; set it to a name, such as use = \"{example}\"")
+    return use
 
 
 def _check_table(table: Any) -> dict[str, Any]:
@@ -227,26 +231,26 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
             names = chain([name], (f"{name}_{number}" for number in count(2)))
             name = next(candidate for candidate in names if candidate not in named)
         elif not _NAME.fullmatch(name):
-            raise UsageError(f"'{name}' is not a valid name; use letters, digits, _ and -")
+            raise UsageError(f"objective name '{name}' is not valid; begin with a letter, then use letters, digits, _ and -")
         elif name in named:
             raise UsageError(f"two objectives have the name '{name}'; rename one")
         named[name] = replace(objective, name=name)
     return tuple(named.values())
 
 
-def _check_slot_names(plan: Composition, names: Iterable[str]) -> None:
+def _check_slot_names(composition: Composition, names: Iterable[str]) -> None:
     for name in names:
-        if name not in plan.slots:
-            raise UsageError(f"there is no slot '{name}'; {format_choices(plan.slots)}")
+        if name not in composition.slots:
+            raise UsageError(f"there is no slot '{name}'; {format_choices(composition.slots)}")
 
 
-def _check_slot(plan: Composition, name: str) -> None:
-    slot = plan.slots[name]
+def _check_slot(composition: Composition, name: str) -> None:
+    slot = composition.slots[name]
     with prefix_errors(f"[slots.{name}]"):
         if slot.of:
             with prefix_errors("of"):
-                _check_slot_names(plan, [slot.of])
-            other = plan.slots[slot.of]
+                _check_slot_names(composition, [slot.of])
+            other = composition.slots[slot.of]
             if _get_view_settings(slot) != _get_view_settings(other) or other.corruption in (
                 "inserted",
                 "deleted",
@@ -260,33 +264,33 @@ def _check_slot(plan: Composition, name: str) -> None:
                 raise UsageError(f"rate {slot.rate} is below the rate of '{slot.of}'; use {other.rate} or more")
         elif slot.masking in ("extension", "complement"):
             raise UsageError(f"masking '{slot.masking}' requires 'of'; set it to the slot whose mask is used")
-        if slot.corruption in GENERATED and plan.generator is None:
+        if slot.corruption in GENERATED and composition.generator is None:
             raise UsageError(f"corruption '{slot.corruption}' requires a generator; add a [generator] table")
     path, at = [name], slot.of
-    while at in plan.slots:
+    while at in composition.slots:
         if at in path:
             raise UsageError(f"slots {' -> '.join([*path, at])} refer to each other in a cycle; change one 'of'")
         path.append(at)
-        at = plan.slots[at].of
+        at = composition.slots[at].of
 
 
 def _get_view_settings(slot: Slot) -> tuple[Any, ...]:
     return slot.view, slot.draw, slot.view_options, slot.max_length
 
 
-def _check_objective(plan: Composition, objective: Objective) -> None:
+def _check_objective(composition: Composition, objective: Objective) -> None:
     names = objective.vector_slots
-    _check_slot_names(plan, (*objective.token_slots, *names))
+    _check_slot_names(composition, (*objective.token_slots, *names))
     if objective.weight < 0:
         raise UsageError(f"weight {objective.weight} is negative; use 0 or more")
     if objective.projector:
-        if objective.projector not in plan.projectors:
-            raise UsageError(f"there is no projector '{objective.projector}'; {format_choices(plan.projectors)}")
+        if objective.projector not in composition.projectors:
+            raise UsageError(f"there is no projector '{objective.projector}'; {format_choices(composition.projectors)}")
         for name in names:
-            if name not in plan.projectors[objective.projector].slots:
+            if name not in composition.projectors[objective.projector].slots:
                 raise UsageError(f"projector '{objective.projector}' does not include slot '{name}'; add it")
     if isinstance(objective, TokenObjective):
-        _check_token_objective(plan, objective)
+        _check_token_objective(composition, objective)
     if isinstance(objective, ContrastiveObjective):
         if not objective.temperature > 0:
             raise UsageError(f"temperature {objective.temperature} is not positive; use a number above 0")
@@ -295,7 +299,7 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
                 raise UsageError(f"slot '{name}' is compared with itself; define a second slot with the same view")
 
 
-def _check_token_objective(plan: Composition, objective: TokenObjective) -> None:
+def _check_token_objective(composition: Composition, objective: TokenObjective) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
         raise UsageError(f"{len(objective.source)} sources for {len(objective.slot)} slots; give one, or one per slot")
     if objective.projector and not objective.source:
@@ -306,7 +310,7 @@ def _check_token_objective(plan: Composition, objective: TokenObjective) -> None
     if objective.reduction == "mean_all" and not is_edited:
         raise UsageError("reduction 'mean_all' requires target 'edited'; change one of them")
     for name in objective.slot:
-        slot = plan.slots[name]
+        slot = composition.slots[name]
         if is_edited and slot.corruption not in (*EDITS, "any"):
             raise UsageError(f"slot '{name}' has no edits; set its corruption to one of {', '.join((*EDITS, 'any'))}")
         if not is_edited and slot.corruption in ("inserted", "deleted", "any"):
@@ -317,16 +321,16 @@ def _check_token_objective(plan: Composition, objective: TokenObjective) -> None
             raise UsageError(f"target \"masked\" requires a masking; set the masking of slot '{name}'")
 
 
-def _check_generator(plan: Composition) -> None:
-    generator = plan.generator
+def _check_generator(composition: Composition) -> None:
+    generator = composition.generator
     if generator is None:
         return
     with prefix_errors("slot"):
-        _check_slot_names(plan, [generator.slot] if generator.slot else [])
+        _check_slot_names(composition, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":
             raise UsageError(f'init "{generator.init}" requires mode "joint"; for a frozen generator use init "model"')
     elif not generator.slot:
         raise UsageError("mode \"joint\" requires 'slot', the slot whose masked tokens train the generator")
-    elif plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
+    elif composition.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
         raise UsageError(f"slot '{generator.slot}' has no masked tokens to train the generator on; name a masked slot")

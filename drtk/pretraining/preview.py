@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drtk.pretraining.network import PretrainingNetwork
 
 LEGEND = "[MASK] masked   {a→b} replaced   {a} masked but unchanged   {+a} inserted   {-} tokens deleted here"
-_COLORS = {"masked": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
+_COLORS = {"masked": "30;48;5;229", "replaced": "30;48;5;214", "unchanged": "30;48;5;194", "edited": "30;48;5;153"}
 _TARGETS = {
     "masked": "the masked tokens of",
     "all": "every token of",
@@ -39,7 +39,7 @@ _CORRUPTIONS = {
 }
 
 
-def describe_objective(plan: Composition, objective: Objective) -> str:
+def describe_objective(composition: Composition, objective: Objective) -> str:
     """Describe an objective in a line: its decoder and the predicted tokens, or the vectors that it compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
@@ -53,17 +53,15 @@ def describe_objective(plan: Composition, objective: Objective) -> str:
         return (
             f"{OBJECTIVES[objective.use]}: {_quote_names((*objective.token_slots, *objective.vector_slots))}{projected}"
         )
-    decoder = plan.decoders[objective.decoder]
-    who = "the encoder" if decoder.use == "encoder" else _format_with_options(decoder.use, decoder.options)
+    decoder = composition.decoders[objective.decoder]
+    decoder_text = "the encoder" if decoder.use == "encoder" else _format_with_options(decoder.use, decoder.options)
     if " " not in objective.decoder and objective.decoder != decoder.use:  # a name that the preset gives
-        who = f"'{objective.decoder}', {who},"
+        decoder_text = f"'{objective.decoder}', {decoder_text},"
     target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
     if decoder.use == "causal":
         target = "each next token of"
     source = f", given the vector of {_quote_names(objective.source)}" if objective.source else ""
-    return (
-        f"{who} predicts {target} {_quote_names(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
-    )
+    return f"{decoder_text} predicts {target} {_quote_names(objective.slot)}{source}{projected}{_REDUCTIONS[objective.reduction]}"
 
 
 def describe_slot(slot: Slot) -> str:
@@ -137,7 +135,7 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
             pieces.append(MarkedPiece(text, "", continues_word))
         elif input_ids[position] == slot.original_ids[position]:
             pieces.append(
-                MarkedPiece(f"{{{text}}}" if is_masked else text, "left" if is_masked else "", continues_word)
+                MarkedPiece(f"{{{text}}}" if is_masked else text, "unchanged" if is_masked else "", continues_word)
             )
         elif text == formatter.mask:
             pieces.append(MarkedPiece(text, "masked", original_continues))
@@ -147,7 +145,7 @@ def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenF
 
 
 def _format_slot(
-    plan: Composition,
+    composition: Composition,
     name: str,
     slot: TokenizedSlot,
     input_ids: Sequence[int],
@@ -157,7 +155,9 @@ def _format_slot(
     width: int,
 ) -> Iterator[str]:
     """Yield the lines to print for a slot: its description, its marked text, and its use in each objective."""
-    title = f"{name}: {describe_slot(plan.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
+    title = (
+        f"{name}: {describe_slot(composition.slots[name])} · {len(input_ids)} tokens, {int(slot.masked.sum())} masked"
+    )
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
         yield "    (the example has no text for this slot; objectives on this slot skip it)"
@@ -180,37 +180,41 @@ def _format_slot(
         size += 1 + length
     if words:
         yield line
-    for use in describe_uses(plan, name, slot, input_ids, formatter):
+    for use in describe_uses(composition, name, slot, input_ids, formatter):
         yield from textwrap.wrap(use, width, initial_indent="    - ", subsequent_indent="      ")
 
 
 def describe_uses(
-    plan: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
+    composition: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
     """Yield a line for each objective that uses slot `name`: the labels of a token loss, else a description."""
-    for objective in plan.objectives:
+    for objective in composition.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
-            yield f"{objective.name}: {_describe_labels(plan, objective, slot, input_ids, formatter)}"
+            yield f"{objective.name}: {_describe_labels(composition, objective, slot, input_ids, formatter)}"
         elif name in (*objective.token_slots, *objective.vector_slots):
-            yield f"{objective.name}: {describe_objective(plan, objective)}"
+            yield f"{objective.name}: {describe_objective(composition, objective)}"
 
 
 def _describe_labels(
-    plan: Composition, term: TokenObjective, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
+    composition: Composition,
+    objective: TokenObjective,
+    slot: TokenizedSlot,
+    input_ids: Sequence[int],
+    formatter: TokenFormatter,
 ) -> str:
-    if plan.decoders[term.decoder].use == "causal":
+    if composition.decoders[objective.decoder].use == "causal":
         return f"labels are all {len(input_ids) - 1} tokens after the first, including the last special token"
     content = [position for position in range(len(input_ids)) if slot.content[position]]
-    if term.target == "masked":
+    if objective.target == "masked":
         tokens = [
             formatter(slot.original_ids[position])[0] for position in range(len(input_ids)) if slot.masked[position]
         ]
         count = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
         return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
-    if term.target != "edited":
+    if objective.target != "edited":
         return f"labels are all {len(content)} original tokens"
     positions = (
-        content if term.classes == 1 and term.reduction != "mean_all" else range(len(input_ids))
+        content if objective.classes == 1 and objective.reduction != "mean_all" else range(len(input_ids))
     )  # see EditDetection
     changed = (
         slot.edited
@@ -250,45 +254,48 @@ def preview_slots(
     from drtk.text.tokenizers import load_tokenizer
 
     place = str(preset["name"])
+    preset = apply_changes(preset, changes)
     settings = merge_settings(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
-    plan = parse_composition(apply_changes(preset, changes), place)
-    corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
+    composition = parse_composition(preset, place)
+    corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(composition), side_files=side_files)
     tokenizer = load_tokenizer(model)
     formatter = TokenFormatter(tokenizer)
     build = ExampleBuilder(
-        plan, corpus, SpecialTokens.from_tokenizer(tokenizer), max_length=settings.max_length, seed=seed
+        composition, corpus, SpecialTokens.from_tokenizer(tokenizer), max_length=settings.max_length, seed=seed
     )
-    fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
+    fill = _load_generator(composition, generator, tokenizer) if generator and composition.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in build.rows[:count].tolist():
-        yield f"{'document of ' if plan.example == 'document' else ''}{escape_control_characters(build.get_id(row))}"
+        yield f"{'document of ' if composition.example == 'document' else ''}{escape_control_characters(build.get_id(row))}"
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
             input_ids = filled.get(name, slot.input_ids.tolist())
-            yield from _format_slot(plan, name, slot, input_ids, formatter, color=color, width=width)
+            yield from _format_slot(composition, name, slot, input_ids, formatter, color=color, width=width)
         yield ""
     yield LEGEND
 
 
-def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
+def _load_generator(
+    composition: Composition, folder: str, tokenizer: Any
+) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
     """Return a function that converts the slots of an example to {slot name: input ids with the generator's tokens}."""
     from drtk.models.model_folder import resolve_model_folder
     from drtk.pretraining.dataset import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 
     model = TokenGenerator.from_folder(resolve_model_folder(folder), tokenizer)
-    collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
+    collator = PretrainingCollator(composition, pad=int(tokenizer.pad_token_id or 0), max_length=0, micro_batch=1)
 
     def fill_slots(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
         batch = collator.collate([PretrainingExample((), slots)])
-        ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
+        ids = {name: fill_masks(batch[name], name, composition, model)[0].tolist() for name in slots}
         return {name: ids[name][: len(slot.input_ids)] for name, slot in slots.items()}
 
     return fill_slots
 
 
-def describe_training(plan: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:
+def describe_training(composition: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:
     """Yield the lines of a dry run: objectives, slots, number of parameters, number of steps, and tokens per step."""
     yield "Terms of the loss"
     terms = [
@@ -296,20 +303,20 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
             objective.name,
             f"{objective.weight:g} x",
             objective.group and f"[{objective.group}]",
-            describe_objective(plan, objective),
+            describe_objective(composition, objective),
         )
-        for objective in plan.objectives
+        for objective in composition.objectives
     ]
-    if plan.joint_generator is not None:
-        joint = plan.joint_generator
+    if composition.joint_generator is not None:
+        joint = composition.joint_generator
         start = {"model": joint.model, "copy": "a copy of the encoder", "random": "random weights"}[joint.init]
-        what = f"the generator predicts the masked tokens of '{joint.slot}'; its initial weights are {start}"
-        terms.append(("generator", f"{joint.weight:g} x", "", what))
+        description = f"the generator predicts the masked tokens of '{joint.slot}'; its initial weights are {start}"
+        terms.append(("generator", f"{joint.weight:g} x", "", description))
     yield from _format_table(terms)
     yield "Slots"
     examples = data.build_spaced_examples(64)
     slots, tokens = [], 0.0
-    for name, slot in plan.slots.items():
+    for name, slot in composition.slots.items():
         present = [example[name] for example in examples if example[name].present]
         length = sum(len(slot_example.input_ids) for slot_example in present) / len(examples)
         masked = sum(int(slot_example.masked.sum()) for slot_example in present) / len(examples)
@@ -320,7 +327,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Pretrai
     total = sum(parameter.numel() for parameter in network.parameters())
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     frozen = 0
-    if network.generator is not None and plan.joint_generator is None:
+    if network.generator is not None and composition.joint_generator is None:
         frozen = sum(parameter.numel() for parameter in network.generator.parameters())
     settings = data.settings
     yield f"Parameters: {total + frozen:,} ({trained:,} trained)"

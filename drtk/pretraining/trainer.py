@@ -32,7 +32,6 @@ from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
 from drtk.training.distributed import (
-    all_reduce_mean,
     all_reduce_sum,
     gather_rows,
     get_rank,
@@ -43,23 +42,23 @@ from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enabl
 from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
-_MAX_PARTS = 1 << 20  # upper bound of the micro-batches of a step
+_MAX_MICRO_BATCHES = 1 << 20  # upper bound of the micro-batches of a step
 EncoderScorer = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
-    """A DrtkTrainer that splits the batch of a device into micro-batches (parts) of at most `micro_batch` examples.
+    """A DrtkTrainer that splits the batch of a device into micro-batches of at most `micro_batch` examples.
 
-    Token losses that are means are divided by the number of labels in all parts and processes of a step.
-    With several parts, contrastive losses use gradient caching (docs/methods/cocondenser.md): encode all parts without a
-    graph, compute the loss of the whole batch, then encode each part again with the same dropout.
+    Token losses that are means are divided by the number of labels in all micro-batches and processes of a step.
+    With several micro-batches, contrastive losses use gradient caching (docs/methods/cocondenser.md): encode all without a
+    graph, compute the loss of the whole batch, then encode each again with the same dropout.
     """
 
     def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **kwargs: Any) -> None:
         super().__init__(objective=None, data_collator=data_collator, **kwargs)
         if micro_batch is not None:
-            data_collator.micro = micro_batch
-        self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
+            data_collator.micro_batch = micro_batch
+        self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro_batch
         self._statistics: Tensors = {}
         self._has_warned = False
 
@@ -72,34 +71,34 @@ class Pretrainer(DrtkTrainer):
         model.train()
         network: PretrainingNetwork = self.accelerator.unwrap_model(model)
         total = self._train_step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
-        self._num_terms_steps += 1
+        self._num_recorded += 1
         return total
 
     def _train_step(
         self,
         model: nn.Module,
         network: PretrainingNetwork,
-        parts: Sequence[Batch],
-        ids_of_parts: Sequence[Sequence[str]],
+        micro_batches: Sequence[Batch],
+        ids_of_batches: Sequence[Sequence[str]],
     ) -> Tensor:
-        counts_of_parts = [network.count_labels(part) for part in parts]
+        counts_by_batch = [network.count_labels(batch) for batch in micro_batches]
         counts = {
-            name: all_reduce_sum(torch.stack([counts_of_part[name] for counts_of_part in counts_of_parts]).sum())
-            for name in counts_of_parts[0]
+            name: all_reduce_sum(torch.stack([batch_counts[name] for batch_counts in counts_by_batch]).sum())
+            for name in counts_by_batch[0]
         }
         gradients: Tensors | None = None
         contrastive: Tensors = {}
-        if len(parts) > 1 and network.contrastive_slots:
-            gradients, contrastive = self._cache_gradients(model, network, parts)
+        if len(micro_batches) > 1 and network.contrastive_slots:
+            gradients, contrastive = self._cache_gradients(model, network, micro_batches)
         total = torch.zeros((), device=self.args.device)
         start = 0
-        for number, (part, ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
-            is_last = number == len(parts) - 1
+        for number, (batch, ids) in enumerate(zip(micro_batches, ids_of_batches, strict=True)):
+            is_last = number == len(micro_batches) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
-                self._set_part_seed(number)
+                self._set_micro_batch_seed(number)
                 with self.compute_loss_context_manager():
-                    output: PretrainingOutput = model(part, counts)
+                    output: PretrainingOutput = model(batch, counts)
                 terms = {name: value * get_world_size() for name, value in output.losses.items()}
                 if gradients is not None:
                     vectors = output.vectors
@@ -113,7 +112,7 @@ class Pretrainer(DrtkTrainer):
                         terms |= contrastive
                 else:
                     if output.vectors:
-                        terms |= self._compute_contrastive_losses(network, output.vectors, [part])
+                        terms |= self._compute_contrastive_losses(network, output.vectors, [batch])
                     loss = self._sum_weighted(network, terms)
                 self._check_finite(loss, terms | contrastive, ids)
                 self.accelerator.backward(loss)
@@ -124,38 +123,40 @@ class Pretrainer(DrtkTrainer):
             total += self._sum_weighted(network, terms).detach()
         return total
 
-    def _set_part_seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
+    def _set_micro_batch_seed(self, number: int) -> None:
+        torch.manual_seed(
+            derive_step_seed(self.args.seed, self.state.global_step * _MAX_MICRO_BATCHES + number, get_rank())
+        )
 
     def _cache_gradients(
-        self, model: nn.Module, network: PretrainingNetwork, parts: Sequence[Batch]
+        self, model: nn.Module, network: PretrainingNetwork, micro_batches: Sequence[Batch]
     ) -> tuple[Tensors, Tensors]:
         """Return the gradients of the contrastive losses, {vector key: (rows, hidden)}, and the losses, {objective name: loss}."""
         vectors: list[Tensors] = []
         with torch.no_grad():
-            for number, part in enumerate(parts):
-                self._set_part_seed(number)
+            for number, batch in enumerate(micro_batches):
+                self._set_micro_batch_seed(number)
                 with self.compute_loss_context_manager():
-                    vectors.append(model(part, only_vectors=True).vectors)
+                    vectors.append(model(batch, only_vectors=True).vectors)
         whole = {
-            name: torch.cat([vectors_of_part[name].float() for vectors_of_part in vectors]).requires_grad_()
+            name: torch.cat([batch_vectors[name].float() for batch_vectors in vectors]).requires_grad_()
             for name in vectors[0]
         }
-        terms = self._compute_contrastive_losses(network, whole, parts)
+        terms = self._compute_contrastive_losses(network, whole, micro_batches)
         self._sum_weighted(network, terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
     def _compute_contrastive_losses(
-        self, network: PretrainingNetwork, vectors: Tensors, parts: Sequence[Batch]
+        self, network: PretrainingNetwork, vectors: Tensors, micro_batches: Sequence[Batch]
     ) -> Tensors:
         """Return the contrastive losses over the batch of all processes, {objective name: scalar}.
 
-        vectors: {vector key: (rows, hidden)}, vectors of this process    parts: micro-batches that contain these rows
+        vectors: {vector key: (rows, hidden)}, vectors of this process    micro_batches: micro-batches that contain these rows
         """
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
-                name: gather_rows(torch.cat([part[name].present for part in parts]))
+                name: gather_rows(torch.cat([batch[name].present for batch in micro_batches]))
                 for name in network.contrastive_slots
             }
             names = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
@@ -170,24 +171,22 @@ class Pretrainer(DrtkTrainer):
             return compute_contrastive_losses(network.composition, rows, present)
 
     def _sum_weighted(self, network: PretrainingNetwork, terms: Tensors) -> Tensor:
-        weights = network.weights
-        parts = [weights[name] * value for name, value in terms.items()]
-        return torch.stack(parts).sum() if parts else torch.zeros((), device=self.args.device, requires_grad=True)
+        weights = network.loss_weights
+        weighted = [weights[name] * value for name, value in terms.items()]
+        return torch.stack(weighted).sum() if weighted else torch.zeros((), device=self.args.device, requires_grad=True)
 
     def _check_finite(self, loss: Tensor, terms: Tensors, ids: Sequence[str]) -> None:
         if bool(torch.isfinite(loss)):
             return
-        bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
+        bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))] or [*terms]
         raise NonFiniteLossError(
             f"the loss ({', '.join(bad)}) is {loss.item()} at step {self.state.global_step + 1}, on passages "
             f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `learning_rate` or `precision` float32 may help"
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log the mean of each loss and the statistics over all processes, along with `logs`."""
+        """Log the statistics over all processes, along with the losses and `logs`."""
         if "loss" in logs:
-            for name in self._terms:
-                self._terms[name] = all_reduce_mean(self._terms[name])
             shares = {name: all_reduce_sum(value) for name, value in self._statistics.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._statistics.clear()
@@ -262,16 +261,16 @@ def pretrain(
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch_size // get_world_size()
-    schedule = Schedule(share, data.steps, data.steps_per_epoch)
+    device_batch = settings.batch_size // get_world_size()
+    schedule = Schedule(device_batch, data.steps, data.steps_per_epoch)
     arguments = build_training_arguments(settings, schedule, folder, seed=data.seed, device=device)
-    micro = settings.micro_batch_size or share
+    micro_batch = settings.micro_batch_size or device_batch
     if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # written by the run to resume
-            micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
+            micro_batch = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
-            micro = MICRO_BATCH_ON_CPU
-    micro = min(micro, share)
+            micro_batch = MICRO_BATCH_ON_CPU
+    micro_batch = min(micro_batch, device_batch)
     advice = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
     advice += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
     memory_advice = " or ".join(advice)
@@ -309,7 +308,7 @@ def pretrain(
     summary = fit(
         network,
         data.build_dataset(),
-        data.build_collator(micro),
+        data.build_collator(micro_batch),
         objective=None,
         arguments=arguments,
         schedule=schedule,
@@ -318,26 +317,26 @@ def pretrain(
         save=save,
         evaluator=evaluation,
         evaluate_first=True,
-        micro_batch=micro,
+        micro_batch=micro_batch,
         trainer_class=Pretrainer,
         callbacks=[exporter],
         memory_advice=memory_advice,
     )
-    return {"micro_batch": micro} | summary
+    return {"micro_batch": micro_batch} | summary
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
     """Raise DrtkError for a batch or micro-batch size that the number of processes or the composition forbids."""
-    share, remainder = divmod(settings.batch_size, get_world_size())
+    device_batch, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
         raise DrtkError(
             f"`batch_size` {settings.batch_size} is not divisible by {get_world_size()} processes; use a multiple"
         )
     if network.contrastive_slots and settings.batch_size < 2:
         raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; use 2 or more")
-    if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
+    if needs_whole_batch(network) and min(settings.micro_batch_size or device_batch, device_batch) < device_batch:
         raise DrtkError(
-            f"a projector with batch norm requires one micro-batch; use `micro_batch_size` {share} or a smaller `batch_size`"
+            f"a projector with batch norm requires one micro-batch; use `micro_batch_size` {device_batch} or a smaller `batch_size`"
         )
 
 

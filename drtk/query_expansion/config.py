@@ -207,7 +207,7 @@ class QueryRerankerConfig(TrainingConfig):
             self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
             raise UsageError(
-                f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps, at least 1"
+                f"`warmup` {self.warmup:g}: `schedule=inverse-sqrt` requires a number of steps, at least 1"
             )
 
     def check_depth(self, depth: int) -> None:
@@ -253,7 +253,9 @@ class ReadSettings:
     order: Literal["score", "rank"] = setting("rank", "Order documents by the score or the rank column of the run.")
     max_length: int = option(250, "Maximum length of question, title and text in tokens.", at_least=2)
     max_new_tokens: int = option(50, "Maximum answer length in tokens.", at_least=1)
-    batch_tokens: int | None = setting(None, "Tokens per batch. [default: 32768 on a CPU, 131072 on a GPU]", at_least=1)
+    batch_tokens: int | None = setting(
+        None, "Maximum tokens per batch. [default: 32768 on a CPU, 131072 on a GPU]", at_least=1
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )

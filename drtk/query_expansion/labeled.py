@@ -94,13 +94,13 @@ class LabeledList(NamedTuple):
 class LabeledCandidates:
     """Sequence of `LabeledList`, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
 
-    depth: as argument, search depth of candidates that do not record it; as property, of all candidates
+    default_depth: search depth of candidates that do not record it
     max_candidates: maximum number of distinct candidates per list; None keeps all
     keep_ties: keep lists whose ranks are all equal, which have no training signal
     num_tied: number of lists dropped because all ranks are equal
     num_repeated: number of candidates dropped because of a repeated text
     num_questions: number of queries, including those of dropped lists; digests: hashes of the query texts
-    beyond_depth: distinct ranks above `depth` of candidates that do not record their depth; several if `depth` is wrong,
+    beyond_depth: distinct ranks above `default_depth` of candidates that do not record their depth; several if it is wrong,
         because only the rank for "no answer found" may be above the depth
     """
 
@@ -108,7 +108,7 @@ class LabeledCandidates:
         self,
         lists: Iterable[ExpansionList],
         *,
-        depth: int,
+        default_depth: int,
         max_rank: int,
         max_candidates: int | None = None,
         keep_ties: bool = False,
@@ -131,12 +131,12 @@ class LabeledCandidates:
             texts, ranks = [], []
             for expansion in distinct[:max_candidates]:
                 rank = expansion.rank or max_rank
-                self._depths.add(expansion.depth or depth)
-                if not expansion.depth and expansion.rank and expansion.rank > depth:
+                self._depths.add(expansion.depth or default_depth)
+                if not expansion.depth and expansion.rank and expansion.rank > default_depth:
                     self.beyond_depth.add(expansion.rank)
                 top1 = expansion.top1 or {}
                 texts.append((expansion.text, top1.get("title", ""), top1.get("text", "")))
-                ranks.append(max_rank if rank > (expansion.depth or depth) else rank)
+                ranks.append(max_rank if rank > (expansion.depth or default_depth) else rank)
             if not keep_ties and len(set(ranks)) < 2:
                 self.num_tied += 1
                 continue
@@ -190,13 +190,15 @@ def load_labeled_candidates(
     check_depth = DepthCheck(source, settings, assumed)
 
     def check(expansion: Expansion, query: Query) -> str | None:
+        if kind not in (None, expansion.kind):
+            return None
         missing = describe_missing_label(expansion, rank=True, top1=settings.variant == "rd")
-        return check_depth(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
+        return missing or check_depth(expansion, query)
 
     lists = iter_expansion_lists(source, queries, tracker, check=check)
     labeled = LabeledCandidates(
         (candidates for candidates in lists if kind in (None, candidates.kind)),
-        depth=check_depth.default_depth,
+        default_depth=check_depth.default_depth,
         max_rank=settings.max_rank,
         max_candidates=settings.candidates if for_training else None,
         keep_ties=not (for_training and settings.skip_ties),

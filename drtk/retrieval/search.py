@@ -103,7 +103,7 @@ class IndexGroup:
     runner_settings: where the indexes are opened and searched; by default in this process
     reads: indexed data: "passages" (sparse index, searched with texts or impacts) or "vectors" (searched with vectors)
     tunable: whether k1 and b affect the scores
-    advised: k1 and b that an index of term weights recommends, except those that `settings` override
+    recommended_bm25: k1 and b that an index of term weights recommends, except those that `settings` override
     encoder: identity of the encoder of the dense or sparse embeddings, if known
     needs_encoder: whether queries must be encoded
     Raises MismatchError for unfinished folders, folders without an index, and indexes that differ in type, encoder,
@@ -121,12 +121,12 @@ class IndexGroup:
         engine = get_index_class(self.manifest["type"])
         self.reads: str = engine.reads
         self.tunable: bool = getattr(engine, "tunable", False)
-        advised: dict[str, float] = self.manifest.get("bm25") or {}
-        self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
-        if self.advised:
-            values = ", ".join(f"{name} {value:g}" for name, value in self.advised.items())
+        recommended: dict[str, float] = self.manifest.get("bm25") or {}
+        self.recommended_bm25 = {name: value for name, value in recommended.items() if getattr(settings, name) is None}
+        if self.recommended_bm25:
+            values = ", ".join(f"{name} {value:g}" for name, value in self.recommended_bm25.items())
             log(f"using {values} (recommended by {folders[0]})")
-        settings = replace(settings, **self.advised)  # type: ignore[arg-type]
+        settings = replace(settings, **self.recommended_bm25)  # type: ignore[arg-type]
         self._workers: WorkerGroup | None = None
         self.indexes: list[Any] = []  # those of this process
         if runner_settings is None or runner_settings.runner == "local":
@@ -137,7 +137,7 @@ class IndexGroup:
             self._workers = open_worker_group(build, self.folders, runner_settings, gpu=gpu)
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self.needs_encoder = self.reads == "vectors" or self.encoder is not None
-        self._unit = self.reads == "vectors" and needs_unit_length(self.encoder)
+        self._needs_unit_length = self.reads == "vectors" and needs_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
             warn("BM25 scores of different indexes are only roughly comparable, because collection statistics differ")
 
@@ -199,7 +199,7 @@ class IndexGroup:
                     f"{self.folders[0]}: has dimension {self.manifest['dimension']}, but the query vectors have dimension "
                     f"{batch.shape[1]}; encode the queries with the encoder of the index"
                 )
-            batch = scale_to_unit_length(batch) if self._unit else batch
+            batch = scale_to_unit_length(batch) if self._needs_unit_length else batch
         results = self._call_each("search", batch, k)
         return (
             results[0] if len(results) == 1 else [self._merge(rankings, k) for rankings in zip(*results, strict=True)]

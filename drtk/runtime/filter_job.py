@@ -91,9 +91,9 @@ class Journal:
         """Read a journal; return None if there is no file. Raises DrtkError if the file is not a journal."""
         if not path.exists():
             return None
-        content = read_json(path)
         numbers = {"records": int, "lines": int, "offset": int, "seconds": int | float, "replaces": dict | None}
         try:
+            content = read_json(path)
             check_object(
                 content, str(path), settings=dict, sources=list, others=list, counts=dict, digest=str, **numbers
             )
@@ -298,7 +298,7 @@ class FilterJob:
             Progress(
                 self.command,
                 total=self._count_records(unit) if self.total is None else self.total,
-                get_share=self._compute_fraction_read,
+                get_share=self._get_share_read,
                 unit=unit,
                 initial=journal.records,
             ) as progress,
@@ -334,7 +334,7 @@ class FilterJob:
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
 
-    def _compute_fraction_read(self) -> float | None:
+    def _get_share_read(self) -> float | None:
         source = self.settings.get("source")
         return self.tracker.get_share_read(source) if isinstance(source, str) else None
 

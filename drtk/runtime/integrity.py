@@ -120,13 +120,13 @@ def find_changed_files(
             yield name, f"cannot be read: {error.strerror}"
 
 
-def is_intact(folder: Path, manifest: str) -> bool:
+def is_intact(folder: Path, manifest_name: str) -> bool:
     """Return whether the files of a cache folder match its manifest; False if the manifest is missing or damaged.
 
     If only modification times differ, as after a copy, the contents are compared and the new times are recorded.
-    manifest: name of the manifest, a JSON file with an entry "files"
+    manifest_name: name of the manifest, a JSON file with an entry "files"
     """
-    path = folder / manifest
+    path = folder / manifest_name
     try:
         content = orjson.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -52,15 +52,20 @@ def render_paragraph(text: str, *, kind: str = "") -> Markup:
 
 
 def render_table(
-    header: Sequence[str], rows: Sequence[Row], *, digits: int = 4, left: Collection[str] = (), small: bool = False
+    header: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    digits: int = 4,
+    left_columns: Collection[str] = (),
+    small: bool = False,
 ) -> Markup:
-    """Render a table. Columns are right-aligned; columns of text are left-aligned if they are first or named in `left`.
+    """Render a table. Columns are right-aligned; columns of text are left-aligned if they are first or named in `left_columns`.
 
     header: names of the columns; [] for a table without a header
     digits: number of decimals of floats; small: use a small font
     """
     names = header or [""] * len(rows[0])
-    is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]
+    is_left = [is_text and (at == 0 or names[at] in left_columns) for at, is_text in enumerate(find_text_columns(rows))]
     lines = [[(use_minus_sign(format_value(cell.value, digits)), cell.note, cell.best) for cell in row] for row in rows]
     return Markup(
         _load_macros().table([(name, "", False) for name in header], lines, is_left, find_note_columns(rows), small)

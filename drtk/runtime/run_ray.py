@@ -17,7 +17,7 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, iter_bat
 
 # Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
 # Actors are started again for each dataset, so a smaller number would be slower.
-SEGMENT, SEGMENT_BYTES = 512, 1 << 30
+MAX_BATCHES, MAX_BYTES = 512, 1 << 30
 BATCHES_PER_CALL = (
     4  # at most; a worker prepares the next batch of a call while it processes one; a lost worker's call is repeated
 )
@@ -102,7 +102,7 @@ def _read_rows(batches: Iterator[list[Any]], first: int) -> list[dict[str, Any]]
     """Return pickled batches for the next Ray dataset, numbered from `first`; [] if no batches are left."""
     rows: list[dict[str, Any]] = []
     size = 0
-    while len(rows) < SEGMENT and size < SEGMENT_BYTES and (batch := next(batches, None)):
+    while len(rows) < MAX_BATCHES and size < MAX_BYTES and (batch := next(batches, None)):
         data = pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)
         rows.append({"number": first + len(rows), "batch": data})
         size += len(data)
@@ -179,9 +179,9 @@ def connect(address: str) -> Any:
 def _check_address(address: str) -> None:
     """Raise DrtkError if `address` is HOST:PORT and nothing answers. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():
+    if host and "://" not in host and port.isdecimal():
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
             raise DrtkError(
                 f"`ray_address` {address}: no cluster answers: {error}; start one, or check the address"

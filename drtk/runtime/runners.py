@@ -371,17 +371,17 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def choose_workers(documents: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
-    """Return the number of worker processes for the documents, and an iterator over the documents.
+def choose_workers(passages: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
+    """Return the number of worker processes for the passages, and an iterator over the passages.
 
     num_workers: number of processes; 0 means one per core, or a single one for an input below a million characters
     """
-    stream = iter(documents)
+    stream = iter(passages)
     head: list[Passage] = []
     size = 0
-    while not num_workers and size < _MIN_PARALLEL_SIZE and (document := next(stream, None)) is not None:
-        head.append(document)
-        size += len(document.text)
+    while not num_workers and size < _MIN_PARALLEL_SIZE and (passage := next(stream, None)) is not None:
+        head.append(passage)
+        size += len(passage.text)
     return num_workers or (count_cores() if size >= _MIN_PARALLEL_SIZE else 1), chain(head, stream)
 
 

@@ -69,9 +69,9 @@ WHOLE_INPUT: InputShard = (1, 1)
 
 def parse_shard(text: str) -> InputShard:
     """Parse "2/4", the second of four shards, as (2, 4). Raises UsageError for other text."""
-    number, _, of = text.partition("/")
-    if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
-        return int(number), int(of)
+    number, _, num_shards = text.partition("/")
+    if number.isdecimal() and num_shards.isdecimal() and 1 <= int(number) <= int(num_shards):
+        return int(number), int(num_shards)
     raise UsageError(f"`shard`: '{text}' is not of the form I/N with 1 <= I <= N, such as 1/4")
 
 
@@ -89,5 +89,5 @@ def select_shard(records: Iterable[Record], shard: InputShard, *, batch_size: in
 
     Batches are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
     """
-    number, of = shard
-    return (record for at, record in enumerate(records) if at // batch_size % of == number - 1)
+    number, num_shards = shard
+    return (record for at, record in enumerate(records) if at // batch_size % num_shards == number - 1)

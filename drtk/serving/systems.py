@@ -151,7 +151,9 @@ class Systems:
                         rankings[query.id] = list(dict.fromkeys(ids))
                     progress.add(len(batch))
                 for id, row in evaluate(system.name, rankings).per_query.items():
-                    values[id][system.name] = {name: float(value) for name, value in row.items()}
+                    values[id][system.name] = {
+                        name: float(value) for name, value in row.items() if not isinstance(value, str)
+                    }
         return values
 
     @staticmethod

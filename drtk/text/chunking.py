@@ -38,7 +38,11 @@ MAX_TOKENS, MAX_WORDS = 144, 100
 BATCH_SIZE = 250  # documents read at once
 _BATCH_CHARACTERS = 200_000  # characters per batch of a worker
 _MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
-_DOCUMENT_FIELDS = ("weights", "impacts")  # dropped, because they refer to the words of the whole text
+_DOCUMENT_FIELDS = (
+    "weights",
+    "title_weights",
+    "impacts",
+)  # dropped: they refer to the words of the whole text or title
 
 SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]

@@ -23,9 +23,14 @@ class ChunkSettings:
         None, "Measure length in tokens of this model's tokenizer, instead of words.", no_effect=_WORDS, metavar="MODEL"
     )
     max_tokens: int | None = option(
-        None, "Maximum passage length in tokens. [default: 144]", at_least=1, no_effect=_NO_TOKENIZER
+        None,
+        "Maximum passage length in tokens; condenser and cotmae may exceed it. [default: 144]",
+        at_least=1,
+        no_effect=_NO_TOKENIZER,
     )
-    max_words: int | None = option(None, "Maximum passage length in words. [default: 100]", at_least=1)
+    max_words: int | None = option(
+        None, "Maximum passage length in words; condenser and cotmae may exceed it. [default: 100]", at_least=1
+    )
     reserve_special: bool = setting(
         False, "Count the model's special tokens in the maximum length.", no_effect=_NO_TOKENIZER
     )
@@ -43,7 +48,10 @@ class ChunkSettings:
         no_effect=_WORDS,
     )
     short_min: int | None = setting(
-        None, "Smallest random maximum length (short_prob). [default: 2 with policy cotmae, else 1]", at_least=1
+        None,
+        "Smallest random maximum length (short_prob). [default: 2 with policy cotmae, else 1]",
+        at_least=1,
+        no_effect=(*_WORDS, NoEffect("requires --set short_prob above 0", {"short_prob": (0.0,)})),
     )
     paragraphs: bool | None = option(
         None,

@@ -8,6 +8,7 @@ LANGUAGES = {
     "bg": "bulgarian",
     "bn": "bengali",
     "ca": "catalan",
+    "ckb": "sorani",
     "cs": "czech",
     "da": "danish",
     "de": "german",
@@ -42,8 +43,10 @@ LANGUAGES = {
     "sr": "serbian",
     "sv": "swedish",
     "ta": "tamil",
+    "te": "telugu",
     "th": "thai",
     "tr": "turkish",
+    "uk": "ukrainian",
     "zh": "chinese",
 }
 

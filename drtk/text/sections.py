@@ -54,10 +54,10 @@ def split_sections(
     in the same way. The heading of a section is not part of its text. A top heading that repeats the title is omitted.
     """
     text = document.text
-    begins = [0, *(heading["end"] for heading in headings)]  # of the texts below the headings
-    ends = [*(heading["begin"] for heading in headings), len(text)]
+    text_begins = [0, *(heading["end"] for heading in headings)]  # of the texts below the headings
+    text_ends = [*(heading["begin"] for heading in headings), len(text)]
     levels = [0, *(heading["level"] for heading in headings)]
-    pieces = [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    pieces = [text[begin:end] for begin, end in zip(text_begins, text_ends, strict=True)]
     lines = [text[heading["begin"] : heading["end"]] for heading in headings]
     counts = count_units(pieces + lines)
     totals = list(
@@ -68,17 +68,17 @@ def split_sections(
     pending: list[tuple[int, int, tuple[str, ...]]] = [(0, len(pieces), ())]
     while pending:
         index, stop, path = pending.pop()
-        starts = _find_children(levels, index, stop)
-        children = list(zip(starts, [*starts[1:], stop], strict=False))
+        children = _find_children(levels, index, stop)
+        spans = list(zip(children, [*children[1:], stop], strict=False))
         is_empty = not pieces[index].strip()
         fits = counts[index] + totals[stop] - totals[index + 1] <= cap
         if (fits and not (is_empty and len(children) == 1)) or not children:
-            if text[begins[index] : ends[stop - 1]].strip():
-                sections.append(Section(begins[index], ends[stop - 1], path))
+            if text[text_begins[index] : text_ends[stop - 1]].strip():
+                sections.append(Section(text_begins[index], text_ends[stop - 1], path))
             continue
         if not is_empty:
-            sections.append(Section(begins[index], ends[index], path))
-        for start, end in reversed(children):
+            sections.append(Section(text_begins[index], text_ends[index], path))
+        for start, end in reversed(spans):
             title = headings[start - 1]["title"]
             is_title = not path and title == document.title
             pending.append((start, end, path if is_title else (*path, title)))

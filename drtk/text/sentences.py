@@ -135,7 +135,7 @@ def _check_string(value: Any) -> str:
     return value
 
 
-class _Counts(dict[str, int]):
+class _OrthographicContexts(dict[str, int]):
     """Dictionary with 0 for missing keys, which it does not add: a defaultdict would grow with every word of the corpus."""
 
     def __missing__(self, word: str) -> int:
@@ -152,7 +152,7 @@ class SentenceSplitter:
         parameters.abbrev_types = set(model.abbreviations)
         parameters.collocations = set(model.collocations)
         parameters.sent_starters = set(model.sentence_starters)
-        parameters.ortho_context = _Counts(model.capitalization)
+        parameters.ortho_context = _OrthographicContexts(model.capitalization)
         self._punkt = PunktSentenceTokenizer(parameters)
 
     def find_spans(self, text: str) -> list[Span]:

@@ -41,7 +41,7 @@ from drtk.text.word_pieces import WordPieceTokenizer
 
 VERSION = 2  # of the files, part of the folder's key
 META = "meta.json"
-SHORTEST = 3  # word pieces; shorter passages are excluded
+MIN_PIECES = 3  # word pieces; shorter passages are excluded
 
 
 class TokenizedText(NamedTuple):
@@ -63,7 +63,7 @@ class TokenizedText(NamedTuple):
 class TokenCorpus:
     """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the paths are pickled.
 
-    `row` is the index of a passage among the passages of at least `shortest` word pieces.
+    `row` is the index of a passage among the passages of at least `min_pieces` word pieces.
     sources: the corpus files, for errors
     counts: numbers of passages, tokens and field values (see `TokenCorpusWriter`)
     """
@@ -92,7 +92,7 @@ class TokenCorpus:
             self._document = map_array(folder / "document.values", "int32")
             self._position = map_array(folder / "position.values", "int32")
             self._members = map_array(folder / "members.values", "int32")
-            self._spans = map_array(folder / "spans.values", "int64")
+            self._document_starts = map_array(folder / "spans.values", "int64")
 
     @classmethod
     def open(
@@ -103,13 +103,13 @@ class TokenCorpus:
         fields: Collection[str] = (),
         side_files: Sequence[str] = (),
         tracker: InputTracker | None = None,
-        shortest: int = SHORTEST,
+        min_pieces: int = MIN_PIECES,
     ) -> TokenCorpus:
         """Open a corpus in one or more files of any format; tokenize it if it is not cached.
 
         fields: fields of `token_writer.FIELDS` to read in addition to text and title
         side_files: files with further fields of the passages, line by line
-        shortest: exclude passages with fewer word pieces, and count them as `short`
+        min_pieces: exclude passages with fewer word pieces, and count them as `short`
         Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a
         passage lacks requested queries, continuations or weights, its weights belong to another tokenizer, a field has
         no usable value in the corpus, or no passage is long enough. Raises the other errors of `tokenize_corpus`.
@@ -117,16 +117,18 @@ class TokenCorpus:
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(fields) <= set(FIELDS), fields
         tokenizer = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        folder = tokenize_corpus(names, side_files, tokenizer, frozenset(fields), shortest, tracker or InputTracker())
+        folder = tokenize_corpus(names, side_files, tokenizer, frozenset(fields), min_pieces, tracker or InputTracker())
         corpus = cls(folder, ", ".join(names))
-        corpus._check_counts(shortest)
+        corpus._check_counts(min_pieces)
         return corpus
 
-    def _check_counts(self, shortest: int) -> None:
+    def _check_counts(self, min_pieces: int) -> None:
         if self.counts["short"]:
-            log(f"{self.sources}: {self.counts['short']:,} passages of fewer than {shortest} word pieces are excluded")
+            log(
+                f"{self.sources}: {self.counts['short']:,} passages of fewer than {min_pieces} word pieces are excluded"
+            )
         if not len(self):
-            raise MismatchError(f"{self.sources}: has no passage of {shortest} word pieces or more; check the file")
+            raise MismatchError(f"{self.sources}: has no passage of {min_pieces} word pieces or more; check the file")
         if "documents" in self.fields and self.counts["documents"] == self.counts["alone"]:
             raise MismatchError(
                 f"{self.sources}: no document has two passages, so no passage has a neighbor; {FIELDS['documents']}"
@@ -189,38 +191,38 @@ class TokenCorpus:
     @property
     def num_documents(self) -> int:
         """The number of documents."""
-        return len(self._spans) - 1
+        return len(self._document_starts) - 1
 
     @property
     def multi_passage_documents(self) -> np.ndarray:
         """The indices of documents with at least two passages."""
-        return np.flatnonzero(np.diff(self._spans) > 1)
+        return np.flatnonzero(np.diff(self._document_starts) > 1)
 
     def get_first_passages(self, documents: np.ndarray) -> np.ndarray:
         """Return the row of the first passage of each document, (documents,). documents: (documents,)"""
-        return self._members[self._spans[documents]]
+        return self._members[self._document_starts[documents]]
 
     def get_document_passages(self, document: int) -> np.ndarray:
         """Return the rows of the passages of a document in reading order."""
-        return self._members[self._spans[document] : self._spans[document + 1]]
+        return self._members[self._document_starts[document] : self._document_starts[document + 1]]
 
     def get_consecutive_passages(self, row: int) -> tuple[np.ndarray, int]:
         """Return the rows of the consecutive passages around a passage, in reading order, and the index of `row` among them.
 
         Passages are consecutive if no passage of the document is missing between them.
         """
-        span = self.get_document_passages(self.get_document(row))
-        place = int(np.flatnonzero(span == row)[0])
-        gaps = np.flatnonzero(np.diff(self._position[span]) != 1) + 1
+        members = self.get_document_passages(self.get_document(row))
+        place = int(np.flatnonzero(members == row)[0])
+        gaps = np.flatnonzero(np.diff(self._position[members]) != 1) + 1
         at = int(gaps.searchsorted(place, side="right"))
         begin = int(gaps[at - 1]) if at else 0
-        end = int(gaps[at]) if at < len(gaps) else len(span)
-        return span[begin:end], place - begin
+        end = int(gaps[at]) if at < len(gaps) else len(members)
+        return members[begin:end], place - begin
 
     def get_next_passage(self, row: int) -> int | None:
         """Return the row of the next passage of the document; None if there is none, or if it is not in the corpus."""
-        span, place = self.get_consecutive_passages(row)
-        return int(span[place + 1]) if place + 1 < len(span) else None
+        members, place = self.get_consecutive_passages(row)
+        return int(members[place + 1]) if place + 1 < len(members) else None
 
     def _get_texts(self, name: str, row: int) -> list[TokenizedText]:
         assert name in self._lists, f"the corpus was opened without {name}"
@@ -244,7 +246,7 @@ def tokenize_corpus(
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
     fields: frozenset[str],
-    shortest: int,
+    min_pieces: int,
     tracker: InputTracker,
 ) -> Path:
     """Tokenize a corpus unless it is cached; return its cache folder. Add the files to the inputs of `tracker`.
@@ -258,17 +260,17 @@ def tokenize_corpus(
             raise DrtkError("<stdin>: the corpus must be a file, as it is read several times; write it to a file")
         if not Path(name).exists():
             raise DrtkError(f"{name}: No such file or directory")
+    digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
+    of_files = [[digests[name] for name in names] for names in (sources, side_files)]
+    key = [VERSION, *of_files, tokenizer.digest, sorted(fields), min_pieces]
     place = get_cache_folder() / "tokens"
+    folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
     try:
-        digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
-        of_files = [[digests[name] for name in names] for names in (sources, side_files)]
-        key = [VERSION, *of_files, tokenizer.digest, sorted(fields), shortest]
-        folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
         if not _is_usable(folder, tracker):
             place.mkdir(parents=True, exist_ok=True)
             with _lock_cache(folder, ", ".join(sources)):
                 if not _is_usable(folder, tracker):
-                    _build_cache(folder, sources, side_files, tokenizer, fields, shortest, digests, tracker)
+                    _build_cache(folder, sources, side_files, tokenizer, fields, min_pieces, digests, tracker)
                     return folder
     except OSError as error:
         raise DrtkError(
@@ -313,7 +315,7 @@ def _build_cache(
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
     fields: frozenset[str],
-    shortest: int,
+    min_pieces: int,
     digests: Mapping[str, str],
     tracker: InputTracker,
 ) -> None:
@@ -324,7 +326,7 @@ def _build_cache(
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = tracker.bad
     try:
-        writer = TokenCorpusWriter(making, tokenizer, fields, shortest=shortest)
+        writer = TokenCorpusWriter(making, tokenizer, fields, min_pieces=min_pieces)
         writer.add(parse_fields(_read_with_locations(sources, side_files, tracker), fields, tracker=tracker))
         writer.finish()
         if len(sources) > 1:

@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
-from transformers.integrations import TensorBoardCallback
+from transformers.integrations import TensorBoardCallback, get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
@@ -181,15 +180,13 @@ def build_training_arguments(
     return arguments
 
 
-_MODULES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
-
-
 def check_reporting(names: Sequence[str]) -> None:
-    """Raise UsageError for a tracker unknown to transformers, MissingDependency for tensorboard or wandb if missing."""
+    """Raise UsageError for a tracker unknown to transformers, MissingDependency for a tracker that is not installed."""
     for name in names:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
             raise UsageError(f"`report_to`: unknown '{name}'; choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
-        if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
+        # transformers does not list azure_ml (beside mlflow) and flyte
+        if name not in ("none", "all", "azure_ml", "flyte", *get_available_reporting_integrations()):
             raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 
 

@@ -36,10 +36,10 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a file of `save_weights` into a model, in place. Raises DrtkError if the names of the weights differ."""
+    """Load a file of `save_weights` into a model, in place. Raises DrtkError if names or shapes of the weights differ."""
     weights, state = load_file(path), model.state_dict()
     pointers = {state[name].data_ptr() for name in weights if name in state}
-    differing = [name for name in weights if name not in state]
+    differing = [name for name, value in weights.items() if name not in state or state[name].shape != value.shape]
     differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in pointers]
     if differing:
         raise DrtkError(f"{path}: contains the weights of another model ({differing[0]}); use `force` to start over")
@@ -84,7 +84,7 @@ def truncate_log(log: Path, *, step: int) -> None:
     write_bytes(log, "".join(lines).encode())
 
 
-_WEIGHTS, _STATE = "best.safetensors", "best.json"
+_BEST_WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
 class Metrics(dict[str, float]):
@@ -189,15 +189,15 @@ class ModelSelection(TrainingEvaluator):
     def _save_best_weights(self) -> None:
         if get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may hard-link the current file
+            part = self._folder / f"{_BEST_WEIGHTS}.part"  # not in place: a checkpoint may hard-link the current file
             save_weights(self._model.state_dict(), part)
             sync(part)
-            os.replace(part, self._folder / _WEIGHTS)
+            os.replace(part, self._folder / _BEST_WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:
         """Save the best evaluation and the best weights into a checkpoint; the weights are a hard link if possible."""
         if self.best is not None:
-            _link_or_copy(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
+            _link_or_copy(self._folder / _BEST_WEIGHTS, checkpoint / _BEST_WEIGHTS)
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
@@ -208,10 +208,10 @@ class ModelSelection(TrainingEvaluator):
             state = read_object(saved / _STATE, step=int, value=int | float, since=int | None, interval=list | None)
             self.best = BestEvaluation(state["step"], state["value"], state.get("since") or 0, state.get("interval"))
         if get_rank() == 0:
-            (self._folder / _WEIGHTS).unlink(missing_ok=True)
+            (self._folder / _BEST_WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(saved / _WEIGHTS, self._folder / _WEIGHTS)
+                _link_or_copy(saved / _BEST_WEIGHTS, self._folder / _BEST_WEIGHTS)
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class ModelSelection(TrainingEvaluator):
         Returns {"step": step, name of the metric: value}, and "interval" if the metric has a confidence interval.
         """
         assert self.best is not None, "nothing was evaluated"
-        load_weights(model, self._folder / _WEIGHTS)
+        load_weights(model, self._folder / _BEST_WEIGHTS)
         if self.best.step == 0:
             warn(
                 f"no evaluation improved on the initial {self.metric} of {self.best.value:z.4f}; saving the weights of "

@@ -39,7 +39,9 @@ class TrainingConfig:
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
-    save_steps: int = setting(500, "Number of steps between checkpoints for --resume.", at_least=1)
+    save_steps: int = setting(
+        500, "Number of steps between checkpoints for --resume, rounded up to a multiple of log_steps.", at_least=1
+    )
     trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, as KEY=VALUE; repeatable.")
 
 
@@ -194,11 +196,11 @@ class RetrieverConfig(TrainingConfig):
         no_effect=_NO_AUX,
     )
     dev_queries: int = setting(
-        300, "Number of judged queries of --dev, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
+        300, "Maximum number of judged queries of --dev, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     dev_pool: int = setting(
         3000,
-        "Number of passages of --dev: all relevant ones, others sampled at random.",
+        "Number of passages of --dev: all relevant ones, and random ones up to this number.",
         at_least=1,
         no_effect=(NOT_MEASURED,),
     )
@@ -290,7 +292,7 @@ class RerankerConfig(TrainingConfig):
     feedforward: int = setting(768, "Feed-forward size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
     dropout: float = setting(0.1, "Dropout rate, 0 to 0.99 (hlatr).", at_least=0, at_most=0.99, no_effect=_NOT_HLATR)
     dev_queries: int = setting(
-        200, "Number of queries of --dev-run, sampled at even intervals.", at_least=1, no_effect=(NOT_MEASURED,)
+        200, "Maximum number of queries of --dev-run, sampled at even intervals.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     dev_depth: int = setting(
         50, "Number of top candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,)

@@ -12,7 +12,7 @@ from drtk.runtime.sharding import get_rank as get_rank
 from drtk.runtime.sharding import get_world_size as get_world_size
 
 
-def is_distributed() -> bool:
+def has_process_group() -> bool:
     """Return whether torch.distributed is initialized with several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
@@ -70,7 +70,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalized rows of this process, (n, features). input: (n, features), with n equal in all processes"""
-        if not self.training or not is_distributed():
+        if not self.training or not has_process_group():
             return super().forward(input)
         start = dist.get_rank() * len(input)
         return super().forward(_GatherPartial.apply(input))[start : start + len(input)]
@@ -90,7 +90,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     `rows` is returned unchanged.
     rows: (n, …), with n equal in all processes
     """
-    if not is_distributed():
+    if not has_process_group():
         return rows
     gathered: Tensor = _Gather.apply(rows)
     return gathered
@@ -98,7 +98,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 def all_reduce_sum(value: Tensor) -> Tensor:
     """Return the elementwise sum of a tensor over all processes, without gradient; with one process, `value`."""
-    if not is_distributed():
+    if not has_process_group():
         return value
     total = value.detach().clone()
     dist.all_reduce(total)
@@ -112,7 +112,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 def gather_items(items: list[Any]) -> list[Any]:
     """Return the whole list in order. items: the items r, r + n, r + 2 n, … of process r of n"""
-    if not is_distributed():
+    if not has_process_group():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(parts, items)

@@ -47,7 +47,7 @@ from drtk.training.sampling import derive_step_seed
 LOG = "log.jsonl"
 MICRO_FILE = "micro_batch"  # file in the folder of checkpoints with the reduced micro-batch size
 FIRST_PROGRESS = 10.0  # seconds until the first progress line if stderr is not a terminal
-EXPLODED = 10.0  # a loss above this multiple of the first loss (or of 1, if larger) has diverged
+DIVERGENCE_FACTOR = 10.0  # a loss above this multiple of the first loss (or of 1, if larger) has diverged
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
 
@@ -307,7 +307,7 @@ class DrtkTrainer(Trainer):
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
-        self._num_terms_steps = 0  # steps or micro-batches whose terms are summed in `_terms`
+        self._num_recorded = 0  # steps or micro-batches whose terms are summed in `_terms`
         self._first_loss: float | None = None
         self._last_loss = 0.0
         self.memory_advice = memory_advice
@@ -456,7 +456,7 @@ class DrtkTrainer(Trainer):
         Raises NonFiniteLossError if the sum is NaN or infinite.
         """
         if len(terms) > 1:
-            self._num_terms_steps += 1
+            self._num_recorded += 1
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
         total = self.sum_terms(terms)
@@ -471,9 +471,9 @@ class DrtkTrainer(Trainer):
         step = self.state.global_step
         if "loss" in logs:
             self._last_loss = logs["loss"]
-            logs |= {name: value.item() / self._num_terms_steps for name, value in self._terms.items()}
+            logs |= {name: all_reduce_mean(value).item() / self._num_recorded for name, value in self._terms.items()}
             self._terms.clear()
-            self._num_terms_steps = 0
+            self._num_recorded = 0
         super().log(logs, *args, **kwargs)
         if "loss" in logs:
             self._write_log_entry({"step": step} | logs)
@@ -524,7 +524,7 @@ class DrtkTrainer(Trainer):
         if not is_finite(self.model):
             warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")
             return
-        if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
+        if first is not None and not self._last_loss <= DIVERGENCE_FACTOR * max(first, 1.0):
             warn(
                 f"step {step:,}: the loss has diverged from {first:.4g} to {self._last_loss:.4g}; no checkpoint is written; "
                 "try a lower `learning_rate`"

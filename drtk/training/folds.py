@@ -99,7 +99,7 @@ class TrainingQuestions:
             return fold
         if not allow_unknown:
             raise MismatchError(
-                f"question '{query.id}' is in no fold of {self.folder}; use `outside` draw to assign a random generator"
+                f"question '{query.id}' is in no fold of {self.folder}; use `outside=draw` to assign a random generator"
             )
         return sample_integer(0, self.count - 1, "outside", query.id)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drtk.losses.sparsity import compute_flops_ramp
 from drtk.models.biencoder import BiEncoder
-from drtk.training.distributed import get_rank, get_world_size, is_distributed
+from drtk.training.distributed import get_rank, get_world_size, has_process_group
 from drtk.training.fit import DrtkTrainer
 from drtk.training.retriever_loss import FLOPS_TERMS, LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
 from drtk.training.sampling import derive_step_seed
@@ -89,9 +89,9 @@ class RetrieverTrainer(DrtkTrainer):
         inputs = self._prepare_inputs(inputs)
         bare: Any = self.accelerator.unwrap_model(model)  # without the DDP wrapper: gradients are averaged once, below
         auxiliary: Any = None if isinstance(bare, BiEncoder) else bare  # the model of AuxiliaryTask.wrap
-        pair: BiEncoder = bare if auxiliary is None else auxiliary.pair
+        biencoder: BiEncoder = bare if auxiliary is None else auxiliary.pair
         chunks = [chunk for role in ROLES for chunk in split_by_length(inputs, role, self.micro_batch)]
-        leaves = {role: rows.requires_grad_() for role, rows in self._encode_all(pair, inputs, chunks).items()}
+        leaves = {role: rows.requires_grad_() for role, rows in self._encode_all(biencoder, inputs, chunks).items()}
         terms = self.loss.compute_terms(leaves["query"], leaves["passage"], inputs, temperature=self.temperature)
         self.sum_terms(terms).backward()
         total = {name: value.detach() for name, value in terms.items()}
@@ -100,7 +100,7 @@ class RetrieverTrainer(DrtkTrainer):
         for number, chunk in enumerate(chunks):
             self._set_chunk_seed(number)
             with self.accelerator.autocast():
-                vectors = encode_chunk(pair, inputs, chunk)
+                vectors = encode_chunk(biencoder, inputs, chunk)
                 gradient = leaves[chunk.role].grad
                 assert gradient is not None
                 surrogate = (vectors.float() * gradient[chunk.rows]).sum()
@@ -111,20 +111,20 @@ class RetrieverTrainer(DrtkTrainer):
                     for name, value in auxiliary_terms.items():
                         total[name] = total.get(name, torch.zeros_like(value)) + value.detach()
             self.accelerator.backward(surrogate)
-        for parameter in model.parameters() if is_distributed() else ():
+        for parameter in model.parameters() if has_process_group() else ():
             if parameter.grad is not None:  # the mean over all processes
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= get_world_size()
         return self.record_terms(total).detach()
 
-    def _encode_all(self, pair: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
+    def _encode_all(self, biencoder: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
         """Return the vectors of all texts, {role: (texts, dimension) float32}, without a graph."""
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
             for index, chunk in enumerate(chunks):
                 self._set_chunk_seed(index)
                 with self.accelerator.autocast():
-                    vectors = encode_chunk(pair, inputs, chunk).float()
+                    vectors = encode_chunk(biencoder, inputs, chunk).float()
                 rows = len(inputs[f"{chunk.role}_input_ids"])
                 by_role.setdefault(chunk.role, vectors.new_empty(rows, vectors.shape[1]))[chunk.rows] = vectors
         return by_role
@@ -144,10 +144,10 @@ def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[
     return [Chunk(role, rows, int(lengths[rows[0]])) for rows in order.split(size)]
 
 
-def encode_chunk(pair: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) -> Tensor:
+def encode_chunk(biencoder: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) -> Tensor:
     """Return the vectors of the texts of a chunk, (rows, dimension). inputs: model inputs of the whole step"""
     ids, mask = (inputs[f"{chunk.role}_{name}"][chunk.rows] for name in ("input_ids", "attention_mask"))
     types = inputs.get(f"{chunk.role}_token_type_ids")
     width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # left padding cannot be cut off
     types = None if types is None else types[chunk.rows, :width]
-    return pair.encode(chunk.role, ids[:, :width], mask[:, :width], types)
+    return biencoder.encode(chunk.role, ids[:, :width], mask[:, :width], types)

@@ -84,9 +84,11 @@ def read_candidate_lists(
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         has_vector = rows >= 0
-        if labels[has_vector].any():
-            data.lists.append(RankedCandidates(rows[has_vector], labels[has_vector]))
-            data.query_ids.add(hits.query_id)
+        if not labels[has_vector].any():
+            data.num_without_relevant += 1
+            continue
+        data.lists.append(RankedCandidates(rows[has_vector], labels[has_vector]))
+        data.query_ids.add(hits.query_id)
     return data
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import run_blocks
-from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
+from drtk.data.run_blocks import UnjudgedCount, UnsupportedRunError, iter_judged_documents
 from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError
@@ -52,7 +52,7 @@ def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
 
 
 def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = iter_judged_documents(str(path), JUDGMENTS, InputTracker(), QueryCounts())
+    places = iter_judged_documents(str(path), JUDGMENTS, InputTracker(), UnjudgedCount())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
 

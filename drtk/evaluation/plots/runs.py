@@ -176,8 +176,10 @@ class ScoreDistributions(Plot):
         if any(of_examples) and not all(of_examples):
             raise UsageError("runs and training examples cannot be combined; plot them separately")
         if of_examples[0]:
-            if inputs.qrels is not None:
-                raise UsageError("`qrels` cannot be combined with training examples; omit it")
+            given = vars(inputs.settings) | {"qrels": inputs.qrels}
+            for name in sorted(RUN_PLOT_OPTIONS):
+                if given[name] is not None:
+                    raise UsageError(f"`{name}` cannot be combined with training examples; omit it")
             kinds = ["positives", "negatives"]
             panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:

@@ -20,7 +20,7 @@ _DASHED = {"linestyle": "--", "marker": "o", "markersize": 4, "linewidth": 1.4}
 _MAX_DOTS = 12  # with up to this many entries, each has a dot
 _COLUMNS, _PANEL = 3, (4.6, 3.2)  # panels per row, and width and height of one in inches
 _NOT_TERMS = {"loss", "epoch", "learning_rate", "grad_norm", "waiting"}
-_SHARES = ("_replaced", "_stop_words")
+_SHARE_SUFFIXES = ("_replaced", "_stop_words")
 
 
 class TrainingCurves(Plot):
@@ -104,7 +104,7 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     with_loss = {
         name for log in logs for name, curve in log.items() if "loss" in log and curve.steps == log["loss"].steps
     }
-    terms = [name for name in names if name in with_loss - _NOT_TERMS and not name.endswith(_SHARES)]
+    terms = [name for name in names if name in with_loss - _NOT_TERMS and not name.endswith(_SHARE_SUFFIXES)]
     held_out = [name.removeprefix(HELD_OUT) for name in names if name.startswith(HELD_OUT)]
     gains = [name for name in names if name.startswith(GAIN)]
     if len(terms) < 2 and not held_out and not gains and "probe" not in names:

@@ -65,8 +65,8 @@ class PassageSplitter:
         self._stem: Callable[[str], str] = make_stemmer(settings.stemmer)
         self._stopwords: frozenset[str] = frozenset()
         if settings.stopwords != "none":
-            is_listed = settings.stopwords == "lucene"
-            self._stopwords = LUCENE_STOPWORDS if is_listed else frozenset(read_stopwords(settings.stopwords))
+            is_lucene = settings.stopwords == "lucene"
+            self._stopwords = LUCENE_STOPWORDS if is_lucene else frozenset(read_stopwords(settings.stopwords))
         self._with_title = settings.title != "none"
 
     def __call__(self, passages: Sequence[Passage]) -> list[SplitPassage]:

@@ -29,10 +29,10 @@ def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
     """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
-    weigher = load_term_weight_model(Path(resolve_model_folder(model)), method)
+    loaded = load_term_weight_model(Path(resolve_model_folder(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
-    return weigher, TermWeightPredictor(
-        weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
+    return loaded, TermWeightPredictor(
+        loaded, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
     )
 
 
@@ -44,11 +44,11 @@ class DeepCT(TermWeightingMethod):
     def __init__(
         self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
-        _, self._weigh = _load_model(model or "", "deepct", settings, device)
+        _, self._predict = _load_model(model or "", "deepct", settings, device)
 
     def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
         """Return the weights of the words of each passage; 0 for words beyond the maximum input length."""
-        outputs = self._weigh([split_passage.ids for split_passage in split_passages])
+        outputs = self._predict([split_passage.ids for split_passage in split_passages])
         return [
             [max(float(values[head]), 0.0) for head in split_passage.find_first_pieces()]
             for split_passage, values in zip(split_passages, outputs, strict=True)
@@ -100,10 +100,10 @@ class DeepImpact(TermWeightingMethod):
     def __init__(
         self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
     ) -> None:
-        weigher, self._weigh = _load_model(model or "", "deepimpact", settings, device)
+        loaded, self._predict = _load_model(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(resolve_model_folder(model or "")))
-        self._expand = _get_expansion_fields(settings, weigher.metadata)
-        self._largest = settings.impact_max or float(weigher.metadata.get("largest") or 0)
+        self._expand = _get_expansion_fields(settings, loaded.metadata)
+        self._largest = settings.impact_max or float(loaded.metadata.get("largest") or 0)
         if self._largest <= 0:
             raise MismatchError(f"{model}: does not record the largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
@@ -117,7 +117,7 @@ class DeepImpact(TermWeightingMethod):
         if self._expand:
             passages = [split_passage.passage for split_passage in split_passages]
             inputs = append_added_words(inputs, passages, self._tokenizer, self.split, expand=self._expand)
-        outputs = self._weigh([positions.ids for positions in inputs])
+        outputs = self._predict([positions.ids for positions in inputs])
         self._impacts = {}
         weights = []
         for split_passage, positions, values in zip(split_passages, inputs, outputs, strict=True):

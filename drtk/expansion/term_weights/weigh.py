@@ -200,8 +200,10 @@ class PassageWeigher(_SplittingFunction):
                 self._format_line(split_passage, pieces, self._method.build_extra_fields(split_passage, values))
             )
             if self._report:
-                texts = self._tokenizer([split_passage.passage.text])[0]
-                report.update(count_masked(split_passage, texts, pieces[split_passage.num_title :], self._plan.seed))
+                text_pieces = self._tokenizer([split_passage.passage.text])[0]
+                report.update(
+                    count_masked(split_passage, text_pieces, pieces[split_passage.num_title :], self._plan.seed)
+                )
         return BatchResult(lines, {"report": dict(report)} if self._report else {})
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
@@ -247,8 +249,8 @@ def make_weighting_plan(
     name = tokenizer or model or ""
     name = os.path.abspath(name) if os.path.isdir(name) else name
     pieces = WordPieceTokenizer(name)  # raises an error for a missing tokenizer before the first pass
-    if kind.with_model and tokenizer is not None:
-        pieces.check_same_pieces(WordPieceTokenizer(model or ""))
+    if kind.with_model and tokenizer is not None and pieces.identity != WordPieceTokenizer(model or "").identity:
+        raise MismatchError(f"{tokenizer}: its word pieces differ from those of the model {model}; omit `tokenizer`")
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return WeightingPlan(method, settings, settings.words or kind.split, name, model, device, seed)
 

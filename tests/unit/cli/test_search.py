@@ -174,6 +174,8 @@ REJECTED = {
     "search bm25 queries.jsonl --query tail": "omit query files",
     "search bm25 --query tail -o x": "and -o",
     "search bm25 --query tail --by source": "--by source",
+    "search bm25 --query tail --drop-same-id": "--drop-same-id",
+    "search bm25 queries.jsonl --tune --qrels x --model y": "--model has no effect with --tune",
     "search bm25 queries.jsonl --set tag=a\x1bb": r"--set tag: 'a\\x1bb' must be one word",
     "search bm25 --query tail --qrels x": "--tune and --qrels require query files; omit --query",
     "search bm25 queries.jsonl --tune": "--tune requires --qrels",

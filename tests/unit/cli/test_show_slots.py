@@ -61,7 +61,7 @@ def test_tokens_are_marked_by_what_happened_to_them():
         MarkedPiece("[MASK]", "masked", False),
         MarkedPiece("b", "", False),
         MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
-        MarkedPiece("{b}", "left", False),
+        MarkedPiece("{b}", "unchanged", False),
         MarkedPiece("a", "", False),
     ]
 
@@ -133,6 +133,14 @@ def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, tmp_path, 
     assert "→" not in plain.removesuffix(LEGEND + "\n")
     assert plain.count("[MASK]") > filled.count("[MASK]")
     assert "→" in filled.removesuffix(LEGEND + "\n")
+
+
+def test_a_changed_setting_is_shown(data, capfd):
+    tokens = [
+        int(n) for n in re.findall(r"(\d+) tokens,", show(capfd, data, "mlm", "-n", "3", "--set", "max_length=8"))
+    ]
+    assert len(tokens) == 3
+    assert max(tokens) == 8
 
 
 def test_colors_are_used_in_terminals_or_on_request(data, capfd, monkeypatch):

@@ -15,6 +15,9 @@ from drtk.data import checks
 from drtk.data.checks import CorpusOrigin, check_corpus_origin, find_origins
 from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
 from drtk.errors import DrtkError, MismatchError
+from drtk.mining.config import MineSettings, MiningInputs
+from drtk.mining.mine import mine_negatives
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.streams import digest_file
 from tests.run_commands import open_pipe, write_text
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
@@ -55,6 +58,7 @@ FILES = {
     "queries": '{"_id": "q1", "text": "a"}\n',
     "examples": '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}\n',
     "triples": "q1\td1\td2\n",
+    "integer triples": "7\t1500\t2500\n",
     "damaged": '{"query_id": \n',
 }
 
@@ -62,8 +66,12 @@ FILES = {
 @pytest.mark.parametrize(
     ("check", "accepted", "rejected"),
     [
-        (checks.check_examples, ("examples", "triples", "damaged"), ("run", "judgments", "passages")),
-        (checks.check_run, ("run", "damaged"), ("examples", "judgments", "passages", "queries")),
+        (
+            checks.check_examples,
+            ("examples", "triples", "integer triples", "damaged"),
+            ("run", "judgments", "passages"),
+        ),
+        (checks.check_run, ("run", "damaged"), ("examples", "integer triples", "judgments", "passages", "queries")),
     ],
 )
 def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path: Path) -> None:
@@ -181,6 +189,9 @@ def test_origins_are_read_from_manifests(cwd: Path) -> None:
     assert find_origins("mixed.jsonl") == find_origins("fused.run") == [old, new]
     assert find_origins("both.jsonl") == [old, old]
     assert find_origins("looked-up.jsonl") == [new]  # all its ids were looked up there
+    inputs = MiningInputs(("one=a.run", "b.run"), qrels="qrels.tsv")
+    mine_negatives(inputs, MineSettings(), FilterJob("mine-negatives", "examples", "library.jsonl"))
+    assert find_origins("library.jsonl") == [old, new]
     check_corpus_origin("index", CorpusOrigin("moved.jsonl", old.digest))  # the same content
     for name in ("corpus.jsonl", "query-vectors", "scorer"):
         assert find_origins(name) == [], name

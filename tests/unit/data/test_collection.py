@@ -201,6 +201,9 @@ def test_a_data_set_of_the_hub(capfd: Capture, tmp_path: Path) -> None:
     # A configuration and split is read as a table.
     assert run_command(capfd, "convert", f"{source}:default:test", "--as", "qrels").endswith("q1\td1\t2\n")
     assert load_qrels(f"{source}:default:test") == {"q1": {"d1": 2}}
+    assert run_command(capfd, "validate", f"{source}:corpus:corpus").startswith(f"{source}:corpus:corpus: 1 passages")
+    with pytest.raises(DrtkError, match="is not a dataset with the configurations corpus and queries"):
+        copy_dev_set(f"{source}:corpus:corpus")
     (folder / "train.jsonl").unlink()
     write_text(folder / "README.md", CARD.replace(", {split: train, path: train.jsonl}", ""))
     with pytest.raises(DrtkError, match="has no judgments of dev or validation or train, only of test"):

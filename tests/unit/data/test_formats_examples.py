@@ -173,7 +173,7 @@ def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None
 def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     contexts = [
-        {"id": "wiki:1", "title": "T", "text": "no", "score": 81.5, "has_answer": False},
+        {"id": "wiki:1", "title": "T", "text": "no", "score": "81.5", "has_answer": False},
         {"id": "wiki:2", "title": "T", "text": "yes", "score": 80.25, "has_answer": True},
     ]
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], "ctxs": contexts}]))
@@ -195,6 +195,7 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"query_id": "1", "positives": ["a"], "negatives": "b"}, "'negatives' must be a list of ids"),
         (IDS | {"scores": {"positives": [1, 2]}}, "2 entries for 1"),
         (IDS | {"scores": {"positives": ["x"]}}, "list of numbers"),
+        (IDS | {"scores": {"positives": [False]}}, "list of numbers"),
         (IDS | {"sources": {"negatives": 3}}, "must be a list"),
         (
             {"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}},

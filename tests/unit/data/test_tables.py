@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ from drtk.data.config import ConversionSettings
 from drtk.data.conversion import convert_records
 from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
+from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Example, Passage
 from drtk.runtime.filter_job import FilterJob
@@ -71,6 +73,13 @@ def test_a_bad_row_is_reported_with_its_number(tmp_path: Path) -> None:
     assert is_table(str(tmp_path / "a"))
     with pytest.raises(RecordError, match="a:2: 'text' is missing"):
         list(read_passages(str(tmp_path / "a")))
+    pq.write_table(pa.table({"query-id": ["q"], "corpus-id": ["d"], "score": [math.inf]}), tmp_path / "qrels")
+    with pytest.raises(RecordError, match="qrels:1: 'score' must be an integer, got inf"):
+        load_qrels(str(tmp_path / "qrels"))
+    row = {"query_id": "1", "positives": ["a"], "negatives": [], "scores": {"positives": [math.nan]}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "examples")
+    with pytest.raises(RecordError, match=r"examples:1: 'scores\.positives' contains a number that is not finite"):
+        list(read_examples(str(tmp_path / "examples")))
 
 
 def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
@@ -80,6 +89,9 @@ def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match=r"has the splits train, test; name one, such as .*all/train"):
         list(read_passages(str(tmp_path / "all")))
     assert list(read_passages(str(tmp_path / "all" / "train"))) == [Passage("1", "x")]
+    (tmp_path / "all" / "test" / "state.json").unlink()
+    with pytest.raises(DrtkError, match=r"all/test: cannot be loaded \("):
+        list(read_passages(str(tmp_path / "all" / "test")))
 
 
 def test_a_field_with_two_types_is_rejected(tmp_path: Path) -> None:

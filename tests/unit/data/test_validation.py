@@ -190,6 +190,8 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
     assert findings(ids, "examples", leak=test, queries=queries).counts == {"leak": 1}
     with pytest.raises(DrtkError, match="ids:1: the example has only the id of query '1'"):
         findings(ids, "examples", leak=test)
+    triples = file(tmp_path, b"1\t1500\t2500\n", "triples")
+    assert findings(triples, "examples", leak=test, queries=queries).counts == {"leak": 1}
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,10 @@ def test_holm_correction_is_per_measure(runs: Path, capfd: pytest.CaptureFixture
     assert [row["t_p_corrected"] for row in result] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
     plain = compare_as_json(capfd, "a.run", "b.run", "c.run", "--set", "correction=none")["contrast"]
     assert [row["t_p_corrected"] for row in plain] == raw
+    header, *_ = run_command(
+        capfd, "compare", "-q", "a.run", "b.run", "c.run", "--qrels", "qrels", "--format", "csv"
+    ).splitlines()
+    assert len(set(header.split(","))) == len(header.split(","))
     pairs = compare_as_json(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
     assert [(row["baseline"], row["system"]) for row in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     other = compare_as_json(capfd, "a.run", "b.run", "c.run", "--baseline", "c")["contrast"]

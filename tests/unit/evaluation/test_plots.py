@@ -282,6 +282,7 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
         (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
+        (["scores", "pairs.jsonl", "--rel", "2"], UsageError, "`rel` cannot be combined with training examples"),
         (["scores", "x.run", *JUDGED], DrtkError, "x: no relevant document has a score"),
         (["recall", "empty.run", *JUDGED], DrtkError, "the runs have no judged query"),
         (["space", "q", "p", "--qrels", "other"], MismatchError, "no relevant query-passage pair has both vectors"),

@@ -56,7 +56,9 @@ def test_in_batch_accuracy(tmp_path: Path) -> None:
 def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     hashes = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
-    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, sample_key=hashes.__getitem__)
+    probe = RankingProbe(
+        folder, split="dev", tracker=InputTracker(), max_queries=1, max_passages=2, sample_key=hashes.__getitem__
+    )
     assert [query.id for query in probe.queries] == ["q2"]
     # the relevant passage and the one with the smallest hash, in file order
     assert [passage.id for passage in probe._passages] == ["b", "ab"]

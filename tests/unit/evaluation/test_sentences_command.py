@@ -126,9 +126,20 @@ def test_eval_sentences_evaluates_transfer_tasks(
 
 def test_rated_pairs_can_be_written_with_their_cosines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_rows(folder / "v.jsonl", write_pairs(folder, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
-    arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
+    arguments = [
+        "eval-sentences",
+        "-q",
+        "v.jsonl",
+        "--data",
+        "data",
+        "--tasks",
+        "STS-B uniformity",
+        "--pairs-out",
+        "p.jsonl",
+    ]
     run_command(capfd, *arguments)
-    first = json.loads((folder / "p.jsonl").read_text().splitlines()[0])
+    first, second = map(json.loads, (folder / "p.jsonl").read_text().splitlines())
+    assert (first["task"], second["task"]) == ("STS-B", "STS-B")
     assert first == {
         "system": "v", "task": "STS-B", "subset": "test", "sentence1": "s 0 first", "sentence2": "s 0 second",
         "score": 5.0, "cosine": pytest.approx(0.9),

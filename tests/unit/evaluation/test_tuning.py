@@ -23,8 +23,9 @@ def test_the_scorer_averages_over_all_judged_queries() -> None:
     assert score({"q1": [("a#1", 1.0), ("x", 1.0)], "q2": [("b#1", 1.0)]}) == pytest.approx(0.75)  # x before a#1
     by_document = RankingScorer({"q1": {"a": 1}}, "RR@10", by=lambda passage: passage.partition("#")[0])
     assert by_document({"q1": [("x#1", 3.0), ("x#2", 2.0), ("a#7", 1.0)]}) == pytest.approx(0.5)
-    with pytest.raises(UsageError, match="exactly one measure"):
-        RankingScorer(QRELS, "RR@10 nDCG@10")
+    for measures in ("RR@10 nDCG@10", "relstring", "runid"):
+        with pytest.raises(UsageError, match="exactly one measure"):
+            RankingScorer(QRELS, measures)
 
 
 def test_grid_contains_every_pair_of_k1_and_b() -> None:

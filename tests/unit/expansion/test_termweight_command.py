@@ -293,7 +293,7 @@ def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(encod
 
 def test_a_tokenizer_other_than_the_models_is_rejected(encoder, capfd):
     write_corpus(CATS)
-    with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
+    with pytest.raises(MismatchError, match=r"its word pieces differ from those of the model .*; omit `tokenizer`"):
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
 
 

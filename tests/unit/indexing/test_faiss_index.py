@@ -112,6 +112,8 @@ def test_types_that_cannot_be_built_are_rejected(tmp_path):
     vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
     for kind, problem in (
         ("bm26", r"unknown index type 'bm26'; did you mean bm25\? Choose from bm25, "),
+        ("flat17", "unknown index type 'flat17'"),
+        ("ivf0", "unknown index type 'ivf0'"),
         ("PQ7", "multiple of the number of subquantizers"),
         ("IVF601,Flat", "600 vectors are too few to train 601 clusters"),
     ):

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaModel, ModernBertConfig, ModernBertModel, Qwen3Config, Qwen3Model
 
 from drtk.errors import DrtkError
-from drtk.models.device import choose_device, move_model
+from drtk.models.device import choose_device, is_out_of_memory, move_model
 
 CPU, LENGTH = torch.device("cpu"), 2048
 SIZE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -45,6 +45,11 @@ def test_auto_prefers_cuda_then_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
         assert choose_device("auto").type == expected
+
+
+def test_out_of_memory_on_an_apple_gpu_is_recognized() -> None:
+    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB)."))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "mps", "gpu"])

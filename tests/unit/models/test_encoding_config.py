@@ -12,6 +12,7 @@ from drtk.models.config import EncodeSettings
 from drtk.models.model_folder import EncodingConfig, resolve_model_folder, resolve_tower_folder
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.atomic import write_json
+from tests.backbone_families import save_random_masked_lm
 from tests.tiny_models import save_tiny_encoder
 
 
@@ -55,6 +56,13 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
         load_encoder(folder, overrides={"pooling": "median"}, strict=False)
     with pytest.raises(MismatchError, match="cannot read 65 tokens; use at most 64"):
         load_encoder(folder, overrides={"passage_length": 65}, strict=False)
+
+
+def test_positions_that_roberta_reserves_for_padding_do_not_count(tmp_path: Path):
+    save_random_masked_lm("roberta", tmp_path / "m")  # 64 positions; the first of a text is 2
+    assert load_encoder(tmp_path / "m").encoding.passage_length == 62
+    with pytest.raises(MismatchError, match="cannot read 63 tokens; use at most 62"):
+        load_encoder(tmp_path / "m", overrides={"passage_length": 63})
 
 
 def test_missing_and_unfinished_model_folders_are_rejected(tmp_path: Path):

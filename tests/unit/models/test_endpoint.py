@@ -162,7 +162,7 @@ def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
         EndpointEmbedder(server.model.replace("hashes", "other"), role="query", settings=EncodeSettings())
     with pytest.raises(UsageError, match="has no model name; write URL#NAME"):
         EndpointEmbedder("http://127.0.0.1/v1", role="query", settings=EncodeSettings())
-    for settings in ({"pooling": "cls"}, {"max_length": 9}, {"title": "sep"}):
+    for settings in ({"pooling": "cls"}, {"max_length": 9}, {"precision": "float16"}, {"title": "sep"}):
         with pytest.raises(UsageError, match="has no effect on an endpoint"):
             make(server, **settings)
     with pytest.raises(DrtkError, match="cannot be reached"):

@@ -54,6 +54,8 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path, tmp_path: Path
     expected = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(short))(TEXTS), expected, atol=1e-6)
     assert not needs_sentence_transformers(str(save_tiny_encoder(tmp_path / "m")))
+    with pytest.raises(UsageError, match="`title` segment: not supported"):
+        make(folder, "passage", title="segment")
     with pytest.raises(UsageError, match="`pooling` has no effect"):
         make(folder, "query", pooling="mean")
 

@@ -66,7 +66,7 @@ def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path
     first = make_module("Dense", 64, 24, activation_function=torch.nn.Tanh(), use_residual=True)
     second = make_module("Dense", 24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=False)
     theirs = save_and_load(
-        plain, tmp_path / "m", make_module("Pooling", 32, ("cls", "mean")), first, second, make_module("Normalize")
+        plain, tmp_path / "m", make_module("Pooling", 32, ("mean", "cls")), first, second, make_module("Normalize")
     )
     ours = Embedder(str(tmp_path / "m"), role="passage")
     found = ours(TEXTS)

@@ -58,7 +58,7 @@ def test_cached_gradients_with_dropout_equal_those_of_one_graph(files: Pretraini
     assert compute_difference(actual, graph) < 3e-5
     seeds = set()
     for part in range(3):
-        trainer._set_part_seed(part)
+        trainer._set_micro_batch_seed(part)
         seeds.add(torch.initial_seed())
     assert len(seeds) == 3  # each part has dropout of its own
     trainer.state.global_step = 1  # and other dropout in another step
@@ -74,7 +74,7 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
     counts = {name: sum(network.count_labels(part)[name] for part in parts) for name in network.count_labels(parts[0])}
     sums, vectors, present = [], [], []
     for number, part in enumerate(parts):
-        trainer._set_part_seed(number)
+        trainer._set_micro_batch_seed(number)
         output = network(part, counts)
         sums.append(output.losses)
         vectors.append(output.vectors)
@@ -85,7 +85,7 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},
     )
-    loss = torch.stack([network.weights[name] * value for name, value in terms.items()]).sum()
+    loss = torch.stack([network.loss_weights[name] * value for name, value in terms.items()]).sum()
     loss.backward()
     slopes = {name: weight.grad.clone() for name, weight in network.named_parameters() if weight.grad is not None}
     return loss.item(), slopes

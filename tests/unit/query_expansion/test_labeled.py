@@ -67,31 +67,31 @@ def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
 
 def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped():
     lists = [candidates(0, 3, 101, 250), candidates(1, 101, 250), candidates(2, 1, 2, 3, 4)]
-    kept = LabeledCandidates(lists, depth=100, max_rank=250, max_candidates=3)
+    kept = LabeledCandidates(lists, default_depth=100, max_rank=250, max_candidates=3)
     assert (len(kept), kept.num_candidates, kept.num_tied, kept.num_questions) == (2, 6, 1, 3)
     assert all_ranks(kept) == [[3, 250, 250], [1, 2, 3]]  # of the last its first three
     assert [tuple(each) for each in kept[1].candidates][2] == ("question 2", "text 2", "t", "p")
-    assert len(LabeledCandidates(lists, depth=100, max_rank=101, keep_ties=True)) == 3
+    assert len(LabeledCandidates(lists, default_depth=100, max_rank=101, keep_ties=True)) == 3
 
 
 def test_a_candidate_has_its_own_depth_if_it_records_one():
     shallow = candidates(1, 1, 2, 2)
     own = replace(shallow, expansions=tuple(replace(each, depth=1) for each in shallow.expansions))
-    both = LabeledCandidates([candidates(0, 1, 2, 3), own], depth=100, max_rank=101)
+    both = LabeledCandidates([candidates(0, 1, 2, 3), own], default_depth=100, max_rank=101)
     assert all_ranks(both) == [[1, 2, 3], [1, 101, 101]]
     assert (both.depth, both.beyond_depth) == ([1, 100], set())
-    assert LabeledCandidates([own], depth=100, max_rank=101).depth == 1
+    assert LabeledCandidates([own], default_depth=100, max_rank=101).depth == 1
 
 
 def test_repeated_candidates_count_once_in_training_and_evaluation():
     repeated = candidates(0, 7, 7, 2, 9, 2, texts="a b|a  b |c|d|c")
-    lists = LabeledCandidates([repeated], depth=100, max_rank=101, max_candidates=3)
+    lists = LabeledCandidates([repeated], default_depth=100, max_rank=101, max_candidates=3)
     assert all_ranks(lists) == [[7, 2, 9]]  # a b, c and d
     assert [each.text for each in lists[0].candidates] == ["a b", "c", "d"]
     assert lists.num_repeated == 2
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
-    assert len(LabeledCandidates([first], depth=9, max_rank=10)) == 0
+    assert len(LabeledCandidates([first], default_depth=9, max_rank=10)) == 0
 
 
 def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
@@ -156,6 +156,8 @@ def test_joined_labels_keep_the_depth_of_each_kind(data, tmp_path, caplog):
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(data, joined, max_rank=90)
     assert load(data, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
+    unlabeled = [row | {"rank": None} if row["kind"] == "title" else row for row in rows]
+    assert len(load(data, write_rows(tmp_path / "in", unlabeled), kind="answer")) == 24
     rows = read_rows(data / "labeled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
     message = r"in:3: 'q0#sentence#02' was labeled with depth 1, but other candidates of query 'q0' and kind 'sentence' with depth 100"

@@ -96,7 +96,7 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row():
 
             return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
-    groups = LabeledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
+    groups = LabeledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], default_depth=100, max_rank=101)
     batch = collate([groups[0], groups[1]], tokenizer=Tokenizing())  # type: ignore[arg-type]
     assert batch["input_ids"].shape == (5, 6)
     assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
@@ -200,6 +200,6 @@ def test_the_mean_rank_equals_that_of_the_reference(tokenizer, seed):
         lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
         scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
         expected.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
-    found = LabeledCandidates(lists, depth=100, max_rank=250, keep_ties=True)
+    found = LabeledCandidates(lists, default_depth=100, max_rank=250, keep_ties=True)
     measured = MeanRank(Summing(), found, range(len(lists)), tokenizer=reading)
     assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(expected))}

@@ -248,10 +248,12 @@ def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Pat
 
 def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "out.part.json").write_bytes(b'{"mine": 1}')
+    (tmp_path / "cut.part.json").write_bytes(b'{"mine')
     for output, problem in (
         (tmp_path, "is a folder; expected a file"),
         (tmp_path / "none" / "out", "does not exist; create it"),
         (tmp_path / "out", "not the journal of an interrupted run"),
+        (tmp_path / "cut", "not the journal of an interrupted run"),
     ):
         with pytest.raises(DrtkError, match=problem):
             job(output).check()

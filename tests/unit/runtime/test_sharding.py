@@ -65,7 +65,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
     assert not is_distributed()
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])
+@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3", "1/²"])
 def test_malformed_shards_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="is not of the form I/N"):
         parse_shard(text)

@@ -77,6 +77,8 @@ def test_queries_have_the_measures_of_eval(client: TestClient, cwd: Path, capfd:
     expected = orjson.loads(table.splitlines()[0])
     values = queries[0]["values"]["one"]
     assert [values["nDCG@10"], values["RR@10"]] == pytest.approx([expected["nDCG@10"], expected["RR@10"]], abs=1e-4)
+    systems = Systems({"one": "one"}, queries="q.jsonl", qrels="qrels.tsv", measures="relstring RR@10")
+    assert list(systems.list_queries()[0].values["one"]) == ["RR@10"]  # relstring is a string
 
 
 def test_a_passage_has_its_neighbors(client: TestClient) -> None:

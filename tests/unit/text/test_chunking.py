@@ -125,7 +125,9 @@ def lengths_of(passages):
 
 
 def test_passage_metadata():
-    document = Passage("a#b", "He went. She came.", "Title", {"url": "u"}, {"lang": "en", "weights": [1.0]})
+    document = Passage(
+        "a#b", "He went. She came.", "Title", {"url": "u"}, {"lang": "en", "weights": [1], "title_weights": [1]}
+    )
     first, second = chunk(document, 2)
     assert (first.id, second.id) == ("a#b#0", "a#b#1")
     links = {"url": "u", "source_id": "a#b", "sentences": [[0, 8]]}

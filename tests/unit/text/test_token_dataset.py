@@ -319,6 +319,14 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
             TokenCorpus.open(name, pieces)
     left = [item.name for item in (tmp_path / "cache" / "tokens").iterdir()]
     assert [name for name in left if not name.endswith(".lock")] == []
+
+    def deny(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("drtk.text.token_dataset.compute_content_digest", deny)
+        with pytest.raises(PermissionError):  # not reported as an error of the cache
+            TokenCorpus.open(str(path), pieces)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "file"))
     with pytest.raises(DrtkError, match=r"file.*set .DRTK_CACHE to another"):
@@ -340,7 +348,7 @@ def test_the_cache_depends_on_content_tokenizer_and_fields(tmp_path, folders, pi
     TokenCorpus.open(copy, small_tokenizers.word_pieces(tmp_path / "copied"))
     assert len(calls) == 1
     TokenCorpus.open(source, pieces, fields={"queries"})
-    TokenCorpus.open(source, pieces, shortest=1)
+    TokenCorpus.open(source, pieces, min_pieces=1)
     TokenCorpus.open(source, folders["bytes"])
     TokenCorpus.open(write(tmp_path / "c.jsonl", row, passage("p2")), pieces)
     assert len(calls) == 5

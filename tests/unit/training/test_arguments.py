@@ -45,9 +45,10 @@ def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: 
 
 
 def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match="wandb needs wandb, which is not installed"):
-        arguments.check_reporting(["wandb"])
+    monkeypatch.setattr(arguments, "get_available_reporting_integrations", list)
+    for name in ("wandb", "mlflow"):
+        with pytest.raises(MissingDependency, match=f"{name} needs {name}, which is not installed"):
+            arguments.check_reporting([name])
     arguments.check_reporting(["none"])
     with pytest.raises(UsageError, match=r"`report_to`: unknown 'tensorbord'; choose from .*tensorboard"):
         arguments.check_reporting(["tensorbord"])

@@ -166,6 +166,9 @@ def test_tied_weights_are_written_once_and_loaded_again(tmp_path: Path):
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
     with pytest.raises(DrtkError, match="contains the weights of another model"):
         load_weights(torch.nn.Linear(2, 2), path)
+    save_weights(torch.nn.Linear(3, 2).state_dict(), path)
+    with pytest.raises(DrtkError, match=r"contains the weights of another model \(weight\)"):
+        load_weights(torch.nn.Linear(2, 2), path)
 
 
 def test_the_last_complete_checkpoint_is_found_and_incomplete_ones_are_deleted(tmp_path: Path):

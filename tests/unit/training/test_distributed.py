@@ -141,6 +141,12 @@ def check(rank: int, folder: str, generator: str, files: str, store: str, path: 
         part = torch.tensor(mine)
         dist.all_reduce(part)
         assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (name, chunk, float(part) / 2, loss)
+        if names := [*trainer._terms]:  # logged as means over processes
+            logs = {"loss": loss}
+            trainer._log_path = Path(os.devnull)
+            trainer.log(logs)
+            logged = sum(trainer.get_term_weight(term) * logs[term] for term in names)
+            assert abs(logged - loss) < 1e-5 * max(1, abs(loss)), (name, chunk, logged, loss)
         assert gradients.keys() == expected.keys(), name
         for weight, slope in expected.items():
             difference = float((gradients[weight] - slope).abs().max())

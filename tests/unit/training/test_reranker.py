@@ -174,6 +174,11 @@ def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> No
     lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
     assert (len(lists.lists), lists.num_without_relevant) == (1, 2)  # at depth 1 only q2 has its positive
     lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
+    assert (len(lists.lists), lists.num_without_relevant) == (2, 1)
+    judged["q2"] = {"d": 1}  # its only positive has no vector
+    options = {"vectors": vectors, "judgments": judged, "depth": 5}
+    without = read_candidate_lists(str(run), **options, tracker=InputTracker(skip_bad=1))
+    assert (len(without.lists), without.num_without_relevant) == (1, 2)
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]

@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+import torch
 
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.train import (
@@ -104,7 +105,9 @@ def test_a_model_that_was_trained_on_short_texts_can_be_trained_on_longer_ones(m
     path = tmp_path / "short" / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 16}))
     positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    state = torch.get_rng_state()
     assert init_term_weight_model(tmp_path / "short", "deepct", seed=1).max_length == positions > 16
+    assert torch.equal(torch.get_rng_state(), state)  # the head's seed is local
 
 
 def test_the_largest_impact_is_that_of_all_passages(model):
