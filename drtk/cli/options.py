@@ -66,7 +66,9 @@ Qrels = Annotated[str, make_option("--qrels FILE", "Relevance judgments, BEIR TS
 Answers = Annotated[
     str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")
 ]
-Device = Annotated[str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; except in training also cuda:1 …", panel=HARDWARE)]
+Device = Annotated[
+    str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; except in training also cuda:1 …", panel=HARDWARE)
+]
 WithFiles = Annotated[
     list[str] | None,
     make_option("--with FILE", "File of additional fields, joined to the passages by id; repeatable.", panel=INPUT),

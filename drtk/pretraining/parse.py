@@ -231,7 +231,9 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
             names = chain([name], (f"{name}_{number}" for number in count(2)))
             name = next(candidate for candidate in names if candidate not in named)
         elif not _NAME.fullmatch(name):
-            raise UsageError(f"objective name '{name}' is not valid; begin with a letter, then use letters, digits, _ and -")
+            raise UsageError(
+                f"objective name '{name}' is not valid; begin with a letter, then use letters, digits, _ and -"
+            )
         elif name in named:
             raise UsageError(f"two objectives have the name '{name}'; rename one")
         named[name] = replace(objective, name=name)

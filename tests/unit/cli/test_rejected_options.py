@@ -111,7 +111,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_kind=answer": f"--set dev_kind {DEV}",
         "--set patience=2": f"--set patience {DEV}",
         "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
-        "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt requires a number of steps",
+        "--set warmup=0.1": "--set warmup 0.1: --set schedule=inverse-sqrt requires a number of steps",
         "--preset simlm-r1": "preset 'simlm-r1' sets options of drtk train-retriever",
     },
     "train-generator": {

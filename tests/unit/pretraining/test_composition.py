@@ -136,7 +136,7 @@ WRONG = {
     "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not positive"),
     "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature = nan is not a number"),
     "a weight below 0": ((SLOTS, MLM, "weight = -1\n"), "objective 'mlm': weight -1.0 is negative"),
-    "a name with a dot": ((SLOTS, MLM.replace('"mlm"', '"m.l.m"')), "'m.l.m' is not a valid name"),
+    "a name with a dot": ((SLOTS, MLM.replace('"mlm"', '"m.l.m"')), "objective name 'm.l.m' is not valid"),
     "a name twice": ((SLOTS, MLM, MLM), "two objectives have the name 'mlm'"),
     "a projector there is not": ((SLOTS, CONTRAST, 'projector = "head"\n'), "objective 'contrast': there is no projector 'head'; define one"),
     "a projector of other slots": (
