@@ -207,7 +207,7 @@ def count_workers(runner_settings: RunnerSettings, *, gpu: bool) -> tuple[list[s
 def start_workers(
     builds: Sequence[Callable[[], BatchFunction]], gpus: Sequence[str]
 ) -> tuple[list[Any], dict[Any, deque[int]]]:
-    """Start a process for each batch function; return (processes, {connection: empty queue for numbers of batches}).
+    """Start a process for each batch function; return (processes, {connection: empty queue for indices of pending batches}).
 
     builds: functions that return the batch functions
     gpus: values of CUDA_VISIBLE_DEVICES, which the processes use in turn

@@ -130,7 +130,7 @@ class Differences(Plot):
         }
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw bars from the largest gain to the largest loss, and the mean as a line; label the queries at both ends."""
+        """Draw bars from the largest gain to the largest loss, and the mean as a line; the legend names the extreme queries."""
         from matplotlib.patches import Patch
 
         axis = figure.subplots()
