@@ -61,7 +61,7 @@ class CrossEncoder:
 
     max_length: maximum length of a pair, in tokens
     activation: function from logits to scores
-    prompt: text to put before the first text of every pair
+    prompt: text before the first text of every pair, or the system message of a chat template (monoT5 ignores it)
     make_tokenizer: function from the keyword argument `max_length` to the tokenizer of pairs; None for a classifier
     """
 

@@ -130,7 +130,10 @@ class Differences(Plot):
         }
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw bars from the largest gain to the largest loss, and the mean as a line; the legend names the extreme queries."""
+        """Draw bars from the largest gain to the largest loss, and the mean as a line.
+
+        The legend names the queries with the largest gains and losses; all bars are labeled if there are at most MAX_TICKS.
+        """
         from matplotlib.patches import Patch
 
         axis = figure.subplots()

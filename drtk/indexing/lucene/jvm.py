@@ -212,7 +212,7 @@ def _redirect_java_output() -> None:
         jnius.autoclass("io.anserini.index.IndexCollection$Args")
     except jnius.JavaException as error:
         raise DrtkError(
-            "the JVM of this process was started without Anserini's jar; open the Lucene index first"
+            "Anserini's classes cannot be loaded; check $ANSERINI_CLASSPATH, or open the index before other code starts Java"
         ) from error
     system = jnius.autoclass("java.lang.System")
     system.setOut(system.err)  # before log4j is initialized, so that its console appender writes to stderr too
