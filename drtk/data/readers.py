@@ -533,7 +533,7 @@ def _iter_columns(
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
-    A line with another number of columns than `names` (separated by spaces) yields a ValueError.
+    Blank lines are skipped. A line that is not UTF-8 or has another number of columns than `names` yields a ValueError.
     """
     count = len(names.split())
     for number, line in tracker.iter_lines(source):

@@ -309,7 +309,7 @@ class LuceneSearcher:
 
     @cached_property
     def _find_id(self) -> JavaMap:
-        """Function that returns the Lucene hit with each id."""
+        """Function that returns Lucene's TopDocs for each id of a Java collection: one hit, or none for an unknown id."""
         keyword = load_class("org.apache.lucene.analysis.core.KeywordAnalyzer")()
         return JavaMap(compose_handles(self._make_bag_of_words_builder(ID, keyword), self._make_search_by_score(1)))
 
