@@ -38,7 +38,7 @@ class _DeviceShard(NamedTuple):
     """Consecutive vectors that one device searches.
 
     vectors: (rows, dimension), in GPU memory if they fit, else memory-mapped
-    ranks: ranks of their ids, (rows,)
+    ranks: rank of each vector's id among the sorted ids, (rows,), to break ties
     """
 
     device: torch.device

@@ -258,8 +258,8 @@ class Miner:
             self._add_count(name, number, group="passages")
 
     def _count_judged_hits(self, pool: CandidatePool) -> None:
-        """Count, for each source, the queries with a judged document among its hits or among the positives of
-        the query's training examples.
+        """Count, for each source, the queries with a judged document among its hits or among the positives
+        read from training examples.
 
         The numbers are part of `counts`, because a resumed run restores `counts` and skips the earlier queries.
         """

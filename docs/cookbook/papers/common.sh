@@ -53,13 +53,13 @@ if [ "$scale" = mini ]; then
   [ -s "$data/fields.jsonl" ] || python "$here/mini_data.py" "$source/squad" "$passages" "$data"
   drtk pretrain "$out/all.jsonl" --preset mlm --model "$out/init" --max-steps 5000 --batch-size 64 --max-length 64 --learning-rate 1e-3 \
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again
-  fields="--with $data/fields.jsonl"
+  questions="--with $data/fields.jsonl"
 else
   seeds=${seeds:-42} passages=irds:msmarco-passage
   corpus=$passages queries=$passages/dev/small qrels=$passages/dev/small train_queries=$passages/train train_qrels=$passages/train
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
   measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat
-  pretrain_options="--export-steps 10000" tune_options="" fields=""
+  pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
 # Negatives of the first retriever: BM25's.
@@ -71,6 +71,7 @@ mine_bm25() {
 # is_selected ROW
 is_selected() { case " ${rows:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 
+fields="" # options of pretrain that add fields to the passages
 # pretrain NAME OPTIONS: pre-train an encoder with the current seed; writes OUT/encoders/NAME.SEED and sets `encoder`
 pretrain() {
   encoder=$out/encoders/$1.$seed

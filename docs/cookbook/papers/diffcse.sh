@@ -16,7 +16,6 @@ else
   passages=${SENTENCES:?the file of Wikipedia sentences} sts=${STS:?the folder of STS and transfer tasks} tasks=""
   generator=distilbert/distilbert-base-uncased
 fi
-fields=""
 
 next="--set slots.changed_one.view=next --set slots.changed_two.view=next"
 lm="--set objective.difference.classes=1 --set objective.difference.reduction=mean"

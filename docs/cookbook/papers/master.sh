@@ -13,8 +13,8 @@ if [ "$scale" = full ]; then
   drtk continue-text "$out/queried-10.jsonl" --model gpt2 -o "$out/continued.jsonl" $again
   passages=$out/continued.jsonl
 fi
-drtk termweight "$passages" --method inv-freq --tokenizer "$start" $fields -o "$out/inv-freq.jsonl" $again
-passages=$out/inv-freq.jsonl fields=""
+drtk termweight "$passages" --method inv-freq --tokenizer "$start" $questions -o "$out/inv-freq.jsonl" $again
+passages=$out/inv-freq.jsonl
 shared='decoders.shared={use="decoder",layers=2,init="random"}'
 
 set_row() {

@@ -8,6 +8,7 @@
 # (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 mine_bm25
+fields=$questions
 if [ "$scale" = full ]; then
   drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 5 --top-p 0.95 --top-k 25 -o "$out/queried.jsonl" $again
   fields="--with $out/queried.jsonl"

@@ -6,7 +6,7 @@
 # full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO; NQ: with Wikipedia's passages, --preset dpr-nq.
 . "$(dirname "$0")/common.sh"
 mine_bm25
-drtk termweight "$passages" --method bprop --model "$start" $fields -o "$out/bprop.jsonl" $again
+drtk termweight "$passages" --method bprop --model "$start" -o "$out/bprop.jsonl" $again
 if is_selected rom-deepimpact; then
   [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
   drtk termweight --method deepimpact --train "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
@@ -14,7 +14,7 @@ if is_selected rom-deepimpact; then
 fi
 
 set_row() {
-  passages=$out/bprop.jsonl fields=""
+  passages=$out/bprop.jsonl
   case $row in
     mlm-15) preset=mlm more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
     rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
