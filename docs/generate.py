@@ -31,6 +31,7 @@ from verify import read_result  # noqa: E402
 
 from drtk.cli.main import COMMANDS, STAGES, app, load_functions  # noqa: E402
 from drtk.config import PANELS  # noqa: E402
+from drtk.evaluation.compare_report import format_p_value  # noqa: E402
 
 BEGIN, END = "<!-- generated -->", "<!-- /generated -->"
 SHARED_BY = 5  # commands; an option that as many have is described once, in docs/commands/README.md
@@ -143,10 +144,11 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     baseline = next((baseline for _, baseline in tests), "baseline")
     lines = [
         f"## {expected['title']}",
+        "",
         f"`just reproduce {recipe} --rows ROW` · [recipe](cookbook/papers/{recipe}.sh)"
         + (f" · [result](../results/mini/{name}.jsonl)" if systems else ""),
         "",
-        f"| row | paper: {expected['measure']['full']} | here: {expected['measure'].get('mini', '–')} | − {baseline} | p |",
+        f"| row | paper: {expected['measure']['full']} | here: {expected['measure'].get('mini', '–')} | difference from {baseline} | p |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for row, values in expected["rows"].items():
@@ -158,9 +160,9 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
                 reach = stdtrit(found["runs"] - 1, 0.975) * found["sd"] / found["runs"] ** 0.5
                 here += f" ± {reach:.4f}"
             if test := against.get(row):
-                difference, p = f"{test['difference']:+.4f}", f"{test['t_p_corrected']:.3f}"
+                difference, p = f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])
         lines.append(f"| {row} | {paper} | {here} | {difference} | {p} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", expected["note"]] if "note" in expected else lines)
 
 
 def build_pages() -> tuple[dict[Path, str], list[str]]:
