@@ -145,7 +145,7 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     lines = [
         f"## {expected['title']}",
         "",
-        f"`just reproduce {recipe} --rows ROW` · [recipe](cookbook/papers/{recipe}.sh)"
+        f"`just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}` · [recipe](cookbook/papers/{recipe}.sh)"
         + (f" · [result](../results/mini/{name}.jsonl)" if systems else ""),
         "",
         f"| row | paper: {expected['measure']['full']} | here: {expected['measure'].get('mini', '–')} | difference from {baseline} | p |",

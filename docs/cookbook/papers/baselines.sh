@@ -21,7 +21,7 @@ for seed in $seeds; do
       drtk train-generator "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$work/t5.$seed" --max-steps 600 --batch-size 16 \
         --max-length 128 --target-length 24 --seed "$seed" -o "$writer" $again
     fi
-    drtk doc2query "$corpus" --model "$writer" --n "$number" --bare --seed "$seed" -o "$work/queries.$seed.jsonl" $again
+    drtk doc2query "$corpus" --model "$writer" --n "$number" --top-k 10 --top-p 1 --bare --seed "$seed" -o "$work/queries.$seed.jsonl" $again
     drtk index "$corpus" --with "$work/queries.$seed.jsonl" --expand queries --type bm25s -o "$work/doct5query.$seed.index" $made
     search_words doct5query "$work/doct5query.$seed.index"
   fi
@@ -33,8 +33,9 @@ for seed in $seeds; do
     drtk index "$work/deepct.$seed.jsonl" --type bm25s --term-weights -o "$work/deepct.$seed.index" $made
     search_words deepct "$work/deepct.$seed.index"
   fi
-  for index_type in flat hnsw; do
-    if is_selected $index_type; then tune $index_type "$start" simlm-r1; fi
-  done
+  index_type=flat
+  if is_selected flat || is_selected hnsw; then tune flat "$start" simlm-r1; fi
+  index_type=hnsw
+  if is_selected hnsw; then search "$work/hnsw.$seed" "$work/flat.$seed.retriever"; fi
 done
 compare_rows bm25

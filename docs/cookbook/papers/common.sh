@@ -42,7 +42,7 @@ if [ "$scale" = mini ]; then
   # Pre-training: 32 passages of 64 tokens per step. Fine-tuning: 16 questions with a hard negative per step. No titles: presets differ in them.
   pretrain_options="--batch-size 32 --max-length 64 --learning-rate 1e-3 --max-steps 500 --eval-steps 500 --export-steps 100
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
-  tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --passage-length 128
+  tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --query-length 32 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
   drtk init-model "$source/squad/corpus.jsonl.gz" --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 -o "$out/init" $made
   for file in squad/documents cranfield/corpus cacm/corpus; do
@@ -55,12 +55,19 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again
   questions="--with $data/fields.jsonl"
 else
-  seeds=${seeds:-42} passages=irds:msmarco-passage
-  corpus=$passages queries=$passages/dev/small qrels=$passages/dev/small train_queries=$passages/train train_qrels=$passages/train
+  seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with titles
+  train_queries=irds:msmarco-passage/train train_qrels=$train_queries queries=irds:msmarco-passage/dev/small qrels=$queries
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
   measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
+
+# At full scale, objectives that pair passages of a document need MS MARCO's documents.
+chunk_documents() {
+  [ "$scale" = full ] || return 0
+  passages=$out/documents.jsonl
+  drtk chunk irds:msmarco-document --tokenizer "$start" --max-tokens 142 -o "$passages" $again
+}
 
 # Negatives of the first retriever: BM25's.
 mine_bm25() {
@@ -113,11 +120,20 @@ run_rows() {
   done
 }
 
-# compare_rows BASELINE: means over seeds and paired tests of all finished rows, to OUT/RECIPE.jsonl
+# compare_rows BASELINE: means over seeds and paired tests of all finished rows, to OUT/RECIPE.jsonl; without another row or the BASELINE only values
 compare_rows() {
-  runs=""
-  for run in "$work"/*.run; do name=$(basename "$run" .run) && runs="$runs ${name%.*}=$run"; done
-  set -- $runs ${judgments:---qrels $qrels} --measures "$measures" --baseline "$1" --moved 0
+  runs="" each="" names=""
+  for run in "$work"/*.run; do
+    [ -e "$run" ] || { echo "$0: no row is finished; the recipe lists its rows" >&2 && exit 1; }
+    name=$(basename "$run" .run)
+    runs="$runs ${name%.*}=$run" each="$each $name=$run" names="$names ${name%.*}"
+  done
+  judged="${judgments:---qrels $qrels} --measures"
+  if [ "$(printf '%s\n' $names | sort -u | wc -l)" = 1 ] || ! printf '%s\n' $names | grep -qx -e "$1"; then
+    drtk eval $each $judged "$measures"
+    return
+  fi
+  set -- $runs $judged "$measures" --baseline "$1" --moved 0
   drtk compare "$@" --format jsonl -o "$out/$recipe.jsonl" --force
   drtk compare "$@"
 }

@@ -5,7 +5,8 @@
 #
 # mini: pieces of up to 30 tokens of SQuAD's articles as sentences; Spearman correlation on STS-B.
 # full: 10^6 sentences of Wikipedia, two epochs per row (SimCSE's wiki1m_for_simcse.txt as $SENTENCES), the seven STS tasks in $STS
-#       and the seven transfer tasks (START=FacebookAI/roberta-base and PRESET=diffcse-sts-roberta or diffcse-transfer-bert for the other tables).
+#       and the seven transfer tasks. START=FacebookAI/roberta-base: RoBERTa's rows; PRESET=diffcse-transfer-bert: the transfer tables.
+#       Rows with the next sentence need sentences of documents, with neighbors.
 . "$(dirname "$0")/common.sh"
 if [ "$scale" = mini ]; then
   passages=$out/sentences.jsonl sts=$out/sts tasks="STS-B alignment uniformity retrieval"
@@ -16,6 +17,8 @@ else
   passages=${SENTENCES:?the file of Wikipedia sentences} sts=${STS:?the folder of STS and transfer tasks} tasks=""
   generator=distilbert/distilbert-base-uncased
 fi
+family=bert simcse=simcse name=${PRESET:+.$PRESET}
+case $start in *roberta*) family=roberta simcse=simcse-roberta name=.roberta$name generator=distilbert/distilroberta-base ;; esac
 
 next="--set slots.changed_one.view=next --set slots.changed_two.view=next"
 lm="--set objective.difference.classes=1 --set objective.difference.reduction=mean"
@@ -34,11 +37,11 @@ edit() { # edit CORRUPTION: how the sentence is changed
 extra() { echo "--drop difference --set slots.other=$(edit "$2") --set objective.contrast.extra_$1=[\"other\"] --set projectors.head.slots=[\"one\",\"two\",\"other\"]"; }
 
 set_options() {
-  preset=${PRESET:-diffcse-sts-bert}
+  preset=${PRESET:-diffcse-sts-$family}
   case $row in simcse* | mlm* | *deleted | lambda-0) more="" ;; *) more="--generator $generator" ;; esac # the first use no generator
   case $row in
-    simcse) preset=simcse ;;
-    simcse-bn) preset=simcse more="--set projectors.head.kind=bn" ;;
+    simcse) preset=$simcse ;;
+    simcse-bn) preset=$simcse more="--set projectors.head.kind=bn" ;;
     without-bn) more="$more --set projectors.head.kind=tanh" ;;
     without-contrast) more="$more --drop contrast" ;;
     next) more="$more $next" ;;
@@ -62,12 +65,14 @@ for seed in $seeds; do
     positive-replaced positive-inserted positive-deleted negative-replaced negative-inserted negative-deleted; do
     is_selected "$row" || continue
     set_options
-    pretrain "diffcse-$row" --preset "$preset" --model "$start" --dev-sts "$sts/STS-B/dev.tsv" $more
+    pretrain "diffcse$name-$row" --preset "$preset" --model "$start" --dev-sts "$sts/STS-B/dev.tsv" $more
   done
 done
 models="start.0=$start"
-for folder in "$out"/encoders/diffcse-*; do models="$models ${folder##*/diffcse-}=$folder"; done
+for folder in "$out/encoders/diffcse$name"-*; do
+  case $folder in *.part) ;; *) models="$models ${folder##*/"diffcse$name"-}=$folder" ;; esac
+done
 drtk eval-sentences $models --data "$sts" ${tasks:+--tasks "$tasks"} --format jsonl -o "$work/test.jsonl" --force
 drtk eval-sentences $models --data "$sts" --tasks STS-B --split dev --format jsonl -o "$work/dev.jsonl" --force
-python "$here/over_seeds.py" simcse "$work/test.jsonl" > "$out/diffcse.jsonl"
-python "$here/over_seeds.py" simcse "$work/dev.jsonl" > "$out/diffcse-dev.jsonl"
+python "$here/over_seeds.py" simcse "$work/test.jsonl" > "$out/diffcse$name.jsonl"
+python "$here/over_seeds.py" simcse "$work/dev.jsonl" > "$out/diffcse-dev$name.jsonl"

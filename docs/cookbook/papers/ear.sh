@@ -16,13 +16,12 @@ export RI_EPOCHS=2 RD_EPOCHS=2 BATCH=8 EVERY=120 SWEEP="1 2 5" RERANK_EPOCHS=2 E
 export GENERATOR="$out/t5" GENERATOR_STEPS=300 SAMPLES=10
 drtk init-model "$out/all.jsonl" --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 512 -o "$GENERATOR" $made
 for seed in $seeds; do
-  tune dense "$start" simlm-r1
-  SEED=$seed DENSE=$work/dense.$seed.retriever sh "$here/../ear.sh" "$work/$seed" "$start"
+  work=$out/dense tune dense "$start" simlm-r1
+  SEED=$seed DENSE=$out/dense/dense.$seed.retriever sh "$here/../ear.sh" "$work/$seed" "$start"
 done
-rm -f "$work"/dense.*.run # of another collection
 for run in "$work"/*/*.run; do
   folder=${run%/*} name=$(basename "$run" .run)
-  case $name in train | dev | *.sentence | *.title | *.terms | *.answer | flat) continue ;; test) name=bm25 ;; esac
+  case $name in train | dev | *.sentence | *.title | *.terms | *.answer | *.of-*) continue ;; test) name=bm25 ;; flat) name=dense ;; esac
   cp -p "$run" "$work/$name.${folder##*/}.run"
 done
 judgments="--answers $work/${seeds%% *}/test.jsonl --corpus $source/squad/corpus.jsonl.gz" measures="Answer@1 Answer@5 Answer@20 Answer@100"

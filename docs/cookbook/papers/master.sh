@@ -1,5 +1,5 @@
 #!/bin/sh
-# MASTER (Zhou 2023): five decoders, without a group of objectives, with one shared decoder; retriever 1 and retriever 2.
+# MASTER (Zhou 2023): five decoders, without a group of objectives, with one shared decoder; followed by the first retriever.
 #
 #   just reproduce master [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
@@ -19,10 +19,11 @@ shared='decoders.shared={use="decoder",layers=2,init="random"}'
 
 set_row() {
   preset=master
+  if [ "$scale" = full ]; then more="--set slots.before.view=halves.a --set slots.next.view=halves.b"; fi # MS MARCO's passages have no neighbors
   case $row in
-    mlm) preset=mlm ;;
-    without-*) more="--drop ${row#without-}" ;;
-    shared-decoder) more="--set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
+    mlm) preset=simlm-table7-mlm more=$([ "$scale" = mini ] || echo "--max-steps 120000") ;;
+    without-*) more="$more --drop ${row#without-}" ;;
+    shared-decoder) more="$more --set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
       --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;
   esac
 }

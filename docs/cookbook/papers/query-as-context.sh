@@ -8,9 +8,10 @@
 # (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 mine_bm25
+chunk_documents
 fields=$questions
 if [ "$scale" = full ]; then
-  drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 5 --top-p 0.95 --top-k 25 -o "$out/queried.jsonl" $again
+  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --n 5 --top-p 0.95 --top-k 25 -o "$out/queried.jsonl" $again
   fields="--with $out/queried.jsonl"
 fi
 

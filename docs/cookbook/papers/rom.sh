@@ -3,9 +3,11 @@
 #
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO; NQ: with Wikipedia's passages, --preset dpr-nq.
+# full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO's first
+# retriever. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever (stages.sh with ENCODER).
 . "$(dirname "$0")/common.sh"
 mine_bm25
+chunk_documents
 drtk termweight "$passages" --method bprop --model "$start" -o "$out/bprop.jsonl" $again
 if is_selected rom-deepimpact; then
   [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
