@@ -157,8 +157,8 @@ def die_at(number: int) -> None:
     """Kill this process before its `number`-th call that changes files: rename, remove, fsync, open for writing."""
     left = number
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*given: Any, **named: Any) -> Any:
+    def add_counter(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_and_count(*given: Any, **named: Any) -> Any:
             nonlocal left
             mode = [*given[1:2], named.get("mode", "")][0] if call is io.open else ""
             reads = not set(str(mode)) & set("wax+") if call is io.open else call is _OPEN and not given[1] & _WRITES
@@ -168,11 +168,11 @@ def die_at(number: int) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
             return call(*given, **named)
 
-        return counting
+        return call_and_count
 
     for name in ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "link", "fsync", "open"):
-        setattr(os, name, counted(getattr(os, name)))
-    builtins.open = io.open = counted(io.open)  # type: ignore[assignment]
+        setattr(os, name, add_counter(getattr(os, name)))
+    builtins.open = io.open = add_counter(io.open)  # type: ignore[assignment]
 
 
 def kill_at(file: str) -> None:

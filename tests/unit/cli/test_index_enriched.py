@@ -140,7 +140,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
     assert meta("i")["bm25"] == {"k1": 10.0, "b": 0.9}
     assert (meta("i")["settings"]["term_weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
 
-    def expected(k1: float, b: float) -> dict[tuple[str, str], float]:
+    def compute_expected(k1: float, b: float) -> dict[tuple[str, str], float]:
         rare, common = math.log(2), math.log(1.2)
         return {
             ("q1", "p1"): bm25(rare, 4, 5, 4, k1=k1, b=b),
@@ -152,7 +152,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert search(capfd, "i queries.jsonl")["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
     for more, k1, b in (("", 10, 0.9), ("--k1 0.9 --b 0.4", 0.9, 0.4), ("--b 0.4", 10, 0.4)):
-        assert search(capfd, f"i queries.jsonl {more}") == pytest.approx(expected(k1, b), abs=1e-5)
+        assert search(capfd, f"i queries.jsonl {more}") == pytest.approx(compute_expected(k1, b), abs=1e-5)
 
 
 def test_the_square_root_scale_advises_its_own_parameters(weights, capfd):

@@ -163,14 +163,14 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(fil
     pretrain(files, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
     forward, limit = PretrainingNetwork.forward, 3
 
-    def limited(self: PretrainingNetwork, batch: Any, *given: Any, **named: Any) -> Any:
+    def fail_above_limit(self: PretrainingNetwork, batch: Any, *given: Any, **named: Any) -> Any:
         if len(next(iter(batch.values())).input_ids) > limit:
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"
             )
         return forward(self, batch, *given, **named)
 
-    monkeypatch.setattr(PretrainingNetwork, "forward", limited)
+    monkeypatch.setattr(PretrainingNetwork, "forward", fail_above_limit)
     fail(files, tmp_path / "m", 6, cut_off, preset="qac-cocondenser")
     limit = 6  # there is more memory now, but dropout is sampled part by part
     pretrain(files, tmp_path / "m", "qac-cocondenser", *SCHEDULE, "--resume")

@@ -80,7 +80,7 @@ def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> boo
 def fail_at_step(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
     """Make training raise `error` at a step; only: only if the micro-batch is larger than this."""
 
-    def patched(usual: Any) -> Any:
+    def patch_usual(usual: Any) -> Any:
         def fail(self: Any, *given: Any, **named: Any) -> Any:
             if self.state.global_step + 1 == step and (not only or (self.micro_batch or 100) > int(only)):
                 raise error
@@ -90,7 +90,7 @@ def fail_at_step(step: int, error: Exception, *, only: str = "") -> Iterator[Non
 
     with pytest.MonkeyPatch.context() as patch:
         for kind in (RetrieverTrainer, DrtkTrainer):
-            patch.setattr(kind, "training_step", patched(kind.training_step))
+            patch.setattr(kind, "training_step", patch_usual(kind.training_step))
         yield
 
 
@@ -181,7 +181,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
     size = (data / "encoder" / "model.safetensors").stat().st_size
     save = DrtkTrainer._save_checkpoint
 
-    def limited(self: DrtkTrainer, *given: Any, **named: Any) -> None:
+    def fail_above_limit(self: DrtkTrainer, *given: Any, **named: Any) -> None:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         if self.state.global_step == 4:
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * size), before[1]))
@@ -191,7 +191,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DrtkTrainer, "_save_checkpoint", limited)
+        patch.setattr(DrtkTrainer, "_save_checkpoint", fail_above_limit)
         with pytest.raises(DrtkError, match=r"m\.part/checkpoints.*: .*(too large|may be full)") as fault:
             train(data, "retriever", tmp_path / "m")
     assert "\n" not in str(fault.value)

@@ -121,11 +121,11 @@ def test_large_gradients_are_not_clipped(options, clipped, tmp_path, monkeypatch
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
 
-    def magnified(settings: QueryRerankerConfig) -> Any:
+    def magnify(settings: QueryRerankerConfig) -> Any:
         return lambda model, inputs: {"margin": 1e4 * make_objective(settings)(model, inputs)["margin"]}
 
     monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
-    monkeypatch.setattr("drtk.query_expansion.train_reranker.make_objective", magnified)
+    monkeypatch.setattr("drtk.query_expansion.train_reranker.make_objective", magnify)
     train(tmp_path, f"--max-steps 2 --set warmup=1 {options}")
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)

@@ -37,19 +37,19 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         flushed.add(os.fstat(handle).st_ino)
         waiting[:] = [each for each in waiting if each[1] != os.fstat(handle).st_ino]
 
-    def checked(rename: Callable[..., None]) -> Callable[..., None]:
-        def renaming(source: Any, target: Any) -> None:
+    def check_rename(rename: Callable[..., None]) -> Callable[..., None]:
+        def rename_checked(source: Any, target: Any) -> None:
             if ".part.old" not in str(target):  # it is deleted
                 assert inodes(Path(source)) <= flushed, f"{source} was not flushed"
                 waiting.append((Path(target), Path(target).parent.stat().st_ino))
                 names.append(Path(target).name)
             rename(source, target)
 
-        return renaming
+        return rename_checked
 
     monkeypatch.setattr(os, "fsync", fsync)
     for name in ("replace", "rename"):
-        monkeypatch.setattr(os, name, checked(getattr(os, name)))
+        monkeypatch.setattr(os, name, check_rename(getattr(os, name)))
     yield names
     assert not waiting, "the folder was not flushed"
 

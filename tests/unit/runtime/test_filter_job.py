@@ -160,15 +160,15 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
     (model / "model.safetensors").write_bytes(b"old")
     before, settings = manifest.describe_folder(model), {"model": str(model)}
 
-    def replacing(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
+    def make_replacer(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
         return lambda batch: (model / "model.safetensors").write_bytes(b"new") and copy(batch, stop)
 
-    run(tmp_path / "whole", replacing(""), settings=settings)
+    run(tmp_path / "whole", make_replacer(""), settings=settings)
     assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
     assert not is_current(str(tmp_path / "whole"), settings, program="copy")
     (model / "model.safetensors").write_bytes(b"old")
     with pytest.raises(Interrupted):
-        run(tmp_path / "out", replacing("d25"), settings=settings)
+        run(tmp_path / "out", make_replacer("d25"), settings=settings)
     with pytest.raises(MismatchError, match=r"other settings or files \(.*model\)"):
         run(tmp_path / "out", resume=True, settings=settings)
 

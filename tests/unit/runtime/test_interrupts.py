@@ -140,7 +140,7 @@ def test_ctrl_c_right_after_the_part_was_made_removes_it(tmp_path: Path, monkeyp
 def test_a_part_of_another_run_is_not_removed(tmp_path: Path) -> None:
     target = tmp_path / "out"
 
-    def interrupted() -> None:
+    def run_and_interrupt() -> None:
         with Output(str(target)) as output:
             output.write(b"one\n")
             os.replace(tmp_path / "out.part", target)
@@ -148,7 +148,7 @@ def test_a_part_of_another_run_is_not_removed(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        run_and_interrupt()
     assert (tmp_path / "out.part").read_bytes() == b"theirs\n"
 
 

@@ -72,7 +72,7 @@ def run(
     return made
 
 
-def expected(count: int) -> str:
+def compute_expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
 
 
@@ -90,7 +90,7 @@ def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
         run(tmp_path / "x", 30, faulty=17)  # batches of 4: four of them are whole
     assert not (tmp_path / "x").exists()
     job = run(tmp_path / "x", 30, resume=True)
-    assert (tmp_path / "x").read_text() == expected(30)
+    assert (tmp_path / "x").read_text() == compute_expected(30)
     assert job.counts == {"even": 15}
 
 
@@ -104,7 +104,7 @@ def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path)
         run_filter(torn(), job, Squares, None, "", None, runner_settings=RunnerSettings(), batch_size=4)
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {}, resume=True)
     run_filter(iter(range(12)), job, Squares, None, "", None, runner_settings=RunnerSettings(), batch_size=4)
-    assert (tmp_path / "x").read_text() == expected(12)
+    assert (tmp_path / "x").read_text() == compute_expected(12)
 
 
 def test_an_unknown_runner_is_rejected(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: p
 def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None:
     job = run(tmp_path / "x", 120, runner="ray", deadly=61)
     assert (tmp_path / "marker").exists()  # it was killed, half-way
-    assert (tmp_path / "x").read_text() == expected(120)
+    assert (tmp_path / "x").read_text() == compute_expected(120)
     assert job.counts == {"even": 60}
 
 
@@ -137,7 +137,7 @@ def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, 
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="ray", faulty=17)
     run(tmp_path / "x", 30, runner="ray", resume=True)
-    assert (tmp_path / "x").read_text() == expected(30)
+    assert (tmp_path / "x").read_text() == compute_expected(30)
     with pytest.raises(DrtkError, match=r"^the model is not there$"):
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
 
@@ -176,7 +176,7 @@ def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path: 
         run(tmp_path / "x", 30, runner="processes", deadly=25, resume=True)
     assert multiprocessing.active_children() == []
     job = run(tmp_path / "x", 30, runner="processes", resume=True)
-    assert (tmp_path / "x").read_text() == expected(30)
+    assert (tmp_path / "x").read_text() == compute_expected(30)
     assert job.counts == {"even": 15}
 
 

@@ -20,7 +20,9 @@ def word_pieces(folder: Path) -> str:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return _saved(tokenizer, folder, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+    return _save_tokenizer(
+        tokenizer, folder, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
+    )
 
 
 def byte_pieces(folder: Path) -> str:
@@ -37,7 +39,7 @@ def byte_pieces(folder: Path) -> str:
             show_progress=False,
         ),
     )
-    return _saved(tokenizer, folder, bos_token="<s>", eos_token="</s>")
+    return _save_tokenizer(tokenizer, folder, bos_token="<s>", eos_token="</s>")
 
 
 def sentence_pieces(folder: Path) -> str:
@@ -47,9 +49,9 @@ def sentence_pieces(folder: Path) -> str:
     tokenizer.train_from_iterator(
         TEXT, trainers.UnigramTrainer(vocab_size=60, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
     )
-    return _saved(tokenizer, folder, unk_token="<unk>")
+    return _save_tokenizer(tokenizer, folder, unk_token="<unk>")
 
 
-def _saved(tokenizer: Tokenizer, folder: Path, **special: str) -> str:
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path, **special: str) -> str:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
     return str(folder)

@@ -78,14 +78,14 @@ def test_evaluation_computes_the_loss_over_all_tokens_and_generates_texts(folder
         seen.append((list(written), list(wanted)))
         return {"rougeL": 0.25}
 
-    def collating(pairs: list[TextPair]) -> dict[str, torch.Tensor]:
+    def collate_pairs(pairs: list[TextPair]) -> dict[str, torch.Tensor]:
         return collate(pairs, generator=writer, max_length=20, target_length=8)
 
     pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
-    actual = GenerationEvaluator(writer, pairs, collate=collating, score=score, batch_size=2, max_new_tokens=4)()
+    actual = GenerationEvaluator(writer, pairs, collate=collate_pairs, score=score, batch_size=2, max_new_tokens=4)()
     assert writer.model.training
     writer.model.eval()
-    batch = collating(pairs)
+    batch = collate_pairs(pairs)
     whole = compute_generator_terms(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
     assert actual == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
     ((written, wanted),) = seen
