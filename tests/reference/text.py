@@ -33,9 +33,3 @@ class Text:
     def content(self) -> list[int]:
         """Return the positions of all tokens except special tokens."""
         return [position for position in range(len(self.original)) if position not in self.special]
-
-
-def masked(original: list[int], hidden: list[int], *, special: list[int], mask: int) -> Text:
-    """Return the text with [MASK] at all hidden positions."""
-    inputs = [mask if position in hidden else token for position, token in enumerate(original)]
-    return Text(original, inputs, hidden, special)
