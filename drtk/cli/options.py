@@ -71,7 +71,9 @@ Device = Annotated[
 ]
 WithFiles = Annotated[
     list[str] | None,
-    make_option("--with FILE", "File of additional fields, with the passages' ids in the same order; repeatable.", panel=INPUT),
+    make_option(
+        "--with FILE", "File of additional fields, with the passages' ids in the same order; repeatable.", panel=INPUT
+    ),
 ]
 _PRESET = make_option(
     "--preset NAME", "Preset name (see drtk presets) or .toml file.", panel=METHOD, autocompletion=list_preset_names

@@ -221,7 +221,7 @@ def rerank_queries__apply(
         list[str] | None,
         make_option(
             "--model [KIND=]DIR",
-            "Model folder from drtk rerank-queries train; KIND=DIR for one kind; repeatable (required by --select scorer).",
+            "Model of drtk rerank-queries train; KIND=DIR for one kind; repeatable (required by --select scorer).",
             show_default=False,
         ),
     ] = None,

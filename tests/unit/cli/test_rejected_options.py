@@ -144,7 +144,7 @@ REJECTED = {  # additional options and the error message of each command
     },
     "encode": {
         "--pooling median": "unknown pooling 'median'",
-        "--device tpu": "--device tpu: use auto, cpu, cuda, cuda:1 or mps",
+        "--device tpu": "--device tpu: use auto, cpu, cuda, cuda:1, mps or xpu",
     },
 }
 LATE = {  # rejected once torch is imported
@@ -186,7 +186,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
         results.append(
             (name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: is set by drtk; use --max-steps")
         )
-        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda, cuda:1 or mps"))
+        results.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu, cuda, cuda:1, mps or xpu"))
         results.append((name, f"{call} --device cuda:1", "--device cuda:1: use auto, cpu, cuda or mps"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"

@@ -236,7 +236,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(fold_models, models, t
         expand(capfd, f"{questions} --model {models}/t5 --kind answer --holdout")
     other = write_rows(tmp_path / "other.jsonl", [*read_rows(questions), {"_id": "new", "text": "of no fold"}])
     call = f"{other} --model {generators} --holdout --n 9 --max-new-tokens 9"
-    with pytest.raises(RecordError, match=r"other.jsonl:25: question 'new' is in no fold of .*gen; use `outside` draw"):
+    with pytest.raises(RecordError, match=r"other.jsonl:25: question 'new' is in no fold of .*gen; use `outside=draw`"):
         expand(capfd, call)
     assert "new" not in {row["query_id"] for row in expand(capfd, f"{call} --skip-bad 1")}
     assert "new" in {row["query_id"] for row in expand(capfd, f"{call} --set outside=draw")}

@@ -51,7 +51,7 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
 def test_a_question_without_fold_is_rejected_or_gets_a_random_fold(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
-    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; use `outside` draw"):
+    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; use `outside=draw`"):
         seen.choose_fold(outside[0], allow_unknown=False)
     drawn = {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside}
     assert drawn == {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside[::-1]}

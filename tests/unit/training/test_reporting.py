@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import pytest
 from transformers.integrations import integration_utils
 
-import drtk.training.arguments as reporting
 from drtk.cli.main import app
 from drtk.errors import DrtkError
 from drtk.runtime.progress import round_significant
@@ -54,7 +53,6 @@ class RecordedWriter:
 def writers(monkeypatch: pytest.MonkeyPatch) -> list[RecordedWriter]:
     monkeypatch.setattr(RecordedWriter, "made", [])
     monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: True)
-    monkeypatch.setattr(reporting, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=RecordedWriter))
     return RecordedWriter.made
 

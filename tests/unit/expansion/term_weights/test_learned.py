@@ -150,7 +150,7 @@ def id_impacts(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Deep
     """Return a DeepImpact model whose impacts are the ids of the word pieces, divided by 100."""
     settings = WeightingSettings(expand=("queries",), impact_max=10.0)
     method = DeepImpact(settings, None, str(models["deepimpact"]), "cpu")
-    monkeypatch.setattr(method, "_weigh", lambda texts: [np.array(ids, dtype=np.float32) / 100 for ids in texts])
+    monkeypatch.setattr(method, "_predict", lambda texts: [np.array(ids, dtype=np.float32) / 100 for ids in texts])
     return method
 
 
