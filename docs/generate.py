@@ -127,11 +127,11 @@ def _option_item(option: str) -> str:
 
 def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
-    papers = DOCS / "cookbook" / "papers"
-    return "\n\n".join(
-        _format_recipe(name, expected, RESULTS / f"{name}.jsonl")
-        for name, expected in tomllib.loads((papers / "expected.toml").read_text(encoding="utf-8")).items()
-    )
+    recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
+    titles = [expected["title"] for expected in recipes.values()]
+    contents = [f"- [{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})" for title in titles]
+    tables = [_format_recipe(name, expected, RESULTS / f"{name}.jsonl") for name, expected in recipes.items()]
+    return "\n\n".join(["\n".join(contents), *tables])
 
 
 def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
@@ -153,7 +153,7 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     ]
     for row, values in expected["rows"].items():
         paper = f"{values['full']:.3f}" if "full" in values else "–"
-        here, difference, p = "not run", "", ""
+        here, difference, p = values.get("reason", "not run"), "", ""
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
             if found["sd"] is not None and found["runs"] > 1:

@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
 done
 case $scale in mini | full) ;; *) echo "$0: unknown scale $scale; use mini or full" >&2 && exit 2 ;; esac
 here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
-work=$out/$recipe again="--skip-done --resume --force" made="--skip-done --force"
+work=$out/$recipe examples=$out/train.jsonl again="--skip-done --resume --force" made="--skip-done --force"
 mkdir -p "$work" "$out/encoders"
 
 # join OUTPUT FILE …
@@ -69,10 +69,17 @@ chunk_documents() {
   drtk chunk irds:msmarco-document --tokenizer "$start" --max-tokens 142 -o "$passages" $again
 }
 
+# mine INDEX OPTIONS: write training examples with negatives of an index to $examples
+mine() {
+  index=$1
+  shift
+  drtk mine-negatives "$index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" -o "$examples" "$@" $again
+}
+
 # Negatives of the first retriever: BM25's.
 mine_bm25() {
   drtk index "$corpus" --type bm25s -o "$out/bm25.index" $made
-  drtk mine-negatives "$out/bm25.index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" -o "$out/train.jsonl" $again
+  mine "$out/bm25.index"
 }
 
 # is_selected ROW
@@ -86,11 +93,11 @@ pretrain() {
   drtk pretrain "$passages" $fields $pretrain_options --seed "$seed" -o "$encoder" "$@" $again
 }
 
-# tune NAME MODEL PRESET OPTIONS: fine-tune a retriever with the current seed and search the test queries; writes WORK/NAME.SEED.run
+# tune NAME MODEL PRESET OPTIONS: fine-tune a retriever on $examples with the current seed and search the test queries; writes WORK/NAME.SEED.run
 tune() {
   name=$work/$1.$seed model=$2 preset=$3
   shift 3
-  drtk train-retriever "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$model" --preset "$preset" $tune_options "$@" \
+  drtk train-retriever "$examples" --corpus "$corpus" --queries "$train_queries" --model "$model" --preset "$preset" $tune_options "$@" \
     --seed "$seed" -o "$name.retriever" $again
   search "$name" "$name.retriever"
 }

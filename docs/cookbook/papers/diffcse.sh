@@ -41,6 +41,11 @@ set_options() {
   case $row in simcse* | mlm* | *deleted | lambda-0) more="" ;; *) more="--generator $generator" ;; esac # the first use no generator
   case $row in
     simcse) preset=$simcse ;;
+    generator-large | generator-base) more="--generator google-bert/bert-${row#generator-}-uncased" ;;
+    generator-medium) more="--generator google/bert_uncased_L-8_H-512_A-8" ;;
+    generator-small) more="--generator google/bert_uncased_L-4_H-512_A-8" ;;
+    generator-mini) more="--generator google/bert_uncased_L-4_H-256_A-4" ;;
+    generator-tiny) more="--generator google/bert_uncased_L-2_H-128_A-2" ;;
     simcse-bn) preset=$simcse more="--set projectors.head.kind=bn" ;;
     without-bn) more="$more --set projectors.head.kind=tanh" ;;
     without-contrast) more="$more --drop contrast" ;;
@@ -59,10 +64,11 @@ set_options() {
   esac
 }
 
+generators=$([ "$scale" = mini ] || echo generator-large generator-base generator-medium generator-small generator-mini generator-tiny)
 for seed in $seeds; do
   for row in diffcse simcse simcse-bn without-bn without-contrast next both mlm mlm-next mlm-both corrective inserted deleted any \
     rate-0.15 rate-0.20 rate-0.25 rate-0.40 rate-0.50 lambda-0 lambda-0.0001 lambda-0.0005 lambda-0.001 lambda-0.01 lambda-0.05 lambda-0.1 \
-    positive-replaced positive-inserted positive-deleted negative-replaced negative-inserted negative-deleted; do
+    positive-replaced positive-inserted positive-deleted negative-replaced negative-inserted negative-deleted $generators; do
     is_selected "$row" || continue
     set_options
     pretrain "diffcse$name-$row" --preset "$preset" --model "$start" --dev-sts "$sts/STS-B/dev.tsv" $more

@@ -10,11 +10,12 @@ if [ "$scale" = mini ]; then tasks=stsb options="--data $source/stsb --learning-
 for seed in $seeds; do
   for row in start simlm master; do
     if [ "$row" = start ]; then model=$start; else model=$out/encoders/$row.$seed; fi
-    is_selected "$row" && { [ "$row" = start ] || [ -e "$model" ]; } || continue
+    is_selected "$row" || continue
+    [ "$row" = start ] || [ -e "$model" ] || { echo "glue.sh: no $model; run $row.sh first" >&2 && continue; }
     for task in $tasks; do
       [ -s "$work/$row.$seed.$task.jsonl" ] || python "$here/glue.py" "$row.$seed" "$model" "$task" $options --seed "$seed" > "$work/part"
       [ -s "$work/$row.$seed.$task.jsonl" ] || mv "$work/part" "$work/$row.$seed.$task.jsonl"
     done
   done
 done
-python "$here/over_seeds.py" start "$work"/*.jsonl > "$out/$recipe.jsonl"
+for task in $tasks; do python "$here/over_seeds.py" start "$work"/*."$task.jsonl" > "$out/glue-$task.jsonl"; done

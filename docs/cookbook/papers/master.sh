@@ -1,5 +1,6 @@
 #!/bin/sh
-# MASTER (Zhou 2023): five decoders, without a group of objectives, with one shared decoder; followed by the first retriever.
+# MASTER (Zhou 2023): five decoders, without a group of objectives, with one shared decoder (Table 6), masking rates (Table 8); followed by the
+# first retriever. second.sh trains the second.
 #
 #   just reproduce master [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
@@ -25,7 +26,11 @@ set_row() {
     without-*) more="$more --drop ${row#without-}" ;;
     shared-decoder) more="$more --set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
       --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;
+    master-rates-*) # percent of the encoder's and of the decoders' tokens
+      rates=${row#master-rates-}
+      for slot in passage before; do more="$more --set slots.$slot.rate=0.${rates%-*}"; done
+      for slot in keywords next queries continuation; do more="$more --set slots.$slot.rate=0.${rates#*-}"; done ;;
   esac
 }
-run_rows simlm-r1 mlm master without-cpr without-rpr without-por shared-decoder
+run_rows simlm-r1 mlm master without-cpr without-rpr without-por shared-decoder master-rates-15-50 master-rates-50-50 master-rates-30-30 master-rates-30-70
 compare_rows mlm

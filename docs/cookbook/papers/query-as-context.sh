@@ -1,28 +1,32 @@
 #!/bin/sh
-# Query-as-context pre-training (Wu 2023): coCondenser and CoT-MAE with spans, queries or both as context; number of queries per passage.
+# Query-as-context pre-training (Wu 2023): coCondenser and CoT-MAE with spans, queries or both as context (Tables 1 and 4); number of queries per
+# passage (Table 3); followed by the first retriever. second.sh trains the second.
 #
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: queries are the questions whose answers a passage contains (mini_data.py).
-# full: five queries per passage by docT5query, then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row
+# full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row
 # (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 mine_bm25
 chunk_documents
-fields=$questions
+fields=$questions counts="1 2"
 if [ "$scale" = full ]; then
-  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --n 5 --top-p 0.95 --top-k 25 -o "$out/queried.jsonl" $again
-  fields="--with $out/queried.jsonl"
+  counts="1 10 20" number=5
+  case "${rows:-queries-20}" in *queries-[12]0*) number=20 ;; esac
+  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --n "$number" --top-p 0.95 --top-k 25 -o "$out/queried-$number.jsonl" $again
+  fields="--with $out/queried-$number.jsonl"
 fi
 
 set_row() {
   case $row in
-    qac-cotmae-1-query) preset=qac-cotmae more="--set slots.context.limit=1" ;;
-    qac-cotmae-2-queries) preset=qac-cotmae more="--set slots.context.limit=2" ;;
+    qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cocondenser | qac-cocondenser*)
       pretrain condenser --preset condenser --model "$start" && model=$encoder
-      [ "$scale" = full ] || more="--set held_out=32" ;; # of 490 documents
+      [ "$scale" = full ] || more="--set held_out=32" # of 490 documents
+      case $row in *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;; esac ;;
   esac
 }
-run_rows qac-r1 condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed qac-cotmae-1-query qac-cotmae-2-queries
+run_rows qac-r1 condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed
+for count in $counts; do run_rows qac-r1 "qac-cocondenser-queries-$count" "qac-cotmae-queries-$count"; done
 compare_rows cotmae

@@ -102,7 +102,10 @@ def test_values_of_several_seeds_are_summarized_and_tested(
 
 def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
     """Run a recipe with RECORDER in place of drtk and python; return the words of their calls."""
+    rows = tomllib.loads((PAPERS / "expected.toml").read_text())["second"]["rows"]
+    firsts = ("simlm", "master", "rom", "query-as-context")
     for name in (
+        *(f"{first}/{row}.1.retriever" for first in firsts for row in rows if recipe == "second"),
         "data/fields.jsonl",
         "data/corpus.jsonl",
         "data/queries.jsonl",
