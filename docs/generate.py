@@ -156,7 +156,7 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
         here, difference, p = values.get("reason", "not run"), "", ""
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
-            if found["sd"] is not None and found["runs"] > 1:
+            if found["sd"]:
                 reach = stdtrit(found["runs"] - 1, 0.975) * found["sd"] / found["runs"] ** 0.5
                 here += f" ± {reach:.4f}"
             if test := against.get(row):
