@@ -1,4 +1,4 @@
-"""Former names of options and settings, and names that other tools use for them."""
+"""Former names of options and settings, names that other tools use for them, and advice for options that do not exist."""
 
 from __future__ import annotations
 
@@ -123,6 +123,14 @@ SYNONYMS: dict[str, str] = {
     "quiet": "silent",
 }
 
+# Command -> name of an option that it does not need -> what to do instead.
+ADVICE: dict[str, dict[str, str]] = {
+    "encode": {
+        "sparse": "sparse encoders are recognized by their model folder; for a plain masked language model, give --pooling splade"
+    },
+    "train-retriever": {"sparse": "did you mean --head sparse?"},
+}
+
 
 def get_current_name(name: str, command: str) -> str:
     """Return the current name of a setting of `command`. `name` may be a former name."""
@@ -173,6 +181,8 @@ def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], comman
     shown: the option as the user wrote it; name: the same option, spelled like a setting, such as max_steps
     known: name of each setting of the command -> how to write it, for example "--max-steps"
     """
+    if advice := ADVICE.get(command, {}).get(name):
+        return f"no such option {shown}; {advice}"
     renamed = get_current_name(name, command)
     if renamed != name and renamed in known:
         return f"{shown} was renamed to {known[renamed]}"

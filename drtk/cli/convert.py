@@ -7,11 +7,13 @@ from typing import Annotated
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.data.config import VECTOR_FILE_SUFFIXES, ConversionSettings
+from drtk.models.config import ImportedVectorSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(ConversionSettings)
+@with_settings(ImportedVectorSettings, name="vector_settings")
 @filter_command(
     "records",
     passages=True,
@@ -38,6 +40,7 @@ def convert(
     ] = None,
     *,
     settings: ConversionSettings,
+    vector_settings: ImportedVectorSettings,
     job: FilterJob | FolderJob,
 ) -> None:
     """Convert passages, queries, judgments, runs, training examples or vectors to another format.
@@ -47,11 +50,15 @@ def convert(
 
     Examples:
     drtk convert collection.tsv --as passages -o corpus.jsonl
-    drtk convert vectors.npy --as embeddings --ids ids.txt -o vectors
+    drtk convert vectors.npy --as embeddings --ids ids.txt --model MODEL -o vectors
     """
+    from drtk.errors import UsageError
+
     if settings.kind == "embeddings" and masked_lm is None:
-        _convert_vectors(sources or ["-"], settings, job)
+        _convert_vectors(sources or ["-"], settings, vector_settings, job)
         return
+    if vector_settings.model is not None:
+        raise UsageError("--model requires --as embeddings")
     if isinstance(job, FolderJob):
         assert masked_lm is not None
         _export_masked_lm(sources, masked_lm, settings, job)
@@ -61,7 +68,12 @@ def convert(
     convert_records(sources or ["-"], settings, job)
 
 
-def _convert_vectors(sources: list[str], settings: ConversionSettings, job: FilterJob | FolderJob) -> None:
+def _convert_vectors(
+    sources: list[str],
+    settings: ConversionSettings,
+    vector_settings: ImportedVectorSettings,
+    job: FilterJob | FolderJob,
+) -> None:
     from drtk.config import check_effects
     from drtk.data.vector_files import export_vectors, import_vectors
     from drtk.errors import UsageError
@@ -72,10 +84,12 @@ def _convert_vectors(sources: list[str], settings: ConversionSettings, job: Filt
     if isinstance(job, FolderJob):
         if job.resume:
             raise UsageError("--as embeddings cannot be resumed; omit --resume")
-        import_vectors(sources[0], settings.ids, job)
+        from drtk.retrieval.encode import identify_encoder
+
+        import_vectors(sources[0], settings.ids, job, encoder=identify_encoder(vector_settings))
         return
-    if settings.ids is not None:
-        raise UsageError("--ids is only valid when reading vectors; ids are written beside the output")
+    if settings.ids is not None or vector_settings.model is not None:
+        raise UsageError("--ids and --model are only valid when reading vectors; ids are written beside the output")
     export_vectors(sources[0], job)
 
 

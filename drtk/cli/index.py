@@ -9,10 +9,12 @@ from drtk.cli.options import Folder, make_argument, make_option, with_settings
 from drtk.config import METHOD
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings
+from drtk.models.config import ImportedVectorSettings
 from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(IndexSettings)
+@with_settings(ImportedVectorSettings, name="vector_settings")
 @folder_command("index", passages=True)
 def index(
     output: Folder,
@@ -34,6 +36,7 @@ def index(
     ] = None,
     *,
     settings: IndexSettings,
+    vector_settings: ImportedVectorSettings,
     job: FolderJob,
 ) -> None:
     """Build a search index of passages or vectors.
@@ -45,6 +48,14 @@ def index(
     drtk index corpus.jsonl -o bm25
     drtk index vectors --type hnsw -o hnsw
     """
+    from drtk.errors import UsageError
     from drtk.indexing.build import build_index
 
-    build_index(sources or ["-"], kind, settings, job)
+    encoder = None
+    if vector_settings.model is not None:
+        if settings.ids is None:
+            raise UsageError("--model requires --ids; embeddings folders record their encoder")
+        from drtk.retrieval.encode import identify_encoder
+
+        encoder = identify_encoder(vector_settings)
+    build_index(sources or ["-"], kind, settings, job, encoder=encoder)

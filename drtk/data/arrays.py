@@ -1,4 +1,4 @@
-"""Read arrays from disk, and write and read ragged arrays (rows of different lengths)."""
+"""Read arrays from disk, scale vectors, and write and read ragged arrays (rows of different lengths)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
     except Exception as error:  # numpy's parsers raise ValueError, EOFError, BadZipFile, SyntaxError, OverflowError ...
         raise DrtkError(f"{path}: is damaged; rebuild the folder") from error
     return array
+
+
+def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
+    """L2-normalize each row of (rows, dimension) float32; zero vectors are unchanged."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.where(norms > 0, norms, 1)
+    return scaled
 
 
 class RaggedWriter:

@@ -37,7 +37,7 @@ def is_table(source: str) -> bool:
         return False
     path = Path(source)
     if path.is_dir():
-        return _is_saved_dataset(path) or bool(_list_parquet_files(path))
+        return _is_saved_dataset(path) or bool(list_parquet_files(path))
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PAR1"
@@ -75,10 +75,10 @@ def _iter_rows(source: str) -> Iterator[Row]:
         with _convert_errors(str(path)):
             dataset = datasets.load_from_disk(str(path))
         return iter(_get_only_split(dataset, str(path), separator="/"))
-    return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
+    return _iter_parquet_rows(list_parquet_files(path) if path.is_dir() else [path])
 
 
-def _list_parquet_files(path: Path) -> list[Path]:
+def list_parquet_files(path: Path) -> list[Path]:
     """Return the Parquet files of a folder, or else of its subfolders, as in datasets of the hub."""
     return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 

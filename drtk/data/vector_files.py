@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.config import VECTOR_FILE_SUFFIXES
 from drtk.data.embeddings import KIND, PAIR_ROLE, Shard, ShardWriter, check_finite, digest_records, read_shards
-from drtk.data.tables import require_library
+from drtk.data.tables import list_parquet_files, require_library
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.atomic import commit, sync
 from drtk.runtime.filter_job import FilterJob
@@ -22,45 +23,76 @@ from drtk.runtime.streams import read_lines
 
 _ID_COLUMNS = ("_id", "id", "docid", "doc_id", "qid", "query_id", "passage_id")
 _SHARD_ROWS = 100_000
+Block = tuple[list[str], np.ndarray]  # ids and their vectors, (ids, dimension)
 
 
-def import_vectors(source: str, ids_file: str | None, job: FolderJob) -> None:
+def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder: dict[str, Any] | None = None) -> None:
     """Write the vectors of a file to the embeddings folder of `job`; float16 stays float16, other types become float32.
 
+    source: file that ends in one of VECTOR_FILE_SUFFIXES, or folder of Parquet files
     ids_file: file with one id per line; by default NAME.ids beside the file, or the id column of a Parquet file
-    Raises DrtkError for NaN or infinity, MismatchError for vectors that are not floats, a wrong number of ids or
-    duplicate ids, UsageError for a suffix that is not in VECTOR_FILE_SUFFIXES.
+    encoder: identity of the encoder; vectors are scaled to unit length if it normalizes its vectors
+    Raises DrtkError for NaN or infinity, MismatchError for vectors that are not floats or of another dimension than
+    `encoder`, a wrong number of ids or duplicate ids, UsageError for a suffix that is not in VECTOR_FILE_SUFFIXES.
     """
-    suffix = Path(source).suffix
+    files = list_parquet_files(Path(source)) if Path(source).is_dir() else [Path(source)]
+    suffix = files[0].suffix if files else ""
     if suffix not in VECTOR_FILE_SUFFIXES:
-        raise UsageError(f"{source}: expected a file that ends in {', '.join(VECTOR_FILE_SUFFIXES)}")
+        raise UsageError(
+            f"{source}: expected a file that ends in {', '.join(VECTOR_FILE_SUFFIXES)}, or a folder of Parquet files"
+        )
     if suffix == ".parquet" and ids_file is not None:
         raise UsageError(f"`ids` has no effect on {source}, which has a column of ids; omit it")
+    ids_name = source if suffix == ".parquet" else ids_file or str(Path(source).with_suffix(".ids"))
+    writer: ShardWriter | None = None
+    blocks = _iter_parquet(files, source) if suffix == ".parquet" else _iter_tensor(source, ids_name)
+    for ids, vectors in _convert_errors(source, blocks):
+        if writer is None:
+            check_dimension(source, vectors.shape[1], encoder)
+            dtype = "float16" if vectors.dtype == np.float16 else "float32"
+            writer = ShardWriter(job.begin(), dimension=vectors.shape[1], dtype=dtype, model=source)
+        if encoder is not None and encoder["normalized"]:
+            vectors = scale_to_unit_length(vectors.astype(np.float32))
+        writer.write(ids, vectors, digest=digest_records(ids))
+    if writer is None:
+        raise DrtkError(f"{source}: contains no vectors; check the file")
+    job.counts["vectors"] = writer.num_rows
+    job.tracker.inputs += find_inputs({"source": source, "ids": ids_name})
+    job.finish(encoder=encoder, dimension=writer.dimension, dtype=str(writer.dtype), shards=writer.entries)
+
+
+def check_dimension(source: str, dimension: int, encoder: dict[str, Any] | None) -> None:
+    """Raise MismatchError if imported vectors have another dimension than those of `encoder`; log if it is None."""
+    if encoder is None:
+        log(f"{source}: the encoder is unknown; give `model`, to search with texts and to score by its similarity")
+    elif dimension != encoder["dimension"]:
+        raise MismatchError(
+            f"{source}: has vectors of dimension {dimension}, but those of {encoder['model']} have {encoder['dimension']}; "
+            "give the model that encoded them, or `dimensions` if they are truncated"
+        )
+
+
+def _convert_errors(source: str, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Yield the blocks of a file; raise DrtkError if it cannot be read."""
     try:
-        ids, vectors = _read_parquet(source) if suffix == ".parquet" else (None, _read_tensor(source))
+        yield from blocks
     except DrtkError:
         raise
     except OSError as error:
         raise DrtkError(f"{source}: {error.strerror or error}") from error
     except Exception as error:  # numpy, safetensors and Arrow raise many types
         raise DrtkError(f"{source}: cannot be read ({error}); check the file") from error
+
+
+def _iter_tensor(source: str, ids_name: str) -> Iterator[Block]:
+    vectors = _read_tensor(source)
     if vectors.ndim != 2 or not vectors.size or vectors.dtype.kind != "f":
         raise MismatchError(
             f"{source}: expected floats of shape (vectors, dimension), got {vectors.dtype} of shape {vectors.shape}"
         )
-    ids_name = source if ids is not None else ids_file or str(Path(source).with_suffix(".ids"))
-    if ids is None:
-        ids = read_ids(ids_name, len(vectors))
-    else:
-        _check_ids(ids, ids_name)
-    dtype = "float16" if vectors.dtype == np.float16 else "float32"
-    writer = ShardWriter(job.begin(), dimension=vectors.shape[1], dtype=dtype, model=source)
+    ids = read_ids(ids_name, len(vectors))
     for start in range(0, len(ids), _SHARD_ROWS):
-        part = ids[start : start + _SHARD_ROWS]
-        writer.write(part, vectors[start : start + _SHARD_ROWS], digest=digest_records(part))
-    job.counts["vectors"] = len(ids)
-    job.tracker.inputs += find_inputs({"source": source, "ids": ids_name})
-    job.finish(encoder=None, dimension=vectors.shape[1], dtype=dtype, shards=writer.entries)
+        yield ids[start : start + _SHARD_ROWS], vectors[start : start + _SHARD_ROWS]
 
 
 def _read_tensor(source: str) -> np.ndarray:
@@ -80,37 +112,53 @@ def _read_tensor(source: str) -> np.ndarray:
     return vectors
 
 
-def _read_parquet(source: str) -> tuple[list[str], np.ndarray]:
-    """Return the ids and the vectors of a Parquet file with an id column and a column of lists of floats."""
+def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
+    """Yield the ids and vectors of Parquet files with an id column and a column of lists of floats."""
     pa = require_library("pyarrow", "reading Parquet")
-    types = pa.types
-    schema = pa.parquet.read_schema(source)
-    id_columns = [name for name in _ID_COLUMNS if name in schema.names]
-    is_list = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    columns = [
+    seen: dict[str, int] = {}
+    dimension: float | None = None
+    for path in files:
+        with pa.parquet.ParquetFile(path) as file:
+            names = _choose_columns(pa, path, file.schema_arrow)
+            first = 1
+            for batch in file.iter_batches(_SHARD_ROWS, columns=names):
+                ids = ["" if id is None else str(id) for id in batch.column(names[0]).to_pylist()]
+                column = batch.column(names[1])
+                lengths = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)  # NaN for a null
+                dimension = lengths[0] if dimension is None else dimension
+                different = np.flatnonzero(lengths != dimension)
+                if len(different):
+                    raise MismatchError(
+                        f"{path}: row {first + int(different[0]):,}: the vector is missing, or its dimension differs from "
+                        "the first; correct the file"
+                    )
+                values = column.flatten()
+                if values.null_count:
+                    raise MismatchError(f"{path}: column '{names[1]}' has vectors with nulls; replace or remove them")
+                _check_ids(ids, source, seen)
+                yield ids, values.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
+                first += len(ids)
+
+
+def _choose_columns(pa: Any, path: Path, schema: Any) -> list[str]:
+    """Return the id column and the column of vectors. Raises MismatchError if one is missing, or for several of vectors."""
+    ids = [name for name in _ID_COLUMNS if name in schema.names]
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    vectors = [
         field.name
         for field in schema
-        if any(check(field.type) for check in is_list) and types.is_floating(field.type.value_type)
+        if any(check(field.type) for check in is_list) and pa.types.is_floating(field.type.value_type)
     ]
-    if not id_columns or len(columns) != 1:
+    if len(vectors) > 1:
         raise MismatchError(
-            f"{source}: expected an id column ({', '.join(_ID_COLUMNS)}) and one column of lists of floats, "
+            f"{path}: has several columns of vectors ({', '.join(vectors)}); write a file with the ids and one of them"
+        )
+    if not ids or not vectors:
+        raise MismatchError(
+            f"{path}: expected an id column ({', '.join(_ID_COLUMNS)}) and one column of lists of floats, "
             f"got the columns {', '.join(schema.names)}"
         )
-    table = pa.parquet.read_table(source, columns=[id_columns[0], columns[0]])
-    ids = ["" if id is None else str(id) for id in table[id_columns[0]].to_pylist()]
-    column = table[columns[0]].combine_chunks()
-    lengths = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)
-    different: Any = np.flatnonzero(lengths != lengths[0]) if len(lengths) else []  # NaN for a null
-    if len(different):
-        row = int(different[0])
-        raise MismatchError(
-            f"{source}: row {row + 1:,}: the vector is missing, or its dimension differs from the first; correct the file"
-        )
-    values = column.flatten()
-    if values.null_count:
-        raise MismatchError(f"{source}: column '{columns[0]}' has vectors with nulls; replace or remove them")
-    return ids, values.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
+    return [ids[0], vectors[0]]
 
 
 def read_ids(path: str, count: int) -> list[str]:
@@ -124,13 +172,13 @@ def read_ids(path: str, count: int) -> list[str]:
         ids = [line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, path)]
     if len(ids) != count:
         raise MismatchError(f"{path}: has {len(ids):,} ids for {count:,} vectors; give one id per line for each vector")
-    _check_ids(ids, path)
+    _check_ids(ids, path, {})
     return ids
 
 
-def _check_ids(ids: list[str], name: str) -> None:
-    seen: dict[str, int] = {}
-    for row, id in enumerate(ids, start=1):
+def _check_ids(ids: list[str], name: str, seen: dict[str, int]) -> None:
+    """Check the next ids of a file, and add them to `seen`, {id: row from 1}."""
+    for row, id in enumerate(ids, start=len(seen) + 1):
         if id.split() != [id] or not id.isprintable():
             raise RecordError(f"{name}:{row}", f"{id!r} is not an id; an id must be one printable word")
         if (first := seen.setdefault(id, row)) != row:
@@ -177,7 +225,7 @@ def export_vectors(folder: str, job: FilterJob) -> None:
     log(f"{job.command}: {count:,} vectors, {clock.seconds:,.1f} s -> {job.output}")
 
 
-def _iter_vectors(shards: list[Shard]) -> Iterator[np.ndarray]:
+def _iter_finite_vectors(shards: list[Shard]) -> Iterator[np.ndarray]:
     for shard in shards:
         check_finite(shard, shard.vectors, range(shard.num_rows))
         yield shard.vectors
@@ -188,14 +236,14 @@ def _write_npy(part: Path, shards: list[Shard]) -> None:
     with part.open("wb") as file:
         header = {"descr": shards[0].vectors.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
-        for vectors in _iter_vectors(shards):
+        for vectors in _iter_finite_vectors(shards):
             file.write(np.ascontiguousarray(vectors).data)
 
 
 def _write_safetensors(part: Path, shards: list[Shard]) -> None:
     from safetensors.numpy import save_file
 
-    save_file({"vectors": np.concatenate(list(_iter_vectors(shards)))}, part)
+    save_file({"vectors": np.concatenate(list(_iter_finite_vectors(shards)))}, part)
 
 
 def _write_parquet(part: Path, shards: list[Shard]) -> None:
@@ -203,7 +251,7 @@ def _write_parquet(part: Path, shards: list[Shard]) -> None:
     number = pa.from_numpy_dtype(shards[0].vectors.dtype)
     schema = pa.schema([("id", pa.string()), ("vector", pa.list_(number, shards[0].dimension))])
     with pa.parquet.ParquetWriter(part, schema) as writer:
-        for shard, vectors in zip(shards, _iter_vectors(shards), strict=True):
+        for shard, vectors in zip(shards, _iter_finite_vectors(shards), strict=True):
             flat = pa.array(np.ascontiguousarray(vectors).reshape(-1), number)
             column = pa.FixedSizeListArray.from_arrays(flat, shard.dimension)
             writer.write_table(pa.table([pa.array(shard.ids, pa.string()), column], schema=schema))

@@ -38,16 +38,24 @@ def choose_type(sources: Sequence[str]) -> str:
     return "bm25s"
 
 
-def build_index(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
+def build_index(
+    sources: Sequence[str],
+    kind: str | None,
+    settings: IndexSettings,
+    job: FolderJob,
+    *,
+    encoder: dict[str, Any] | None = None,
+) -> None:
     """Build an index in the folder of `job`.
 
     sources: one corpus for a sparse index ("-" is stdin), or embeddings folders for a dense index or one of type impact;
         with `settings.ids`, one file with a faiss index of another program
     kind: index type, see `get_index_class`; by default that of `choose_type`
+    encoder: identity of the encoder of the faiss index of another program
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     if settings.ids is not None:
-        _import_faiss(sources, kind, settings, job)
+        _import_faiss(sources, kind, settings, job, encoder)
         return
     kind = kind or choose_type(sources)
     job.record(settings, kind=kind, sources=list(sources))
@@ -64,16 +72,18 @@ def build_index(sources: Sequence[str], kind: str | None, settings: IndexSetting
     job.finish(type=kind, **entries)
 
 
-def _import_faiss(sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob) -> None:
+def _import_faiss(
+    sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob, encoder: dict[str, Any] | None
+) -> None:
     if len(sources) > 1 or kind is not None or job.side_files or not Path(sources[0]).is_file():
         raise UsageError("`ids` requires one file with a faiss index; omit `type` and `with`")
     from drtk.indexing.faiss_index import FaissIndex
 
     assert settings.ids is not None
     job.record(settings, kind=None, sources=list(sources))
-    entries = FaissIndex.import_file(sources[0], settings.ids, job.begin)
+    entries = FaissIndex.import_file(sources[0], settings.ids, job.begin, encoder)
     job.tracker.inputs += find_inputs({"source": sources[0], "ids": settings.ids})
-    job.finish(encoder=None, corpus=None, **entries)
+    job.finish(encoder=encoder, corpus=None, **entries)
 
 
 def _index_passages(

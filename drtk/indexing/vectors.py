@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import RankedIds, Ranking
@@ -144,13 +145,6 @@ def _convert_block(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> n
     if not np.isfinite(converted).all():
         raise DrtkError(f"a vector has numbers too large for {dtype}; set `vector_dtype=float32`")
     return converted
-
-
-def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
-    """L2-normalize each row of (rows, dimension) float32; zero vectors are unchanged."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: np.ndarray = vectors / np.where(norms > 0, norms, 1)
-    return scaled
 
 
 def rescore(

@@ -10,11 +10,11 @@ from zlib import crc32
 
 import numpy as np
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.vectors import scale_to_unit_length
 from drtk.mining.candidates import CE, CandidatePool
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter
 from drtk.records import Passage

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, NoEffect, check_effects, option, redeclare, setting
+from drtk.config import HARDWARE, INPUT, NoEffect, check_effects, option, redeclare, setting
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -35,9 +35,12 @@ def check_device_name(name: str) -> None:
         raise UsageError(f"`device` {name}: use auto, cpu, cuda, cuda:1, mps or xpu")
 
 
+_NO_MODEL = (NoEffect("requires --model", {"model": (None,)}),)
+
+
 @dataclass(frozen=True)
-class EncodeSettings:
-    """Settings of `drtk encode`; None means the value in the model folder, or the default in the option's help."""
+class VectorSettings:
+    """Settings that define the vectors of an encoder; None means the value in the model folder."""
 
     pooling: str | None = option(
         None,
@@ -47,13 +50,36 @@ class EncodeSettings:
     )
     normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")
     similarity: Similarity | None = setting(None, "Similarity function of the vectors. [default: the model's]")
+    dimensions: int | None = setting(
+        None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
+    )
+
+    def check(self) -> None:
+        """Raise UsageError for an unknown pooling."""
+        check_pooling(self.pooling, allow_sparse=True)
+
+
+@redeclare("pooling", "normalize", "similarity", "dimensions", advanced=True, no_effect=_NO_MODEL)
+@dataclass(frozen=True)
+class ImportedVectorSettings(VectorSettings):
+    """Encoder of vectors that another program computed (`convert --as embeddings`, `index --ids`)."""
+
+    model: str | None = option(
+        None,
+        "Encoder of the vectors of another program; recorded for search and serve.",
+        metavar="MODEL",
+        panel=INPUT,
+    )
+
+
+@dataclass(frozen=True)
+class EncodeSettings(VectorSettings):
+    """Settings of `drtk encode`; None means the value in the model folder, or the default in the option's help."""
+
     max_length: int | None = option(None, "Maximum input length in tokens. [default: the model's]", at_least=3)
     prompt: str | None = option(None, "Text to put before each input. [default: the model's prompt for --role]")
     title: Title | None = setting(
         None, "Join titles by a space, separator token or segment, or ignore them. [default: the model's, or join]"
-    )
-    dimensions: int | None = setting(
-        None, "Truncate vectors to this number of dimensions (Matryoshka models).", at_least=1
     )
     max_active_dims: int | None = setting(
         None, "Keep the N largest term weights of each text (sparse models). [default: all]", at_least=1
@@ -70,10 +96,6 @@ class EncodeSettings:
     )
     packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
-
-    def check(self) -> None:
-        """Raise UsageError for an unknown pooling."""
-        check_pooling(self.pooling, allow_sparse=True)
 
 
 @dataclass(frozen=True)

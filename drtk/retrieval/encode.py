@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drtk.config import to_dict
 from drtk.data.checks import EmptyTextCounter
 from drtk.data.embeddings import SPARSE_KIND, ImpactShardWriter, ShardWriter, digest_records
 from drtk.data.readers import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
-from drtk.models.config import SPARSE_POOLING, EncodeSettings
+from drtk.models.config import SPARSE_POOLING, EncodeSettings, ImportedVectorSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.endpoint import EndpointEmbedder
@@ -246,6 +247,15 @@ def make_embedder(
             model, role=role, settings=settings, device=device, load_weights=load_weights
         )
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
+
+
+def identify_encoder(settings: ImportedVectorSettings) -> dict[str, Any] | None:
+    """Return the identity of the encoder of imported vectors (see `Embedder.identity`); None if `model` is None."""
+    options = to_dict(settings)
+    if (model := options.pop("model")) is None:
+        return None
+    settings.check()
+    return make_embedder(model, role="passage", settings=EncodeSettings(**options), load_weights=False).identity
 
 
 def encode_corpus(

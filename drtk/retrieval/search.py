@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, SPARSE_KIND, Shard, check_finite, read_shards
 from drtk.data.readers import read_queries
@@ -22,7 +23,7 @@ from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, so
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.indexed_text import IMPACTS
 from drtk.indexing.sparse_embeddings import iter_impact_passages
-from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
+from drtk.indexing.vectors import find_encoder_differences, needs_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, describe_folder, read_manifest, read_manifest_if_any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ _TASKS = {  # task of the hub and what the model does, by command
     "train-retriever": ("sentence-similarity", "maps queries and passages to vectors for dense retrieval"),
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
     "init-model": ("fill-mask", "has random weights, to be trained"),
+    "convert": ("fill-mask", "is a masked language model: an encoder of `drtk pretrain` with its head"),
     "export": ("sentence-similarity", "maps queries and passages to vectors, also by the ONNX file in `onnx/`"),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
     "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
@@ -31,9 +33,14 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
 
     program = str(manifest.get("program") or "drtk").split(" ")[0]
     task, purpose = _TASKS.get(program, ("feature-extraction", "was made with drtk"))
-    settings = manifest.get("settings", {})
-    base = settings.get("model")
+    settings, command = manifest.get("settings", {}), str(manifest.get("command", ""))
+    base = settings.get("masked_lm") or settings.get("model")
     is_on_hub = isinstance(base, str) and not os.path.exists(base) and base.count("/") <= 1 and not base.startswith(".")
+    origin = {"export": "exported", "convert": "converted"}.get(program, "trained")
+    preset = manifest.get("preset") or next(iter(re.findall(r"--preset[ =](\S+)", command)), None)
+    paths = [str(entry["path"]) for entry in manifest.get("inputs", [])]
+    # Tables of the hub, with or without revision, configuration and split; a dev set is no training data.
+    datasets = re.findall(r"(?<!--dev[ =])\bhf:([\w./-]+)", " ".join([command, *paths]))
     has_modules = (folder / "modules.json").exists()
     is_sparse = (manifest.get("encoding") or {}).get("pooling") == ["splade"]
     if is_sparse:
@@ -41,33 +48,40 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     data = ModelCardData(
         library_name="sentence-transformers" if has_modules or task == "text-ranking" else "transformers",
         pipeline_tag=task,
-        base_model=base if is_on_hub else None,
+        base_model=base.partition("@")[0] if is_on_hub else None,
+        datasets=list(dict.fromkeys(datasets)) or None,
         tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
     best = manifest.get("best") or {}
-    interval = " … ".join(f"{end:.4f}" for end in best.get("interval") or ())
+    exported = (manifest.get("export") or {}).get("figures") or {}
     figures = [
-        f"| {name} | {value:.4f} | {interval} |" for name, value in best.items() if name != "step" and _is_number(value)
+        f"| {name}{suffix} | {value:.4f} | {' … '.join(f'{end:.4f}' for end in entry.get('interval') or ())} |"
+        for suffix, entry in {"": best, **{f" of {file}": entry for file, entry in exported.items()}}.items()
+        for name, value in entry.items()
+        if name not in ("step", "seconds") and _is_number(value)
     ]
-    inputs = [
-        f"- `{Path(entry['path']).name}`" + (f", digest (blake2b) {entry['digest']}" if entry.get("digest") else "")
-        for entry in manifest.get("inputs", [])
+    inputs = [  # with their folder, which names the collection
+        f"- `{'/'.join(Path(path).parts[-2:]).lstrip('/')}`"
+        + (f", digest (blake2b) {entry['digest']}" if entry.get("digest") else "")
+        for path, entry in zip(paths, manifest.get("inputs", []), strict=True)
     ]
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
     lines = [
         *("---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""),
-        *(f"This model {purpose}." + (f" It was trained from `{base}`." if base else ""), ""),
+        *(f"This model {purpose}." + (f" It was {origin} from `{base}`." if base else ""), ""),
         *_describe_use(folder, program, has_modules, is_sparse),
         *(
             (
-                *("## Evaluation during training", ""),
+                *("## Evaluation during training" if best else "## Evaluation", ""),
                 *("| measure on the dev set | value | 95% interval over queries |", "| --- | ---: | --- |"),
             )
             if figures
             else ()
         ),
-        *((*figures, "", f"Best of all evaluations, at step {best.get('step')}.", "") if figures else ()),
-        *("## Training", "", "```sh", str(manifest.get("command", "")), "```", ""),
+        *((*figures, "") if figures else ()),
+        *((f"Best of all evaluations, at step {best.get('step')}.", "") if best else ()),
+        *("## Training" if origin == "trained" else "## Origin", "", "```sh", command, "```", ""),
+        *((f"Preset: `{preset}`", "") if preset else ()),
         *(("Inputs:", "", *inputs, "") if inputs else ()),
         *(f"Versions: {versions}. All settings are in `meta.json`.", ""),
         *("## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""),

@@ -91,7 +91,7 @@ class SearchSystem:
         self.group = IndexGroup([folder], settings)
         if self.group.needs_encoder and not (self.group.encoder or {}).get("model"):
             raise MismatchError(
-                f"{folder}: does not record the encoder of its vectors; encode the passages with drtk encode and index them"
+                f"{folder}: does not record the encoder of its vectors; give `model` to drtk convert or index, or encode with drtk encode"
             )
         self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
         self._lock = Lock()

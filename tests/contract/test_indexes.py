@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MissingDependency
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings, SearchSettings
-from drtk.indexing.vectors import Vectors, scale_to_unit_length
+from drtk.indexing.vectors import Vectors
 from drtk.records import Passage
 from tests.embedding_folders import write_embeddings
 

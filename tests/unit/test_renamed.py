@@ -63,6 +63,11 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("train-retriever --tau 1", "no such option --tau; did you mean --set temperature=VALUE?"),
         ("train-retriever --temprature 1", "no such option --temprature; did you mean --set temperature=VALUE?"),
         ("search --hits 1", "no such option --hits; did you mean --depth?"),
+        (
+            "encode --sparse",
+            "no such option --sparse; sparse encoders are recognized by their model folder; for a plain masked language model",
+        ),
+        ("train-retriever --sparse", "no such option --sparse; did you mean --head sparse?"),
         ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
         ("chunk --set banana=1", "no such option --set banana (drtk presets --fields 'chunk' lists the settings)"),
         ("chunk --set reserve_specials=true", "did you mean --set reserve_special?"),

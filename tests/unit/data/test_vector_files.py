@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from drtk.data.embeddings import read_shards
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.runtime.manifest import read_manifest
+from drtk.serving.systems import SearchSystem
 from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 VECTORS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 IDS = ["d1", "d2", "d3", "d4", "d5"]
@@ -70,6 +73,84 @@ def test_converted_vectors_are_indexed_and_searched(tmp_path, capfd):
     hits = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
     best = (VECTORS[:2] @ VECTORS.T).argmax(axis=1)
     assert [(hit[0], hit[2]) for hit in hits] == [("q1", IDS[best[0]]), ("q2", IDS[best[1]])]
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_of_a_given_model_are_searched_as_those_of_encode(normalize, tmp_path, capfd):
+    corpus, queries, _ = write_collection(tmp_path, 30)
+    model = save_tiny_encoder(tmp_path / "model", similarity="cosine", normalize=normalize)
+    for name, file, role in (("p", corpus, "passage"), ("q", queries, "query")):
+        run_command(capfd, "encode", file, "--model", model, "--role", role, "-o", tmp_path / name)
+        (shard,) = read_shards(tmp_path / name)
+        lengths = np.random.default_rng(0).uniform(0.1, 10, (30, 1)).astype(np.float32)
+        file = _write(tmp_path / f"{name}.npy", shard.vectors * lengths, shard.ids)
+        imported = tmp_path / f"imported-{name}"
+        run_command(capfd, "convert", file, "--as", "embeddings", "--model", model, "-o", imported)
+        assert read_manifest(imported)["encoder"] == read_manifest(tmp_path / name)["encoder"]
+    runs = {}
+    for folder in ("p", "imported-p"):
+        run_command(capfd, "index", tmp_path / folder, "-o", tmp_path / f"{folder}-index")
+        for source in (queries, tmp_path / "q", tmp_path / "imported-q"):
+            lines = run_command(capfd, "search", tmp_path / f"{folder}-index", source, "-k", "5").splitlines()
+            runs[folder, source] = [line.split() for line in lines]
+    expected = runs["p", queries]
+    for run in runs.values():
+        assert [hit[:4] for hit in run] == [hit[:4] for hit in expected]
+        np.testing.assert_allclose([float(hit[4]) for hit in run], [float(hit[4]) for hit in expected], atol=1e-5)
+    assert SearchSystem("imported", str(tmp_path / "imported-p-index")).group.encoder is not None  # as drtk serve
+
+    other = save_tiny_encoder(tmp_path / "other", similarity="cosine", normalize=normalize, seed=2)
+    with pytest.raises(MismatchError, match="differs from the encoder of"):
+        run_command(capfd, "search", tmp_path / "imported-p-index", queries, "--model", other)
+
+
+def test_a_model_is_rejected_that_did_not_encode_the_vectors_or_has_no_effect(tmp_path, capfd):
+    source, model = _write(tmp_path / "v.npy"), save_tiny_encoder(tmp_path / "model")
+    arguments = ("convert", source, "--as", "embeddings", "--model", model, "-o", tmp_path / "folder")
+    with pytest.raises(MismatchError, match=r"v\.npy: has vectors of dimension 4, but those of .*model have 32; give"):
+        run_command(capfd, *arguments)
+    run_command(capfd, *arguments, "--set", "dimensions=4")
+    encoder = read_manifest(tmp_path / "folder")["encoder"]
+    assert (encoder["dimension"], encoder["similarity"]) == (4, "cosine")
+    with pytest.raises(UsageError, match="--set pooling requires --model"):
+        run_command(capfd, "convert", source, "--as", "embeddings", "--set", "pooling=mean", "-o", tmp_path / "out")
+    with pytest.raises(UsageError, match="--model requires --as embeddings"):
+        run_command(capfd, "convert", "x.jsonl", "--as", "passages", "--model", model, "-o", tmp_path / "out")
+    with pytest.raises(UsageError, match="--ids and --model are only valid when reading vectors"):
+        run_command(
+            capfd, "convert", tmp_path / "folder", "--as", "embeddings", "--model", model, "-o", tmp_path / "out.npy"
+        )
+    with pytest.raises(UsageError, match="--model requires --ids"):
+        run_command(capfd, "index", tmp_path / "folder", "--model", model, "-o", tmp_path / "out")
+
+
+def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path, capfd):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "shards").mkdir()
+    for number in (1, 0):
+        rows = slice(3 * number, 3 * number + 3)
+        _write(tmp_path / "shards" / f"part-{number}.parquet", VECTORS[rows], IDS[rows])
+    arguments = ("convert", tmp_path / "shards", "--as", "embeddings", "-o", tmp_path / "folder")
+    run_command(capfd, *arguments)
+    shards = read_shards(tmp_path / "folder")
+    assert [id for shard in shards for id in shard.ids] == IDS
+    np.testing.assert_array_equal(np.concatenate([shard.vectors for shard in shards]), VECTORS)
+    _write(tmp_path / "shards" / "part-2.parquet", VECTORS[:1], ["d2"])
+    with pytest.raises(MismatchError, match="shards:6: the id 'd2' is also in line 2"):
+        run_command(capfd, *arguments, "--force")
+    _write(tmp_path / "shards" / "part-2.parquet", VECTORS[:1, :3], ["d6"])
+    with pytest.raises(MismatchError, match=r"part-2\.parquet: row 1: .* its dimension differs"):
+        run_command(capfd, *arguments, "--force")
+    assert len(read_shards(tmp_path / "folder")) == len(shards)
+
+
+def test_several_columns_of_vectors_are_named(tmp_path, capfd):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"id": IDS, "small": list(VECTORS), "large": list(VECTORS)}), tmp_path / "v.parquet")
+    with pytest.raises(MismatchError, match=r"has several columns of vectors \(small, large\); write a file with"):
+        run_command(capfd, "convert", tmp_path / "v.parquet", "--as", "embeddings", "-o", tmp_path / "folder")
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drtk.data.arrays import scale_to_unit_length
+from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
+from drtk.serving.systems import SearchSystem
 from tests.embedding_folders import write_embeddings
 from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 faiss = pytest.importorskip("faiss")
 VECTORS = np.random.default_rng(2).normal(size=(60, 8)).astype(np.float32)
 
 
-def _write(folder: Path, factory: str, metric: int, ids: list[str] | None = None) -> tuple[Path, Path]:
-    index = faiss.index_factory(8, factory, metric)
-    index.train(VECTORS)
-    index.add(VECTORS)
+def _write(
+    folder: Path, factory: str, metric: int, ids: list[str] | None = None, vectors: np.ndarray = VECTORS
+) -> tuple[Path, Path]:
+    index = faiss.index_factory(vectors.shape[1], factory, metric)
+    index.train(vectors)
+    index.add(vectors)
     faiss.write_index(index, str(folder / "index"))
     ids = [f"d{number}" for number in range(60)] if ids is None else ids
     (folder / "docid").write_text("".join(f"{id}\n" for id in ids))
@@ -66,3 +72,30 @@ def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
     with pytest.raises(DrtkError, match="is not a faiss index"):
         run_command(capfd, "index", ids, "--ids", ids, "-o", out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "SQ8", "PQ16x4"])
+def test_an_index_of_a_given_model_is_searched_with_texts(factory, tmp_path, capfd):
+    corpus, queries, _ = write_collection(tmp_path, 60)
+    model = save_tiny_encoder(tmp_path / "model", similarity="cosine")
+    run_command(capfd, "encode", corpus, "--model", model, "-o", tmp_path / "vectors")
+    (shard,) = read_shards(tmp_path / "vectors")
+    unit = scale_to_unit_length(shard.vectors)
+    out = ("--model", model, "-o", tmp_path / "imported")
+    file, ids = _write(tmp_path, factory, faiss.METRIC_INNER_PRODUCT, shard.ids, unit * 3)
+    with pytest.raises(MismatchError, match="the vectors do not have unit length, but"):
+        run_command(capfd, "index", file, "--ids", ids, *out)
+    file, ids = _write(tmp_path, factory, faiss.METRIC_INNER_PRODUCT, shard.ids, unit)
+    run_command(capfd, "index", file, "--ids", ids, *out)
+    assert SearchSystem("imported", str(tmp_path / "imported")).group.encoder["model"] == str(model)  # as drtk serve
+    run_command(capfd, "encode", queries, "--model", model, "--role", "query", "-o", tmp_path / "queries")
+    by_text = run_command(capfd, "search", tmp_path / "imported", queries, "-k", "3")
+    assert by_text == run_command(capfd, "search", tmp_path / "imported", tmp_path / "queries", "-k", "3")
+    assert run_command(capfd, "search", tmp_path / "imported", "--query", "river", "--corpus", corpus)
+
+
+def test_an_index_of_another_dimension_than_the_model_is_rejected(tmp_path, capfd):
+    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT)
+    model = save_tiny_encoder(tmp_path / "model")
+    with pytest.raises(MismatchError, match=r"has vectors of dimension 8, but those of .*model have 32"):
+        run_command(capfd, "index", file, "--ids", ids, "--model", model, "-o", tmp_path / "out")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
 
 from drtk.runtime.manifest import complete_manifest, create_manifest, read_manifest, write_manifest
-from drtk.runtime.model_card import CARD
+from drtk.runtime.model_card import CARD, format_model_card
 
 
 @pytest.mark.parametrize(
@@ -37,9 +38,71 @@ def test_a_model_folder_has_a_card_for_the_hub(
     assert "| RR@10 | 0.5124 | 0.4000 … 0.6248 |" in card.text
     assert "at step 40" in card.text
     assert manifest["command"] in card.text
-    assert "- `train.jsonl`, digest (blake2b) ab12" in card.text
+    assert "- `data/train.jsonl`, digest (blake2b) ab12" in card.text
     assert use in card.text if use else "## Use" not in card.text
     assert CARD in read_manifest(tmp_path)["files"]
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "entries", "metadata", "shown", "not_shown"),
+    [
+        (
+            "train-retriever",
+            "drtk train-retriever --data hf:BeIR/scifact@main --dev hf:BeIR/nq --preset splade-max -o out",
+            {"settings": {"model": "intfloat/e5-base-v2@main"}},
+            {"base_model": "intfloat/e5-base-v2", "datasets": ["BeIR/scifact", "me/pairs"]},
+            [
+                "trained from `intfloat/e5-base-v2@main`",
+                "Preset: `splade-max`",
+                "`scifact/corpus.jsonl`",
+                "`hf:me/pairs`",
+            ],
+            ["Evaluation"],
+        ),
+        (
+            "pretrain",
+            "python pretrain.py",
+            {"settings": {}, "preset": "simlm"},
+            {"base_model": None, "datasets": ["me/pairs"]},
+            ["Preset: `simlm`"],
+            ["trained from"],
+        ),
+        (
+            "export",
+            "drtk export a/b -o out",
+            {
+                "settings": {"model": "a/b"},
+                "export": {"figures": {"weights": {"nDCG@10": 0.5, "interval": None, "seconds": 2.0}}},
+            },
+            {"base_model": "a/b"},
+            ["exported from `a/b`", "## Evaluation\n", "| nDCG@10 of weights | 0.5000 |  |"],
+            ["trained from", "Training", "Best of all", "seconds"],
+        ),
+        (
+            "convert",
+            "drtk convert --masked-lm a/b -o out",
+            {"settings": {"masked_lm": "a/b", "model": None}},
+            {"base_model": "a/b", "pipeline_tag": "fill-mask"},
+            ["is a masked language model", "converted from `a/b`"],
+            ["was made with", "Preset"],
+        ),
+    ],
+)
+def test_a_card_names_where_the_model_is_from(
+    tmp_path: Path,
+    program: str,
+    command: str,
+    entries: dict[str, Any],
+    metadata: dict[str, Any],
+    shown: list[str],
+    not_shown: list[str],
+) -> None:
+    inputs = [{"path": "/data/scifact/corpus.jsonl"}, {"path": "hf:me/pairs", "digest": "9 rows"}]
+    manifest = {"program": program, "command": command, "inputs": inputs, **entries}
+    card = ModelCard(format_model_card(tmp_path, manifest))
+    assert {name: getattr(card.data, name) for name in metadata} == metadata
+    assert [text for text in shown if text not in card.text] == []
+    assert [text for text in not_shown if text in card.text] == []
 
 
 def test_a_local_model_is_no_base_model_of_the_hub(tmp_path: Path) -> None:
