@@ -51,6 +51,17 @@ class TokenizedTexts:
         return cls(np.concatenate(ids), None, lengths, np.cumsum(lengths) - lengths)
 
     @classmethod
+    def add_special_tokens(
+        cls, texts: Sequence[Sequence[int] | np.ndarray], *, first: np.ndarray, last: np.ndarray, limit: int
+    ) -> TokenizedTexts:
+        """Concatenate the token ids of at least one text, each truncated to `limit` tokens between `first` and `last`."""
+        ids = [part for text in texts for part in (first, text[:limit], last)]
+        lengths = np.fromiter((min(len(text), limit) for text in texts), dtype=np.int64, count=len(texts))
+        lengths += len(first) + len(last)
+        joined = np.concatenate(ids, dtype=np.int32, casting="unsafe")  # an empty list is float64
+        return cls(joined, None, lengths, np.cumsum(lengths) - lengths)
+
+    @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
         """Concatenate tokenized texts; drop segment types and `num_truncated`."""
         ids = np.concatenate([part.ids for part in parts]) if parts else np.empty(0, dtype=np.int32)
