@@ -11,7 +11,7 @@ import numpy as np
 
 from drtk.records import Passage, Query
 
-SPECIAL = -1  # piece of a template for pairs that is a special token
+SPECIAL = -1  # piece of a template that is a special token
 CACHE_SIZE = 16384  # texts whose tokens a PairTokenizer keeps
 
 
@@ -154,7 +154,7 @@ class PairTokenizer:
             return tokenize_texts(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
         row_of = {text: row for row, text in enumerate(dict.fromkeys(chain(first, second)))}
         new_texts = [text for text in row_of if text not in self._cache]
-        self._cache |= zip(new_texts, _encode_without_special_tokens(self.tokenizer, new_texts), strict=True)
+        self._cache |= zip(new_texts, encode_without_special_tokens(self.tokenizer, new_texts), strict=True)
         texts = TokenizedTexts.from_arrays([self._cache[text] for text in row_of])
         for text in list(islice(self._cache, max(0, len(self._cache) - CACHE_SIZE))):
             del self._cache[text]
@@ -165,23 +165,42 @@ class PairTokenizer:
         self, texts: TokenizedTexts, rows: np.ndarray, template: Sequence[tuple[int, int, int]]
     ) -> TokenizedTexts:
         """Join texts to pairs with special tokens. rows: (2, pairs), rows in `texts` of the two texts of each pair"""
-        pieces, values, types = np.array(template).T  # (pieces,)
-        is_special = pieces == SPECIAL
+        num_special = sum(piece == SPECIAL for piece, _, _ in template)
         full = texts.lengths[rows]  # (2, pairs)
-        kept = _truncate_longer(full, max(0, self.max_length - int(is_special.sum())))
+        kept = _truncate_longer(full, max(0, self.max_length - num_special))
         begins = texts.starts[rows] + (full - kept if self.tokenizer.truncation_side == "left" else 0)
-        sizes = np.where(is_special, 1, kept[pieces].T)  # (pairs, pieces)
-        starts = np.where(is_special, len(texts.ids) + np.arange(len(pieces)), begins[pieces].T)
-        flat = sizes.ravel()
-        place = np.arange(flat.sum()) + np.repeat(starts.ravel() - np.cumsum(flat) + flat, flat)
-        lengths = sizes.sum(axis=1)
-        return TokenizedTexts(
-            np.concatenate([texts.ids, values.astype(np.int32)])[place],
-            np.repeat(np.tile(types.astype(np.int32), len(sizes)), flat) if self.with_types else None,
-            lengths,
-            np.cumsum(lengths) - lengths,
-            int((kept != full).any(axis=0).sum()),
-        )
+        num_truncated = int((kept != full).any(axis=0).sum())
+        return join_texts(texts.ids, begins, kept, template, with_types=self.with_types, num_truncated=num_truncated)
+
+
+def join_texts(
+    ids: np.ndarray,
+    begins: np.ndarray,
+    lengths: np.ndarray,
+    template: Sequence[tuple[int, int, int]],
+    *,
+    with_types: bool,
+    num_truncated: int = 0,
+) -> TokenizedTexts:
+    """Join several texts and special tokens to each model input.
+
+    ids: concatenated token ids; begins, lengths: first token in `ids` and number of tokens of each text, (texts, inputs)
+    template: the pieces of an input: (number of the text, or SPECIAL; token id of a special token; segment type)
+    """
+    pieces, values, types = np.array(template).T  # (pieces,)
+    is_special = pieces == SPECIAL
+    sizes = np.where(is_special, 1, lengths[pieces].T)  # (inputs, pieces)
+    starts = np.where(is_special, len(ids) + np.arange(len(pieces)), begins[pieces].T)
+    flat = sizes.ravel()
+    place = np.arange(flat.sum()) + np.repeat(starts.ravel() - np.cumsum(flat) + flat, flat)
+    totals = sizes.sum(axis=1)
+    return TokenizedTexts(
+        np.concatenate([ids, values.astype(np.int32)])[place],
+        np.repeat(np.tile(types.astype(np.int32), len(sizes)), flat) if with_types else None,
+        totals,
+        np.cumsum(totals) - totals,
+        num_truncated,
+    )
 
 
 def _truncate_longer(lengths: np.ndarray, limit: int) -> np.ndarray:
@@ -205,7 +224,7 @@ def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
     if not _has_plain_backend(tokenizer):
         return None
     probe = ("one two", "three four five")
-    texts = _encode_without_special_tokens(tokenizer, probe)
+    texts = encode_without_special_tokens(tokenizer, probe)
     pair = tokenizer.backend_tokenizer.encode(*probe)
     template: list[tuple[int, int, int]] = []
     joined: list[int] = []
@@ -218,8 +237,11 @@ def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
     return template if is_complete else None
 
 
-def _encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the token ids of each text, (tokens,) int32, without truncation."""
+def encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the token ids of each text, (tokens,) int32, without truncation. tokenizer: a tokenizer of transformers"""
+    if not _has_plain_backend(tokenizer):
+        encoded = tokenizer(list(texts), add_special_tokens=False, padding=False, truncation=False)["input_ids"]
+        return [np.array(ids, dtype=np.int32) for ids in encoded]
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()

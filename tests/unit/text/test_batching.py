@@ -176,9 +176,9 @@ def test_joined_pairs_equal_pairs_that_are_tokenized_as_text(kind: str, side: st
 
 def test_a_text_is_tokenized_once_while_it_is_in_the_cache(tokenizer, monkeypatch: pytest.MonkeyPatch):
     encoded: list[str] = []
-    encode = batching._encode_without_special_tokens
+    encode = batching.encode_without_special_tokens
     monkeypatch.setattr(
-        batching, "_encode_without_special_tokens", lambda own, texts: encoded.extend(texts) or encode(own, texts)
+        batching, "encode_without_special_tokens", lambda own, texts: encoded.extend(texts) or encode(own, texts)
     )
     monkeypatch.setattr(batching, "CACHE_SIZE", 3)
     tokenize = PairTokenizer(tokenizer, max_length=64, prompt="rivers ")
