@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -294,11 +294,14 @@ def tokenize_texts(
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(
         list(texts if pairs is None else zip(texts, pairs, strict=True))
     )
-    return TokenizedTexts.from_lists(
+    # If the types of the longest input are 0, those of all are, because they depend on the template only.
+    is_typed = with_types and any(max(encodings, key=len).type_ids)
+    tokens = TokenizedTexts.from_lists(
         [encoding.ids for encoding in encodings],
-        [encoding.type_ids for encoding in encodings] if with_types else None,
+        [encoding.type_ids for encoding in encodings] if is_typed else None,
         _count_truncated(encodings, max_length),
     )
+    return replace(tokens, types=np.zeros_like(tokens.ids)) if with_types and not is_typed else tokens
 
 
 def _count_truncated(encodings: Iterable[Any], max_length: int) -> int:
