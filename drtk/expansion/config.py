@@ -135,7 +135,9 @@ class WeightingSettings:
     precision: Precision = setting(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
     )
-    num_workers: int = setting(0, "Processes that split passages into words; 0 means one per core.", at_least=0)
+    num_workers: int = setting(
+        0, "Processes that split passages and compute weights; 0 means one per core.", at_least=0
+    )
     expand: tuple[str, ...] = setting(
         (),
         "Append the texts of this field, such as queries (method deepimpact); repeatable.",

@@ -84,7 +84,7 @@ class TermWeightModel:
         content = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]
         begin = next(start for start in range(len(whole)) if whole[start : start + len(content)] == content)
-        self.first, self.last = whole[:begin], whole[begin + len(content) :]
+        self.first, self.last = np.array(whole[:begin]), np.array(whole[begin + len(content) :])
         self.pad = int(tokenizer.pad_token_id or 0)
 
     def get_max_word_pieces(self, max_length: int) -> int:
@@ -105,7 +105,7 @@ class TermWeightModel:
 
     def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> TokenizedTexts:
         """Return the model inputs for texts. texts: word piece ids, truncated to the first `limit` of each text"""
-        return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
+        return TokenizedTexts.add_special_tokens(texts, first=self.first, last=self.last, limit=limit)
 
 
 def _build_term_weight_model(folder: Path, method: str, metadata: dict[str, Any], *, seed: int = 0) -> TermWeightModel:

@@ -8,10 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from drtk.errors import MismatchError
 from drtk.models.model_folder import read_meta_entry, resolve_model_folder
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
-from drtk.text.batching import TokenizedTexts
+from drtk.text.batching import SPECIAL, TokenizedTexts, encode_without_special_tokens, join_texts
 from drtk.text.expanded_text import expand_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
@@ -89,45 +91,33 @@ class CandidateTokenizer:
         self.tokenizer, self.input_format = tokenizer, input_format
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
-        self._single, self._pair = _find_special_tokens(tokenizer), _find_special_tokens(tokenizer, "b")
-        self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
+        self._num_parts = len(input_format.split_into_parts(CandidateTexts("", "")))
+        self._template = self._make_template()
+
+    def _make_template(self) -> list[tuple[int, int, int]]:
+        """Return the pieces of an input for `join_texts`."""
+        is_pair = self._num_parts > 1
+        before, between, after = _find_special_tokens(self.tokenizer, *["b"] * is_pair)
+        second = self.tokenizer("a", "b")["token_type_ids"][-1] if self.with_types and is_pair else 0
+        template = [(SPECIAL, id, 0) for id in before] + [(0, 0, 0)]
+        for part in range(1, self._num_parts):  # the first separator belongs to the first segment
+            template += [(SPECIAL, id, 0 if (part, at) == (1, 0) else second) for at, id in enumerate(between)]
+            template.append((part, 0, second))
+        return template + [(SPECIAL, id, second) for id in after]
 
     def __call__(self, candidates: Iterable[CandidateTexts]) -> TokenizedTexts:
         """Return the tokens of the candidates, in order."""
         inputs = [self.input_format.split_into_parts(candidate) for candidate in candidates]
         if not inputs:
             return TokenizedTexts.from_lists([], [] if self.with_types else None)
-        texts = list(dict.fromkeys(chain.from_iterable(inputs)))  # the question is the same in all its candidates
-        token_ids = self.tokenizer(
-            texts,
-            add_special_tokens=False,
-            truncation=True,
-            max_length=self.input_format.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        ids_of_text = dict(zip(texts, token_ids, strict=True))
-        ids, types = zip(*(self._join([ids_of_text[part] for part in parts]) for parts in inputs), strict=True)
-        return TokenizedTexts.from_lists(ids, types if self.with_types else None)
-
-    def _join(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
-        """Return the token ids and token types of one input."""
-        before, between, after = self._single if len(parts) == 1 else self._pair
-        room = self.input_format.max_length - len(before) - len(after) - len(between) * (len(parts) - 1)
-        ids = [*before]
-        first_length = 0  # of the first segment
-        for number, part in enumerate(parts):
-            if number:
-                ids += between
-            if number == 1:
-                first_length = len(ids) - len(between) + 1  # the first separator belongs to the first segment
-            truncated = part[: max(room, 0)]
-            ids += truncated
-            room -= len(truncated)
-        ids += after
-        first_length = first_length or len(ids)
-        return ids, [0] * first_length + [self._second] * (len(ids) - first_length)
+        # The question is the same in all its candidates.
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(chain.from_iterable(inputs)))}
+        texts = TokenizedTexts.from_arrays(encode_without_special_tokens(self.tokenizer, list(row_of)))
+        rows = np.array([[row_of[part] for part in parts] for parts in inputs]).T  # (parts, candidates)
+        lengths = texts.lengths[rows]
+        room = self.input_format.max_length - sum(piece == SPECIAL for piece, _, _ in self._template)
+        kept = np.clip(room - (np.cumsum(lengths, axis=0) - lengths), 0, lengths)
+        return join_texts(texts.ids, texts.starts[rows], kept, self._template, with_types=self.with_types)
 
 
 def _find_special_tokens(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:

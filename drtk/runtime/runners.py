@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -401,6 +402,7 @@ class Workers:
         self._pool = ProcessPoolExecutor(
             count, mp_context=context, initializer=_init_worker, initargs=(build, arguments)
         )
+        gc.freeze()  # forked processes share the memory of these objects, unless garbage collection marks them
         self._pool.submit(os.getpid).result()  # forks all processes now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -423,6 +425,7 @@ class Workers:
         """End the processes. Items that were not started are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+            gc.unfreeze()
 
     def __enter__(self) -> Workers:
         return self

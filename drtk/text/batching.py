@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from drtk.records import Passage, Query
 
-SPECIAL = -1  # piece of a template for pairs that is a special token
+SPECIAL = -1  # piece of a template that is a special token
 CACHE_SIZE = 16384  # texts whose tokens a PairTokenizer keeps
 
 
@@ -49,6 +49,17 @@ class TokenizedTexts:
         """Concatenate arrays of token ids, one per text, without segment types."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         return cls(np.concatenate(ids), None, lengths, np.cumsum(lengths) - lengths)
+
+    @classmethod
+    def add_special_tokens(
+        cls, texts: Sequence[Sequence[int] | np.ndarray], *, first: np.ndarray, last: np.ndarray, limit: int
+    ) -> TokenizedTexts:
+        """Concatenate the token ids of at least one text, each truncated to `limit` tokens between `first` and `last`."""
+        ids = [part for text in texts for part in (first, text[:limit], last)]
+        lengths = np.fromiter((min(len(text), limit) for text in texts), dtype=np.int64, count=len(texts))
+        lengths += len(first) + len(last)
+        joined = np.concatenate(ids, dtype=np.int32, casting="unsafe")  # an empty list is float64
+        return cls(joined, None, lengths, np.cumsum(lengths) - lengths)
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
@@ -143,7 +154,7 @@ class PairTokenizer:
             return tokenize_texts(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
         row_of = {text: row for row, text in enumerate(dict.fromkeys(chain(first, second)))}
         new_texts = [text for text in row_of if text not in self._cache]
-        self._cache |= zip(new_texts, _encode_without_special_tokens(self.tokenizer, new_texts), strict=True)
+        self._cache |= zip(new_texts, encode_without_special_tokens(self.tokenizer, new_texts), strict=True)
         texts = TokenizedTexts.from_arrays([self._cache[text] for text in row_of])
         for text in list(islice(self._cache, max(0, len(self._cache) - CACHE_SIZE))):
             del self._cache[text]
@@ -154,23 +165,42 @@ class PairTokenizer:
         self, texts: TokenizedTexts, rows: np.ndarray, template: Sequence[tuple[int, int, int]]
     ) -> TokenizedTexts:
         """Join texts to pairs with special tokens. rows: (2, pairs), rows in `texts` of the two texts of each pair"""
-        pieces, values, types = np.array(template).T  # (pieces,)
-        is_special = pieces == SPECIAL
+        num_special = sum(piece == SPECIAL for piece, _, _ in template)
         full = texts.lengths[rows]  # (2, pairs)
-        kept = _truncate_longer(full, max(0, self.max_length - int(is_special.sum())))
+        kept = _truncate_longer(full, max(0, self.max_length - num_special))
         begins = texts.starts[rows] + (full - kept if self.tokenizer.truncation_side == "left" else 0)
-        sizes = np.where(is_special, 1, kept[pieces].T)  # (pairs, pieces)
-        starts = np.where(is_special, len(texts.ids) + np.arange(len(pieces)), begins[pieces].T)
-        flat = sizes.ravel()
-        place = np.arange(flat.sum()) + np.repeat(starts.ravel() - np.cumsum(flat) + flat, flat)
-        lengths = sizes.sum(axis=1)
-        return TokenizedTexts(
-            np.concatenate([texts.ids, values.astype(np.int32)])[place],
-            np.repeat(np.tile(types.astype(np.int32), len(sizes)), flat) if self.with_types else None,
-            lengths,
-            np.cumsum(lengths) - lengths,
-            int((kept != full).any(axis=0).sum()),
-        )
+        num_truncated = int((kept != full).any(axis=0).sum())
+        return join_texts(texts.ids, begins, kept, template, with_types=self.with_types, num_truncated=num_truncated)
+
+
+def join_texts(
+    ids: np.ndarray,
+    begins: np.ndarray,
+    lengths: np.ndarray,
+    template: Sequence[tuple[int, int, int]],
+    *,
+    with_types: bool,
+    num_truncated: int = 0,
+) -> TokenizedTexts:
+    """Join several texts and special tokens to each model input.
+
+    ids: concatenated token ids; begins, lengths: first token in `ids` and number of tokens of each text, (texts, inputs)
+    template: the pieces of an input: (number of the text, or SPECIAL; token id of a special token; segment type)
+    """
+    pieces, values, types = np.array(template).T  # (pieces,)
+    is_special = pieces == SPECIAL
+    sizes = np.where(is_special, 1, lengths[pieces].T)  # (inputs, pieces)
+    starts = np.where(is_special, len(ids) + np.arange(len(pieces)), begins[pieces].T)
+    flat = sizes.ravel()
+    place = np.arange(flat.sum()) + np.repeat(starts.ravel() - np.cumsum(flat) + flat, flat)
+    totals = sizes.sum(axis=1)
+    return TokenizedTexts(
+        np.concatenate([ids, values.astype(np.int32)])[place],
+        np.repeat(np.tile(types.astype(np.int32), len(sizes)), flat) if with_types else None,
+        totals,
+        np.cumsum(totals) - totals,
+        num_truncated,
+    )
 
 
 def _truncate_longer(lengths: np.ndarray, limit: int) -> np.ndarray:
@@ -194,7 +224,7 @@ def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
     if not _has_plain_backend(tokenizer):
         return None
     probe = ("one two", "three four five")
-    texts = _encode_without_special_tokens(tokenizer, probe)
+    texts = encode_without_special_tokens(tokenizer, probe)
     pair = tokenizer.backend_tokenizer.encode(*probe)
     template: list[tuple[int, int, int]] = []
     joined: list[int] = []
@@ -207,8 +237,11 @@ def _find_pair_template(tokenizer: Any) -> list[tuple[int, int, int]] | None:
     return template if is_complete else None
 
 
-def _encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the token ids of each text, (tokens,) int32, without truncation."""
+def encode_without_special_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the token ids of each text, (tokens,) int32, without truncation. tokenizer: a tokenizer of transformers"""
+    if not _has_plain_backend(tokenizer):
+        encoded = tokenizer(list(texts), add_special_tokens=False, padding=False, truncation=False)["input_ids"]
+        return [np.array(ids, dtype=np.int32) for ids in encoded]
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -261,11 +294,14 @@ def tokenize_texts(
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(
         list(texts if pairs is None else zip(texts, pairs, strict=True))
     )
-    return TokenizedTexts.from_lists(
+    # If the types of the longest input are 0, those of all are, because they depend on the template only.
+    is_typed = with_types and any(max(encodings, key=len).type_ids)
+    tokens = TokenizedTexts.from_lists(
         [encoding.ids for encoding in encodings],
-        [encoding.type_ids for encoding in encodings] if with_types else None,
+        [encoding.type_ids for encoding in encodings] if is_typed else None,
         _count_truncated(encodings, max_length),
     )
+    return replace(tokens, types=np.zeros_like(tokens.ids)) if with_types and not is_typed else tokens
 
 
 def _count_truncated(encodings: Iterable[Any], max_length: int) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
@@ -126,7 +127,9 @@ class CollectionStatistics:
         self.length += length
         sums = self.words
         for word, values in words.items():
-            word_sums = sums.setdefault(word, [0] * len(values))
+            if (word_sums := sums.get(word)) is None:
+                sums[word] = [*values]
+                continue
             for number, value in enumerate(values):
                 word_sums[number] += value
 
@@ -195,10 +198,15 @@ def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]
     return ", ".join(f"{name} {actual.get(name)}, not {expected.get(name)}" for name in names)
 
 
+# Function that runs a model on the inputs of passages; returns a float32 array per passage, one value per word piece.
+Predictor: TypeAlias = Callable[[Sequence[Any]], list[np.ndarray]]
+
+
 class TermWeightingMethod:
     """Base class of term weighting methods.
 
-    The constructor takes settings, collection statistics (None if the run needs none), model and device.
+    The constructor takes settings, collection statistics (None if the run needs none) and model. It does not load the
+    weights of the model: worker processes compute term weights from the outputs of the predictor.
     needs: kind of collection statistics that the method requires, if any
     split: default method to split text into words
     with_model: whether the method runs a model on the passages
@@ -208,14 +216,28 @@ class TermWeightingMethod:
     split: ClassVar[WordSplit] = "pieces"
     with_model: ClassVar[bool] = False
 
-    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return for each passage the nonnegative weights of `SplitPassage.words`; by default those of `weigh_words`."""
+    @staticmethod
+    def load_predictor(settings: WeightingSettings, model: str, device: str) -> Predictor:
+        """Load the model of a method with `with_model`."""
+        raise NotImplementedError
+
+    def build_inputs(self, split_passages: Sequence[SplitPassage]) -> list[Any]:
+        """Return the input of the predictor for each passage; by default the word piece ids, (pieces,) int32."""
+        return [np.array(split_passage.ids, dtype=np.int32) for split_passage in split_passages]
+
+    def __call__(self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray] = ()) -> list[list[float]]:
+        """Return for each passage the nonnegative weights of `SplitPassage.words`; by default those of `weigh_words`.
+
+        outputs: results of the predictor, if the method has one
+        """
         return [
             [weights[word] for word in split_passage.words]
-            for split_passage, weights in zip(split_passages, self.weigh_words(split_passages), strict=True)
+            for split_passage, weights in zip(split_passages, self.weigh_words(split_passages, outputs), strict=True)
         ]
 
-    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
+    def weigh_words(
+        self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray]
+    ) -> Iterable[Mapping[str, float]]:
         """Return for each passage the weight of each distinct word, for methods that do not override `__call__`."""
         raise NotImplementedError
 

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeightingMethod
+from drtk.expansion.term_weights.base import (
+    CollectionStatistics,
+    Predictor,
+    SplitPassage,
+    StatisticsKind,
+    TermWeightingMethod,
+)
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.model_folder import resolve_model_folder
@@ -42,7 +48,7 @@ class FirstTokenAttention:
         special = loaded.tokenizer("")["input_ids"]
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
             raise MismatchError(f"{folder}: the tokenizer adds no special token before a text; use a BERT-like encoder")
-        self._first, self._last = special[:1], special[1:]
+        self._first, self._last = np.array(special[:1]), np.array(special[1:])
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
@@ -57,23 +63,25 @@ class FirstTokenAttention:
 
         masked: for each text, the positions of word pieces that the attention mask hides
         """
-        inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
-        tokens = TokenizedTexts.from_lists(inputs, None)
+        tokens = TokenizedTexts.add_special_tokens(texts, first=self._first, last=self._last, limit=self.room)
         values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
+        outputs = []
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._pad)
             if masked is not None:
                 for batch_row, row in enumerate(rows):
                     columns = [1 + position for position in masked[row] if position < self.room]
                     batch["attention_mask"][batch_row, columns] = 0
-            attention = self._forward(batch)
+            outputs.append((rows, self._forward(batch)))
+        for rows, output in outputs:  # read after the last forward pass was started, since reading waits for a GPU
+            attention = output.cpu().numpy()
             for batch_row, row in enumerate(rows):
                 length = min(len(texts[row]), self.room)
                 values[row][:length] = attention[batch_row, 1 : 1 + length]
         return values
 
-    def _forward(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the attention of the first token to every token, (rows, tokens)."""
+    def _forward(self, batch: dict[str, np.ndarray]) -> Tensor:
+        """Return the attention of the first token to every token, (rows, tokens) float32, on the device."""
         inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
         self._rows.clear()
         with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=batch["input_ids"].size):
@@ -81,7 +89,7 @@ class FirstTokenAttention:
         if not self._rows:
             raise MismatchError(f"{self._folder}: unsupported attention implementation; use a BERT-like encoder")
         # ALBERT applies the same layer several times; the last row is from the last application.
-        return self._rows[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
+        return self._rows[-1].float().mean(dim=1)  # (rows, heads, tokens) -> (rows, tokens)
 
 
 def _record_cls_attention(model: nn.Module, folder: Path) -> list[Tensor]:
@@ -191,37 +199,6 @@ def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, flo
 _TEMPERATURES = {"cross-entropy": 1.0, "difference": 0.1}
 
 
-class WordAttention:
-    """Function that computes the saturated attention to the words of passages (steps A to D)."""
-
-    def __init__(self, settings: WeightingSettings, model: str, device: str) -> None:
-        self._settings = settings
-        self._attention = FirstTokenAttention(
-            Path(resolve_model_folder(model)),
-            device=device,
-            dtype=settings.precision,
-            max_length=settings.max_length,
-            batch_tokens=settings.batch_tokens,
-        )
-
-    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[dict[str, float]]:
-        """Return the saturated attention by word for each passage; 0 for words only beyond the maximum input length."""
-        masked: list[list[int]] | None = None
-        if self._settings.sub2word == "first":
-            masked = [_find_continuations(split_passage) for split_passage in split_passages]
-        attention = self._attention([split_passage.ids for split_passage in split_passages], masked)
-        return [self._combine_pieces(*pair) for pair in zip(split_passages, attention, strict=True)]
-
-    def _combine_pieces(self, split_passage: SplitPassage, attention: Iterable[float]) -> dict[str, float]:
-        """Return the saturated attention to each word of a passage (steps B to D)."""
-        occurrences = [0.0] * len(split_passage.words)
-        for owner, value in zip(split_passage.owners, attention, strict=True):
-            if owner >= 0:
-                occurrences[owner] += float(value)
-        words = gather_occurrences(zip(split_passage.words, occurrences, strict=True), by=self._settings.gather)
-        return {word: saturate(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()}
-
-
 def _find_continuations(split_passage: SplitPassage) -> list[int]:
     """Return the indices of word pieces that belong to a word, but are not its first piece."""
     first_pieces = set(split_passage.find_first_pieces())
@@ -229,24 +206,53 @@ def _find_continuations(split_passage: SplitPassage) -> list[int]:
 
 
 class Bprop(TermWeightingMethod):
-    """B-PROP weights: the contrast of the attention in a passage with that in the collection (steps E to H)."""
+    """B-PROP weights: the contrast of the attention in a passage with that in the collection (steps B to H)."""
 
     needs: ClassVar[StatisticsKind | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"
     with_model: ClassVar[bool] = True
 
-    def __init__(
-        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
-    ) -> None:
+    def __init__(self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None) -> None:
         self._settings = settings
-        self._attention = WordAttention(settings, model or "", device)
         sums = {word: values[0] for word, values in statistics.words.items()} if statistics is not None else {}
         self._collection = normalize(sums)  # step F: the number of passages cancels
         self._unseen = min((share for share in self._collection.values() if share > 0), default=1.0)
 
-    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
-        for split_passage, saturations in zip(split_passages, self._attention(split_passages), strict=True):
-            yield self._compute_weights(split_passage.words, saturations)
+    @staticmethod
+    def load_predictor(settings: WeightingSettings, model: str, device: str) -> Predictor:
+        attention = FirstTokenAttention(
+            Path(resolve_model_folder(model)),
+            device=device,
+            dtype=settings.precision,
+            max_length=settings.max_length,
+            batch_tokens=settings.batch_tokens,
+        )
+        return attention if settings.sub2word == "sum" else lambda inputs: attention(*zip(*inputs, strict=True))
+
+    def build_inputs(self, split_passages: Sequence[SplitPassage]) -> list[Any]:
+        """Return the word piece ids of each passage; with `sub2word` first, (ids, positions of masked pieces)."""
+        ids = super().build_inputs(split_passages)
+        if self._settings.sub2word == "sum":
+            return ids
+        return [*zip(ids, map(_find_continuations, split_passages), strict=True)]
+
+    def compute_saturations(self, split_passage: SplitPassage, attention: np.ndarray) -> dict[str, float]:
+        """Return the saturated attention to each word of a passage (steps B to D); 0 beyond the maximum input length.
+
+        attention: attention to each word piece, (pieces,)
+        """
+        occurrences = [0.0] * len(split_passage.words)
+        for owner, value in zip(split_passage.owners, attention.tolist(), strict=True):
+            if owner >= 0:
+                occurrences[owner] += value
+        words = gather_occurrences(zip(split_passage.words, occurrences, strict=True), by=self._settings.gather)
+        return {word: saturate(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()}
+
+    def weigh_words(
+        self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray]
+    ) -> Iterator[Mapping[str, float]]:
+        for split_passage, attention in zip(split_passages, outputs, strict=True):
+            yield self._compute_weights(split_passage.words, self.compute_saturations(split_passage, attention))
 
     def _compute_weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
         settings = self._settings

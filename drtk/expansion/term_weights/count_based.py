@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from typing import ClassVar
 
+import numpy as np
+
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, StatisticsKind, TermWeightingMethod
 from drtk.text.word_pieces import WordSplit
@@ -27,14 +29,14 @@ class CountBasedMethod(TermWeightingMethod):
 
     needs: ClassVar[StatisticsKind | None] = "counts"
 
-    def __init__(
-        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
-    ) -> None:
+    def __init__(self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None) -> None:
         assert statistics is not None
         self._settings, self._statistics = settings, statistics
         self._average = statistics.length / max(1, statistics.documents)
 
-    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
+    def weigh_words(
+        self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray]
+    ) -> Iterator[Mapping[str, float]]:
         for split_passage in split_passages:
             counts = Counter(split_passage.words)
             length = sum(count for word, count in counts.items() if is_word(word))

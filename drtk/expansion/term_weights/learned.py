@@ -7,16 +7,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import CollectionStatistics, SplitPassage, TermWeightingMethod
+from drtk.expansion.term_weights.base import CollectionStatistics, Predictor, SplitPassage, TermWeightingMethod
 from drtk.models.model_folder import resolve_model_folder
-from drtk.models.term_weighter import (
-    TermWeightModel,
-    TermWeightPredictor,
-    load_term_weight_model,
-    read_training_metadata,
-)
+from drtk.models.term_weighter import TermWeightPredictor, load_term_weight_model, read_training_metadata
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
@@ -25,15 +22,11 @@ from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, 
 from drtk.text.words import load_stop_words_with_parts, normalize_word
 
 
-def _load_model(
-    model: str, method: str, settings: WeightingSettings, device: str
-) -> tuple[TermWeightModel, TermWeightPredictor]:
-    """Load a trained model and its predictor. Raises MismatchError for a model of another method."""
+def _load_predictor(model: str, method: str, settings: WeightingSettings, device: str) -> TermWeightPredictor:
+    """Load a trained model. Raises MismatchError for a model of another method."""
     loaded = load_term_weight_model(Path(resolve_model_folder(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
-    return loaded, TermWeightPredictor(
-        loaded, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
-    )
+    return TermWeightPredictor(loaded, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget)
 
 
 class DeepCT(TermWeightingMethod):
@@ -41,14 +34,15 @@ class DeepCT(TermWeightingMethod):
 
     with_model: ClassVar[bool] = True
 
-    def __init__(
-        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
-    ) -> None:
-        _, self._predict = _load_model(model or "", "deepct", settings, device)
+    def __init__(self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None) -> None:
+        pass
 
-    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
+    @staticmethod
+    def load_predictor(settings: WeightingSettings, model: str, device: str) -> Predictor:
+        return _load_predictor(model, "deepct", settings, device)
+
+    def __call__(self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray] = ()) -> list[list[float]]:
         """Return the weights of the words of each passage; 0 for words beyond the maximum input length."""
-        outputs = self._predict([split_passage.ids for split_passage in split_passages])
         return [
             [max(float(values[head]), 0.0) for head in split_passage.find_first_pieces()]
             for split_passage, values in zip(split_passages, outputs, strict=True)
@@ -97,27 +91,37 @@ class DeepImpact(TermWeightingMethod):
     split: ClassVar[WordSplit] = "basic"
     with_model: ClassVar[bool] = True
 
-    def __init__(
-        self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None, device: str
-    ) -> None:
-        loaded, self._predict = _load_model(model or "", "deepimpact", settings, device)
-        self._tokenizer = WordPieceTokenizer(str(resolve_model_folder(model or "")))
-        self._expand = _get_expansion_fields(settings, loaded.metadata)
-        self._largest = settings.impact_max or float(loaded.metadata.get("largest") or 0)
+    def __init__(self, settings: WeightingSettings, statistics: CollectionStatistics | None, model: str | None) -> None:
+        folder = Path(resolve_model_folder(model or ""))
+        metadata = read_training_metadata(folder, "deepimpact")
+        self._tokenizer = WordPieceTokenizer(str(folder))
+        self._expand = _get_expansion_fields(settings, metadata)
+        self._largest = settings.impact_max or float(metadata.get("largest") or 0)
         if self._largest <= 0:
             raise MismatchError(f"{model}: does not record the largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
 
-    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return the weights of the words of each passage, 0 to 1. Raises RecordError for invalid expansion fields."""
-        inputs = []
+    @staticmethod
+    def load_predictor(settings: WeightingSettings, model: str, device: str) -> Predictor:
+        return _load_predictor(model, "deepimpact", settings, device)
+
+    def build_inputs(self, split_passages: Sequence[SplitPassage]) -> list[Any]:
+        """Return the word piece ids of each passage and its expansions. Raises RecordError for invalid expansion fields."""
+        return [np.array(positions.ids, dtype=np.int32) for positions in self._locate_words(split_passages)]
+
+    def _locate_words(self, split_passages: Sequence[SplitPassage]) -> list[WordPositions]:
+        positions = []
         for split_passage in split_passages:
             words = [normalize_word(word) for word in split_passage.words]
-            inputs.append(WordPositions(split_passage.ids, words, split_passage.find_first_pieces()))
+            positions.append(WordPositions(split_passage.ids, words, split_passage.find_first_pieces()))
         if self._expand:
             passages = [split_passage.passage for split_passage in split_passages]
-            inputs = append_added_words(inputs, passages, self._tokenizer, self.split, expand=self._expand)
-        outputs = self._predict([positions.ids for positions in inputs])
+            positions = append_added_words(positions, passages, self._tokenizer, self.split, expand=self._expand)
+        return positions
+
+    def __call__(self, split_passages: Sequence[SplitPassage], outputs: Sequence[np.ndarray] = ()) -> list[list[float]]:
+        """Return the weights of the words of each passage, 0 to 1."""
+        inputs = self._locate_words(split_passages)
         self._impacts = {}
         weights = []
         for split_passage, positions, values in zip(split_passages, inputs, outputs, strict=True):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from itertools import chain
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,12 +25,12 @@ from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.expansion.term_weights.base import (
     CollectionStatistics,
     PassageSplitter,
+    Predictor,
     SplitPassage,
     StatisticsKind,
     TermWeightingMethod,
     read_statistics,
 )
-from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.count_based import is_word
 from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining.masking import compute_mask_budget, scale_weights, sort_largest_first
@@ -120,80 +122,159 @@ class WeightingPlan(NamedTuple):
         return kind
 
 
-class _SplittingFunction(BatchFunction):
-    """Base class of batch functions whose `prepare` splits passages into words, in `count` processes."""
+class SplitBatch(NamedTuple):
+    """Passages that a worker process split into words.
 
-    def __init__(self, plan: WeightingPlan, count: int) -> None:
-        self._workers = Workers(create_splitter, plan, count=count)
+    inputs: the model input of each passage, then the model outputs: a float32 array with one value per word piece each
+    passages: the list of `SplitPassage`, pickled, so that the main process need not unpickle it
+    """
 
-    def prepare(self, records: list[Passage]) -> Iterator[SplitPassage]:
-        """Return an iterator over the passages split into words, in order; worker processes, if any, start at once."""
-        parts = [records[begin : begin + _SPLIT_BATCH] for begin in range(0, len(records), _SPLIT_BATCH)]
-        return chain.from_iterable(self._workers.map(parts))
+    inputs: list[Any]
+    passages: bytes
+
+
+class _WorkerTask:
+    """Function of worker processes: split passages into words, and process them, after the model if there is one."""
+
+    def __init__(self, plan: WeightingPlan, statistics: CollectionStatistics | None) -> None:
+        self._plan = plan
+        self.kind: type[TermWeightingMethod] = TERM_WEIGHTS.load(plan.method)
+        self._method: Any = (
+            self.kind(plan.settings, statistics, plan.model) if self.kind.with_model or statistics else None
+        )
+
+    @cached_property
+    def _tokenizer(self) -> WordPieceTokenizer:
+        return WordPieceTokenizer(self._plan.tokenizer)
+
+    @cached_property
+    def _split(self) -> PassageSplitter:  # not picklable, so each process makes its own
+        return PassageSplitter(self._tokenizer, self._plan.settings, self._plan.split)
+
+    def __call__(self, batch: list[Passage] | SplitBatch) -> Any:
+        """Return a `SplitBatch` for passages if there is a model, else the result of `process`."""
+        if isinstance(batch, SplitBatch):
+            return self.process(pickle.loads(batch.passages), batch.inputs)
+        split_passages = self._split(batch)
+        if not self.kind.with_model:
+            return self.process(split_passages, ())
+        return SplitBatch(self._method.build_inputs(split_passages), pickle.dumps(split_passages))
+
+    def process(self, split_passages: list[SplitPassage], outputs: Sequence[np.ndarray]) -> Any:
+        """Return the result for passages. outputs: of the model, if there is one, an array per passage"""
+        raise NotImplementedError
+
+
+class _WorkerFunction(BatchFunction):
+    """Base class of batch functions that run a task in `count` worker processes, and the model in this process."""
+
+    def __init__(self, plan: WeightingPlan, count: int, task: _WorkerTask) -> None:
+        # The task was made here, so that its errors are raised here and forked processes share its memory.
+        self._workers = Workers(partial, task, count=count)
+        self._predict: Predictor | None = None
+        if task.kind.with_model:
+            self._predict = task.kind.load_predictor(plan.settings, plan.model or "", plan.device)
+
+    def prepare(self, records: list[Passage]) -> Iterator[Any]:
+        """Return an iterator over the results of the task for parts of the batch; worker processes, if any, start at once."""
+        return self._workers.map([records[begin : begin + _PART_SIZE] for begin in range(0, len(records), _PART_SIZE)])
+
+    def map(self, batches: Iterable[Iterator[Any]]) -> Iterator[BatchResult]:
+        """Run the model on each batch while worker processes compute the weights of the batch before it."""
+        if self._predict is None:
+            yield from map(self, batches)
+            return
+        previous = None
+        for batch in batches:
+            results = self._workers.map(self._add_outputs([*batch], self._predict))
+            if previous is not None:
+                yield self(previous)
+            previous = results
+        if previous is not None:
+            yield self(previous)
+
+    @staticmethod
+    def _add_outputs(parts: list[SplitBatch], predict: Predictor) -> Iterator[SplitBatch]:
+        outputs = iter(predict([model_input for part in parts for model_input in part.inputs]))
+        for part in parts:
+            yield SplitBatch([*islice(outputs, len(part.inputs))], part.passages)
 
     def close(self) -> None:
         """End the processes."""
         self._workers.close()
 
 
-def create_splitter(plan: WeightingPlan) -> PassageSplitter:
-    """Return the function that splits passages into words and word pieces."""
-    return PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
+# Statistics of a part of a batch: words, their values (see `CollectionStatistics.words`), length and number of passages.
+_Sums: TypeAlias = tuple[list[str], np.ndarray, int, int]
 
 
-class StatisticsCollector(_SplittingFunction):
+class StatisticsCollector(_WorkerFunction):
     """Batch function that computes collection statistics; the result is one JSON line per batch.
 
-    count: number of processes that split passages
+    count: number of worker processes
     made_by: result of `describe_settings`, which is written with the statistics
     """
 
-    def __init__(self, plan: WeightingPlan, count: int, kind: str, made_by: dict[str, Any]) -> None:
-        super().__init__(plan, count)
+    def __init__(self, plan: WeightingPlan, count: int, kind: StatisticsKind, made_by: dict[str, Any]) -> None:
+        super().__init__(plan, count, _StatisticsTask(plan, None))
         self._kind, self._made_by = kind, made_by
-        is_attention = kind == "attention"
-        self._attention = WordAttention(plan.settings, plan.model or "", plan.device) if is_attention else None
 
-    def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
-        batch = list(split_passages)
+    def __call__(self, results: Iterable[_Sums]) -> BatchResult:
+        """Add the statistics of the parts of a batch."""
         sums = CollectionStatistics(self._kind, self._made_by)
-        values: Iterable[Mapping[str, Sequence[float]]]
-        if self._attention is not None:
-            values = ({word: [value] for word, value in words.items()} for words in self._attention(batch))
-        else:
-            counts = (Counter(split_passage.words) for split_passage in batch)
-            values = ({word: [1, count] for word, count in words.items()} for words in counts)
-        for split_passage, words in zip(batch, values, strict=True):
-            sums.add(words, length=sum(map(is_word, split_passage.words)))
+        for words, values, length, documents in results:
+            sums.add(dict(zip(words, values.tolist(), strict=True)), length=length, documents=documents)
         return BatchResult([sums.to_json_line()])
 
 
-class PassageWeigher(_SplittingFunction):
+class _StatisticsTask(_WorkerTask):
+    def process(self, split_passages: list[SplitPassage], outputs: Sequence[np.ndarray]) -> _Sums:
+        sums = CollectionStatistics("", {})
+        for number, split_passage in enumerate(split_passages):
+            words: Mapping[str, Sequence[float]]
+            if self.kind.with_model:
+                saturations = self._method.compute_saturations(split_passage, outputs[number])
+                words = {word: [value] for word, value in saturations.items()}
+            else:
+                words = {word: [1, count] for word, count in Counter(split_passage.words).items()}
+            sums.add(words, length=sum(map(is_word, split_passage.words)))
+        return [*sums.words], np.array([*sums.words.values()]), sums.length, sums.documents
+
+
+class PassageWeigher(_WorkerFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages.
 
-    count: number of processes that split passages
+    count: number of worker processes
     bare: write only the passage id and the new fields; report: add the counts of `count_masked`
     """
 
     def __init__(
         self, plan: WeightingPlan, count: int, statistics: CollectionStatistics | None, bare: bool, report: bool
     ) -> None:
-        super().__init__(plan, count)
-        self._plan, self._bare, self._report = plan, bare, report
-        self._tokenizer = WordPieceTokenizer(plan.tokenizer)
-        self._method: TermWeightingMethod = TERM_WEIGHTS.load(plan.method)(
-            plan.settings, statistics, plan.model, plan.device
-        )
+        super().__init__(plan, count, _WeighingTask(plan, statistics, bare, report))
 
-    def __call__(self, split_passages: Iterable[SplitPassage]) -> BatchResult:
-        """Weigh the words of each passage, spread the weights to word pieces, and return a JSON line per passage.
+    def __call__(self, results: Iterable[tuple[list[bytes], Counter[str]]]) -> BatchResult:
+        """Join the lines and counts of the parts of a batch."""
+        lines: list[bytes] = []
+        report: Counter[str] = Counter()
+        for part_lines, part_report in results:
+            lines += part_lines
+            report.update(part_report)
+        return BatchResult(lines, {"report": dict(report)} if report else {})
 
-        split_passages: the result of `prepare`
-        """
-        batch = list(split_passages)
+
+class _WeighingTask(_WorkerTask):
+    def __init__(self, plan: WeightingPlan, statistics: CollectionStatistics | None, bare: bool, report: bool) -> None:
+        super().__init__(plan, statistics)
+        self._bare, self._report = bare, report
+
+    def process(
+        self, split_passages: list[SplitPassage], outputs: Sequence[np.ndarray]
+    ) -> tuple[list[bytes], Counter[str]]:
+        """Weigh the words of each passage, spread the weights to word pieces, and return a JSON line per passage."""
         lines = []
         report: Counter[str] = Counter()
-        for split_passage, weights in zip(batch, self._method(batch), strict=True):
+        for split_passage, weights in zip(split_passages, self._method(split_passages, outputs), strict=True):
             values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = split_passage.spread_to_pieces(values, self._plan.settings.spread)
             lines.append(
@@ -204,7 +285,7 @@ class PassageWeigher(_SplittingFunction):
                 report.update(
                     count_masked(split_passage, text_pieces, pieces[split_passage.num_title :], self._plan.seed)
                 )
-        return BatchResult(lines, {"report": dict(report)} if self._report else {})
+        return lines, report
 
     def _format_line(self, split_passage: SplitPassage, weights: list[float], more_fields: dict[str, Any]) -> bytes:
         passage, num_title = split_passage.passage, split_passage.num_title
@@ -230,7 +311,7 @@ def normalize_weights(weights: Sequence[float], how: str) -> list[float]:
 
 # Passages per batch. A batch becomes one line of collection statistics, so large batches make small files.
 _COUNT_BATCH, _MODEL_BATCH, _PLAIN_BATCH = 10_000, 512, 1000
-_SPLIT_BATCH = 64  # passages per task of a process
+_PART_SIZE = 64  # passages per task of a process
 _COUNT_SETTINGS = ("words", "stemmer", "stopwords", "title")
 _ATTENTION_SETTINGS = (*_COUNT_SETTINGS, "sub2word", "gather", "saturation", "max_length")
 
@@ -312,7 +393,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
 def _choose_workers(
     plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
 ) -> tuple[int, Iterator[Passage]]:
-    """Return the number of processes that split passages, and the passages. For runners other than local, the default is 1."""
+    """Return the number of worker processes, and the passages. For runners other than local, the default is 1."""
     if runner_settings.runner != "local":
         return plan.settings.num_workers or 1, passages
     return choose_workers(passages, plan.settings.num_workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
+from drtk.expansion.term_weights import weigh as weigh_module
 from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.expansion_collection import read_rows, write_rows
@@ -297,7 +299,31 @@ def test_a_tokenizer_other_than_the_models_is_rejected(encoder, capfd):
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
 
 
-def test_worker_processes_do_not_change_the_weights(encoder, capfd):
+@pytest.mark.parametrize(
+    "more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}", "bprop --model {}"]
+)
+def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch, more):
+    monkeypatch.setattr(weigh_module, "_MODEL_BATCH", 30)
     corpus = write_corpus([passage.text for passage in make_passages(70)])
-    command = f"{corpus} --method bm25 --tokenizer {encoder} --set words=treebank --set num_workers"
-    assert weigh(capfd, f"{command}=2") == weigh(capfd, f"{command}=1")
+    command = f"{corpus} --method {more.format(encoder)} --set num_workers"
+    one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
+    assert len(one) == 70
+    assert one == two
+
+
+def test_with_workers_the_main_process_only_runs_the_model(encoder, capfd, monkeypatch):
+    corpus = write_corpus([passage.text for passage in make_passages(70)])
+    main, processes = os.getpid(), []
+
+    def fail_in_main(*arguments: Any) -> list[float]:
+        assert os.getpid() != main
+        return [0.5] * len(arguments[0])
+
+    monkeypatch.setattr(weigh_module, "normalize_weights", fail_in_main)
+    predict = bprop.FirstTokenAttention.__call__
+    monkeypatch.setattr(
+        bprop.FirstTokenAttention, "__call__", lambda *inputs: processes.append(os.getpid()) or predict(*inputs)
+    )
+    call = f"{corpus} {options('bprop', encoder)} --set emit=attention --set num_workers=2"
+    assert set(weigh(capfd, call)[0]["weights"]) == {0.5}
+    assert set(processes) == {main}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
+    AutoTokenizer,
     BatchEncoding,
     DebertaV2Tokenizer,
     PreTrainedTokenizerFast,
@@ -176,9 +177,9 @@ def test_joined_pairs_equal_pairs_that_are_tokenized_as_text(kind: str, side: st
 
 def test_a_text_is_tokenized_once_while_it_is_in_the_cache(tokenizer, monkeypatch: pytest.MonkeyPatch):
     encoded: list[str] = []
-    encode = batching._encode_without_special_tokens
+    encode = batching.encode_without_special_tokens
     monkeypatch.setattr(
-        batching, "_encode_without_special_tokens", lambda own, texts: encoded.extend(texts) or encode(own, texts)
+        batching, "encode_without_special_tokens", lambda own, texts: encoded.extend(texts) or encode(own, texts)
     )
     monkeypatch.setattr(batching, "CACHE_SIZE", 3)
     tokenize = PairTokenizer(tokenizer, max_length=64, prompt="rivers ")
@@ -220,3 +221,19 @@ def test_truncated_texts_are_counted(tokenizer):
     )
     assert count([exact], prompt="rivers ") == 1
     assert tokenize_texts(tokenizer, [exact, exact + "rivers"], max_length=5, are_targets=True).num_truncated == 1
+
+
+@pytest.mark.parametrize("type", [0, 1])
+def test_segment_types_are_those_of_the_tokenizer(tmp_path, type):
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = AutoTokenizer.from_pretrained(save_tiny_encoder(tmp_path / "m"))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"[CLS]:0 $A:{type} [SEP]:0",
+        special_tokens=[("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id)],
+    )
+    tokens = tokenize_texts(tokenizer, ["", "rivers castles", "planets"], max_length=8, with_types=True)
+    assert tokens.types is not None
+    expected = [np.array([0] + [type] * (length - 2) + [0]) for length in tokens.lengths]
+    assert tokens.types.tolist() == np.concatenate(expected).tolist()
+    assert max(tokens.lengths) > 2

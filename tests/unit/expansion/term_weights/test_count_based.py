@@ -26,7 +26,7 @@ def statistics(*texts: str) -> CollectionStatistics:
 
 
 def weights(kind: type, collection: CollectionStatistics, text: str, **changes: float) -> list[float]:
-    return kind(WeightingSettings(**changes), collection, None, "cpu")([split_text(text)])[0]
+    return kind(WeightingSettings(**changes), collection, None)([split_text(text)])[0]
 
 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")

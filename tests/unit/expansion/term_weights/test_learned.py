@@ -146,26 +146,23 @@ def test_batches_do_not_change_weights_and_words_beyond_the_maximum_length_have_
 
 
 @pytest.fixture
-def id_impacts(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpact:
-    """Return a DeepImpact model whose impacts are the ids of the word pieces, divided by 100."""
+def impacts(models: dict[str, Path]) -> DeepImpact:
     settings = WeightingSettings(expand=("queries",), impact_max=10.0)
-    method = DeepImpact(settings, None, str(models["deepimpact"]), "cpu")
-    monkeypatch.setattr(method, "_predict", lambda texts: [np.array(ids, dtype=np.float32) / 100 for ids in texts])
-    return method
+    return DeepImpact(settings, None, str(models["deepimpact"]))
 
 
-def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(id_impacts, models):
+def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(impacts, models):
     tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
     read = PassageSplitter(tokenizer, WeightingSettings(), "basic")
     passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
     (reading,) = read([passage])
-    (weights,) = id_impacts([reading])
+    (weights,) = impacts([reading], [ids / 100 for ids in impacts.build_inputs([reading])])
     impact = {word: tokenizer([word])[0].ids[0] / 100 for word in ("planets", "rivers", "engines", "violins")}
     largest = max(impact[word] for word in ("planets", "rivers", "engines"))  # violins is of the added text alone
     assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
     expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
     assert weights == pytest.approx([value / largest for value in expected])
-    actual = id_impacts.build_extra_fields(reading, weights)["impacts"]
+    actual = impacts.build_extra_fields(reading, weights)["impacts"]
     assert actual == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 
