@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.run_drtk import make_environment, run_shell, run_successfully
 from tests.contract.test_registries import ENTRIES, REGISTRIES
+from tests.pdf_files import make_pdf
 from tests.tiny_models import make_collection, save_tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,10 +245,34 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
         assert (checkout / "runs" / "by-hand" / name).exists()
 
 
-def test_the_readme_searches_a_folder_of_documents(checkout):
+def test_the_readme_serves_a_folder_of_documents(checkout, forkserver):
+    pytest.importorskip("fastapi")
+    pytest.importorskip("pypdfium2")
+    (checkout / "docs").unlink()  # a link to this documentation, which takes longer
+    (checkout / "docs").mkdir()
+    (checkout / "docs" / "guide.md").write_text("# Training\n\nResume an interrupted training with --resume.\n")
+    (checkout / "docs" / "wings.pdf").write_bytes(
+        make_pdf(
+            "Start\n" + "The wing is thin.\n" * 40, "Lift\ngrows with speed.", bookmarks=(("Start", 0), ("Lift", 1))
+        )
+    )
     script = shell_blocks(ROOT / "README.md", "## Your own documents", "## A pipeline")
-    outcome = run_shell("-eu", "-c", script, folder=checkout)
+    commands, separator, serve = script.partition("drtk serve ")
+    assert separator
+    (search,) = re.findall(r"`(drtk search .*?)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    outcome = run_shell("-eu", "-c", commands + search, folder=checkout)
     assert "--resume" in outcome.stdout, outcome.stderr
+
+    log = checkout / "serve.log"
+    server = forkserver.start(["serve", *serve.split(), "--port", "0"], checkout, log)
+    try:
+        while not (addresses := re.findall(r"http://127\.0\.0\.1:\d+", log.read_text())):
+            assert server.status(timeout=0.05) is None, log.read_text()
+        with urllib.request.urlopen(f"{addresses[0]}/api/search?query=lift+and+speed", timeout=60) as answer:
+            (system,) = json.load(answer)
+        assert system["hits"][0]["place"] == "docs/wings.pdf, page 2"
+    finally:
+        server.kill()
 
 
 def test_the_readme_and_the_quickstart_use_the_same_file_names():
