@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -185,7 +186,7 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
-QUICK = ("chunk", "convert", "encode", "eval", "fuse", "index", "mine-negatives", "search")
+QUICK = ("chunk", "convert", "encode", "eval", "fuse", "import", "index", "mine-negatives", "search", "serve")
 
 
 def marked_examples() -> list[ParameterSet]:
@@ -203,6 +204,8 @@ def marked_examples() -> list[ParameterSet]:
 def test_the_examples_on_the_pages_run(page, script, workplace):
     if "--type bm25 " in script:
         skip_without_lucene()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # a free port
+        script = script.replace("8765", str(server.getsockname()[1]))
     outcome = run_shell("-eu", "-c", script, folder=workplace)
     assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 
@@ -311,6 +314,6 @@ def test_the_changelog_lists_every_renamed_option():
 
 
 def test_every_command_has_an_example_that_runs():
-    for command in set(COMMANDS) - {"serve"}:  # runs until Ctrl-C; tests/unit/serving starts it
+    for command in COMMANDS:
         scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
         assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)
