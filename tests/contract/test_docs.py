@@ -202,7 +202,7 @@ def marked_examples() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page, script, workplace):
-    if "--type bm25 " in script:
+    if re.search("--type (bm25|impact) ", script):
         skip_without_lucene()
     with socket.create_server(("127.0.0.1", 0)) as server:  # a free port
         script = script.replace("8765", str(server.getsockname()[1]))
