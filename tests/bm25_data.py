@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,21 @@ def skip_without_lucene() -> None:
         find_java()
     except MissingDependency as error:
         pytest.skip(str(error))
+
+
+def run_anserini(folder: Path, rows: list[dict[str, Any]], **settings: object) -> Path:
+    """Index rows with Anserini; return the index folder. settings: arguments of IndexCollection"""
+    from drtk.indexing.lucene.jvm import load_class
+
+    (folder / "rows").mkdir(exist_ok=True)
+    (folder / "rows" / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    arguments = load_class("io.anserini.index.IndexCollection$Args")()
+    arguments.input, arguments.index = str(folder / "rows"), str(folder / "index")
+    arguments.threads, arguments.quiet = 1, True
+    for name, value in settings.items():
+        setattr(arguments, name, value)
+    load_class("io.anserini.index.IndexCollection")(arguments).run()
+    return folder / "index"
 
 
 def read_corpus(folder: Path) -> list[Passage]:

@@ -27,6 +27,7 @@ from drtk.runtime.progress import Progress
 EVALUATED_DEPTH = 100
 _QUERIES_AT_A_TIME = 64
 _BEGIN, _END = "\0", "\1"  # around a matching word
+_LOCK = Lock()  # index libraries are not thread-safe; with Lucene, not even calls to different indexes
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class FullPassage:
 
 
 class SearchSystem:
-    """An index that is searched with query texts, one search at a time, since index libraries are not thread-safe.
+    """An index that is searched with query texts, one search at a time.
 
     Raises MismatchError for vectors without a recorded encoder, and the errors of `IndexGroup`.
     """
@@ -94,11 +95,10 @@ class SearchSystem:
                 f"{folder}: does not record the encoder of its vectors; give `model` to drtk convert or index, or encode with drtk encode"
             )
         self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
-        self._lock = Lock()
 
     def search(self, queries: Sequence[Query], k: int) -> list[Ranking]:
         """Return the top `k` passages for each query."""
-        with self._lock:
+        with _LOCK:
             return [ranking for _, ranking in self._search(queries, RankingOptions(k))]
 
 
@@ -207,7 +207,8 @@ class Systems:
         return FullPassage(passage.id, passage.title, format_place(passage), passage.text, *neighbors)
 
     def _find_passage(self, id: str) -> Passage | None:
-        return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
+        with _LOCK:
+            return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 
 def _extract_snippet_parts(text: str, stems: frozenset[str]) -> list[str]:

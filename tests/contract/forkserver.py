@@ -31,13 +31,14 @@ _OPEN, _WRITES = os.open, os.O_WRONLY | os.O_RDWR
 
 # The program `drtk` of the examples, which imports next to nothing.
 CLIENT = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({socket!r})
 request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 socket.send_fds(connection, [len(request).to_bytes(4, "big")], [0, 1, 2])
 connection.sendall(request)
-connection.recv(4)
+pid = int.from_bytes(connection.recv(4), "big")
+signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
 sys.exit(connection.recv(1)[0])
 """
 

@@ -6,8 +6,10 @@ import ast
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.run_drtk import make_environment, run_shell, run_successfully
 from tests.contract.test_registries import ENTRIES, REGISTRIES
+from tests.pdf_files import make_pdf
 from tests.tiny_models import make_collection, save_tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,7 +186,7 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
-QUICK = ("chunk", "convert", "encode", "eval", "fuse", "index", "mine-negatives", "search")
+QUICK = ("chunk", "convert", "encode", "eval", "fuse", "import", "index", "mine-negatives", "search", "serve")
 
 
 def marked_examples() -> list[ParameterSet]:
@@ -199,8 +202,10 @@ def marked_examples() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page, script, workplace):
-    if "--type bm25 " in script:
+    if re.search("--type (bm25|impact) ", script):
         skip_without_lucene()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # a free port
+        script = script.replace("8765", str(server.getsockname()[1]))
     outcome = run_shell("-eu", "-c", script, folder=workplace)
     assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 
@@ -243,10 +248,34 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
         assert (checkout / "runs" / "by-hand" / name).exists()
 
 
-def test_the_readme_searches_a_folder_of_documents(checkout):
+def test_the_readme_serves_a_folder_of_documents(checkout, forkserver):
+    pytest.importorskip("fastapi")
+    pytest.importorskip("pypdfium2")
+    (checkout / "docs").unlink()  # a link to this documentation, which takes longer
+    (checkout / "docs").mkdir()
+    (checkout / "docs" / "guide.md").write_text("# Training\n\nResume an interrupted training with --resume.\n")
+    (checkout / "docs" / "wings.pdf").write_bytes(
+        make_pdf(
+            "Start\n" + "The wing is thin.\n" * 40, "Lift\ngrows with speed.", bookmarks=(("Start", 0), ("Lift", 1))
+        )
+    )
     script = shell_blocks(ROOT / "README.md", "## Your own documents", "## A pipeline")
-    outcome = run_shell("-eu", "-c", script, folder=checkout)
+    commands, separator, serve = script.partition("drtk serve ")
+    assert separator
+    (search,) = re.findall(r"`(drtk search .*?)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    outcome = run_shell("-eu", "-c", commands + search, folder=checkout)
     assert "--resume" in outcome.stdout, outcome.stderr
+
+    log = checkout / "serve.log"
+    server = forkserver.start(["serve", *serve.split(), "--port", "0"], checkout, log)
+    try:
+        while not (addresses := re.findall(r"http://127\.0\.0\.1:\d+", log.read_text())):
+            assert server.status(timeout=0.05) is None, log.read_text()
+        with urllib.request.urlopen(f"{addresses[0]}/api/search?query=lift+and+speed", timeout=60) as answer:
+            (system,) = json.load(answer)
+        assert system["hits"][0]["place"] == "docs/wings.pdf, page 2"
+    finally:
+        server.kill()
 
 
 def test_the_readme_and_the_quickstart_use_the_same_file_names():
@@ -285,6 +314,6 @@ def test_the_changelog_lists_every_renamed_option():
 
 
 def test_every_command_has_an_example_that_runs():
-    for command in set(COMMANDS) - {"serve"}:  # runs until Ctrl-C; tests/unit/serving starts it
+    for command in COMMANDS:
         scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
         assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)

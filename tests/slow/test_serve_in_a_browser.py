@@ -46,16 +46,21 @@ const texts = (selector) => [...document.querySelectorAll(selector)].map((elemen
   document.querySelector("#results .title").click();
   await wait(() => byId("passage").open);
   outcome.passage = texts("#passage .text")[0];
+  outcome.width = innerWidth;
   outcome.hidden = document.documentElement.scrollWidth - innerWidth;
-  document.body.append(make("pre", "outcome", JSON.stringify(outcome)));
+  parent.document.body.append(make("pre", "outcome", JSON.stringify(outcome)));
 })();
 """
 
 
+# A page around the driven one, because a window of Chromium has at least 500 pixels.
+FRAME = '<body style="margin: 0"><iframe src="/driven" style="width: {}px; height: 800px; border: 0"></iframe>'
+
+
 def run_in_browser(address: str) -> dict[str, Any]:
-    """Load a page in Chromium, in a narrow window, and return the JSON in its element `outcome`."""
+    """Load a page in Chromium, and return the JSON in its element `outcome`."""
     assert BROWSER is not None
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--window-size=400,800"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--window-size=1400,800"]
     page = subprocess.run([BROWSER, *options, "--dump-dom", address], capture_output=True, text=True, timeout=300)
     found = re.search(r'<pre class="outcome">(.*?)</pre>', page.stdout, re.S)
     assert found is not None, page.stdout + page.stderr
@@ -63,11 +68,12 @@ def run_in_browser(address: str) -> dict[str, Any]:
     return outcome
 
 
+@pytest.mark.parametrize("width", [400, 1400])
 def test_the_page_searches_sorts_and_shows_texts_as_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture, width: int
 ) -> None:
     uvicorn = pytest.importorskip("uvicorn")
-    from fastapi import Response
+    from fastapi import FastAPI, Response
 
     from drtk.serving.app import create_app
     from drtk.serving.systems import Systems
@@ -86,7 +92,10 @@ def test_the_page_searches_sorts_and_shows_texts_as_texts(
     driven = page.replace(b"</body>", b'<script src="/drive.js"></script></body>')
     app.add_api_route("/driven", lambda: Response(driven, media_type="text/html"))
     app.add_api_route("/drive.js", lambda: Response(DRIVE, media_type="text/javascript"))
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
+    framed = FastAPI()
+    framed.add_api_route("/frame", lambda: Response(FRAME.format(width), media_type="text/html"))
+    framed.mount("/", app)
+    config = uvicorn.Config(framed, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     with config.bind_socket() as socket:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
@@ -94,7 +103,7 @@ def test_the_page_searches_sorts_and_shows_texts_as_texts(
         try:
             while not server.started:
                 time.sleep(0.01)
-            outcome = run_in_browser(f"http://127.0.0.1:{socket.getsockname()[1]}/driven")
+            outcome = run_in_browser(f"http://127.0.0.1:{socket.getsockname()[1]}/frame")
         finally:
             server.should_exit = True
             thread.join()
@@ -106,4 +115,5 @@ def test_the_page_searches_sorts_and_shows_texts_as_texts(
     assert outcome["places"] == [f"{'folder/' * 20}<b>.pdf, page 3"]
     assert outcome["passage"] == HOSTILE
     assert outcome["queries"], "the list of queries is still shown"
+    assert outcome["width"] == width
     assert outcome["hidden"] <= 0, "the page is wider than the window"

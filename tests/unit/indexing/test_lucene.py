@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from drtk.indexing.lucene import search
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.indexing.lucene.jvm import load_class
 from drtk.records import Passage
-from tests.bm25_data import EXAMPLE_TEXTS, make_passages, skip_without_lucene
+from tests.bm25_data import EXAMPLE_TEXTS, make_passages, run_anserini, skip_without_lucene
 from tests.run_commands import Capture, run_command
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
@@ -189,19 +187,6 @@ def test_damaged_folders_are_rejected(known_index: Path, tmp_path: Path) -> None
     (folder / "ids.txt").write_text("p1\np2\n")
     with pytest.raises(MismatchError, match="different numbers of passages"):
         open_index(folder)
-
-
-def run_anserini(folder: Path, rows: list[dict[str, Any]], **settings: object) -> Path:
-    """Index rows with Anserini; return the index folder. settings: arguments of IndexCollection"""
-    (folder / "rows").mkdir(exist_ok=True)
-    (folder / "rows" / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    arguments = load_class("io.anserini.index.IndexCollection$Args")()
-    arguments.input, arguments.index = str(folder / "rows"), str(folder / "index")
-    arguments.threads, arguments.quiet = 1, True
-    for name, value in settings.items():
-        setattr(arguments, name, value)
-    load_class("io.anserini.index.IndexCollection")(arguments).run()
-    return folder / "index"
 
 
 @pytest.fixture(scope="module")

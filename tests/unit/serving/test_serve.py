@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,12 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError
+from tests.bm25_data import run_anserini, skip_without_lucene
+from tests.contract.collection import make_sentence
 from tests.embedding_folders import write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import Capture, run_command
+from tests.tiny_models import save_tiny_encoder
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 from fastapi.testclient import TestClient
@@ -159,6 +163,34 @@ def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -
         assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize("type", ["bm25", "exact", "anserini"])
+def test_concurrent_clients_get_the_same_answers_as_one(cwd: Path, capfd: Capture, type: str) -> None:
+    rows = [{"_id": f"d{number}", "text": make_sentence(number)} for number in range(40)]
+    write_rows(cwd / "c.jsonl", rows)
+    if type != "exact":
+        skip_without_lucene()
+    if type == "bm25":
+        run_command(capfd, "index", "c.jsonl", "--type", "bm25", "-o", "index")
+    elif type == "exact":
+        model = save_tiny_encoder(cwd / "model")
+        run_command(capfd, "encode", "c.jsonl", "--model", model, "-o", "vectors")
+        run_command(capfd, "index", "vectors", "--type", "exact", "-o", "index")
+    else:
+        contents = [{"id": row["_id"], "contents": row["text"]} for row in rows]
+        run_anserini(cwd, contents, collectionClass="JsonCollection", storeRaw=True)
+    client = TestClient(create_app(Systems({"one": "index", "two": "index"})))
+
+    def ask(number: int) -> list[object]:
+        systems = client.get("/api/search", params={"query": make_sentence(number)}).json()
+        return [(hit["id"], hit["score"], hit["parts"]) for system in systems for hit in system["hits"]]
+
+    expected = [ask(number) for number in range(8)]
+    assert all(len(hits) == 20 and all(parts for _, _, parts in hits) for hits in expected)
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda number: ask(number % 8), range(64)))
+    assert answers == expected * 8
 
 
 def test_at_most_four_systems_fit_the_page(cwd: Path, capfd: Capture) -> None:
