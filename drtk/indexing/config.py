@@ -202,7 +202,7 @@ class RunSettings:
     depth: int | None = option(None, "Number of passages per query. [default: 1000; 5 with --query]", at_least=1)
     batch_size: int | None = option(
         None,
-        "Queries per batch. [default: 1000; exact: 1024, or as many as memory allows if a GPU searches or the vectors do not fit into memory]",
+        "Queries per batch. [default: 1000; exact: 1024, on a GPU or beyond main memory 2^25 / depth]",
         at_least=1,
         panel=HARDWARE,
     )
