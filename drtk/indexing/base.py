@@ -115,7 +115,7 @@ class IdTable:
         for first in range(0, len(indices), HITS_AT_A_TIME):
             part = indices[first : first + HITS_AT_A_TIME]
             starts, lengths = self._bounds[part], self._bounds[part + 1] - self._bounds[part]
-            # Decoding all lines at once takes a third of the time of decoding each (docs/benchmarks.md).
+            # Decoding all lines at once takes a third of the time of decoding each.
             positions = np.repeat(starts - lengths.cumsum() + lengths, lengths) + np.arange(lengths.sum())
             ids += self._bytes[positions].tobytes().decode().split("\n")[:-1]
         return ids
