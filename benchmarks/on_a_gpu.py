@@ -414,7 +414,7 @@ def search(options: Options) -> Iterator[Row]:
     for few, many in zip(small, large, strict=True):
         per_passage = max(0.0, many["measured"] - few["measured"]) / (passages - fewer)
         seconds = many["measured"] + (FULL_CORPUS - passages) * per_passage
-        fixed = (many["measured"] - passages * per_passage) / num_queries
+        fixed = max(0.0, many["measured"] - passages * per_passage) / num_queries
         note = f"extrapolated from {fewer:,} and {passages:,} passages; {1e6 * fixed:,.0f} µs per query for any number"
         yield many | {"measured": num_queries / seconds, "note": note}
 
