@@ -52,7 +52,7 @@ class RerankingTask:
         with open(self.run, "wb") as file:
             for query, text in self.queries.items():
                 chosen = draw.sample(passages, depth)
-                file.writelines(format_run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
+                file.write(format_run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
                 self.pairs += [(text, format_passage(each, "join")) for each in chosen]
 
 

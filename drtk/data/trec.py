@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby, islice
 from math import isfinite
 from operator import gt
 from typing import Literal
+
+import numpy as np
+import orjson
 
 from drtk.data.rows import Row, parse_id, take_field
 from drtk.data.sniff import sniff_kind
@@ -258,13 +262,34 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
     return hits
 
 
-def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
-    """Yield the lines of a run for one query, with ranks from 1. Scores are written with all their digits.
+def format_run_lines(query_id: str, ranking: Sequence[tuple[str, float]], tag: str = "drtk") -> bytes:
+    """Return the lines of a run for one query, with ranks from 1. Scores are written with all their digits.
 
     tag: name of the run, the last column
     """
-    for rank, (doc_id, score) in enumerate(ranking, start=1):
-        yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
+    if not ranking:
+        return b""
+    ids, scores = [id for id, _ in ranking], [score for _, score in ranking]
+    # Joining columns takes a fifth of the time of formatting line by line (docs/benchmarks.md).
+    pieces = [f" {tag}\n{query_id} Q0 "] * (4 * len(ids) + 1)
+    pieces[0], pieces[-1] = f"{query_id} Q0 ", f" {tag}\n"
+    pieces[1::4], pieces[3::4] = ids, _format_floats(scores)
+    pieces[2::4] = _format_ranks(len(ids))
+    return "".join(pieces).encode()
+
+
+@lru_cache(maxsize=16)
+def _format_ranks(count: int) -> list[str]:
+    return [f" {rank} " for rank in range(1, count + 1)]
+
+
+def _format_floats(values: Sequence[float]) -> list[str]:
+    """Return `repr(float(value))` of each value."""
+    numbers = np.array(values, dtype=np.float64)
+    sizes = np.abs(numbers)
+    if not ((sizes < 1e16) & ((sizes >= 1e-4) | (sizes == 0))).all():  # repr would write exponents, or nan
+        return [repr(value) for value in numbers.tolist()]
+    return orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode().split(",")  # ten times as fast
 
 
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:

@@ -84,6 +84,9 @@ def sort_hits(ids: Sequence[str], scores: Sequence[float], k: int | None = None)
     return [(id, score) for score, id in pairs[:k]]
 
 
+HITS_AT_A_TIME = 1 << 16  # limits the memory for decoding ids
+
+
 class IdTable:
     """Passage ids by row, memory-mapped from a file with one id per line.
 
@@ -98,16 +101,24 @@ class IdTable:
             raise MismatchError(f"{path}: is missing or empty; rebuild the index") from error
         if self._text[-1:] != b"\n":
             raise MismatchError(f"{path}: is truncated; rebuild the index")
-        self._ends = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == ord("\n")).astype(np.int64)
+        self._bytes = np.frombuffer(self._text, dtype=np.uint8)
+        # Row n is between bounds n and n + 1, with its newline.
+        self._bounds = np.append(0, np.flatnonzero(self._bytes == ord("\n")) + 1)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._bounds) - 1
 
     def get_values(self, rows: Iterable[int]) -> list[str]:
         """Return the id in each of `rows`, in the same order."""
-        indices = np.fromiter(rows, dtype=np.int64)
-        starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
-        return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        indices = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, dtype=np.int64)
+        ids: list[str] = []
+        for first in range(0, len(indices), HITS_AT_A_TIME):
+            part = indices[first : first + HITS_AT_A_TIME]
+            starts, lengths = self._bounds[part], self._bounds[part + 1] - self._bounds[part]
+            # Decoding all lines at once takes a third of the time of decoding each.
+            positions = np.repeat(starts - lengths.cumsum() + lengths, lengths) + np.arange(lengths.sum())
+            ids += self._bytes[positions].tobytes().decode().split("\n")[:-1]
+        return ids
 
 
 def write_ids(path: Path, ids: Iterable[str]) -> None:
@@ -170,7 +181,18 @@ class RankedIds:
             raise self.make_score_error(int(rows[int(np.argmin(finite))]))
         scores = scores.astype(np.float32) + np.float32(0)  # -0.0 becomes 0.0
         top = np.lexsort((self.ranks[rows], scores))[::-1][:k]
-        return list(zip(self._ids.get_values(rows[top].tolist()), scores[top].tolist(), strict=True))
+        return list(zip(self._ids.get_values(rows[top]), scores[top].tolist(), strict=True))
+
+    def make_rankings(self, rows: np.ndarray, scores: np.ndarray) -> list[Ranking]:
+        """Return the ranking of each query from `rows` and float32 `scores`, both (queries, hits), best hit first.
+
+        Raises DrtkError for a score that is NaN or infinite.
+        """
+        if not (finite := np.isfinite(scores)).all():
+            raise self.make_score_error(int(rows[~finite][0]))
+        ids, k = self._ids.get_values(rows.ravel()), rows.shape[1]
+        starts = range(0, len(ids), k)
+        return [list(zip(ids[at : at + k], row, strict=True)) for at, row in zip(starts, scores.tolist(), strict=True)]
 
     def make_score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""

@@ -200,7 +200,12 @@ class RunSettings:
     """Depth and batch size of a search."""
 
     depth: int | None = option(None, "Number of passages per query. [default: 1000; 5 with --query]", at_least=1)
-    batch_size: int = option(1000, "Queries per batch.", at_least=1, panel=HARDWARE)
+    batch_size: int | None = option(
+        None,
+        "Queries per batch. [default: 1000; exact: 1024, on a GPU or beyond main memory 2^25 / depth]",
+        at_least=1,
+        panel=HARDWARE,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError
-from drtk.indexing.base import RankedIds, Ranking
+from drtk.indexing.base import HITS_AT_A_TIME, RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
@@ -134,18 +135,40 @@ class ExactIndex:
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); ties are sorted by descending id."""
+        return list(self.iter_rankings(vectors, k))
+
+    def iter_rankings(self, vectors: np.ndarray, k: int) -> Iterator[Ranking]:
+        """Yield the rankings that `search` returns. They are made in groups, since all may not fit into memory."""
         vectors, k = vectors.astype(np.float32, copy=False), min(k, len(self))
-        depth = k if self._full is None else min(len(self), k * self._settings.rescore)
-        rankings: list[Ranking] = []
-        for part in _split_rows(vectors, max(self._group_size, _KEYS_PER_PASS // max(depth, 1))):
-            keys = self._find_top_keys(part, depth)
-            rows = [self.ids.get_rows_of_ranks(ranks) for ranks in unpack_ranks(keys).numpy()]
-            if self._full is None:
-                hits = zip(rows, unpack_scores(keys).numpy(), strict=True)
-                rankings += [self.ids.make_ranking(*pair) for pair in hits]
-            else:
-                rankings += rescore(self.ids, self._full, rows, part, k, threads=self._settings.threads)
-        return rankings
+        depth = self._get_depth(k)
+        group_size = max(1, HITS_AT_A_TIME // depth) if self._full is None else _GROUP_SIZE
+        for queries in _split_rows(vectors, self._get_pass_size(depth)):
+            all_keys = self._find_top_keys(queries, depth)
+            all_keys.numpy().sort(axis=1)
+            for keys, part in zip(all_keys.split(group_size), _split_rows(queries, group_size), strict=True):
+                keys = keys.flip(1)
+                rows = self.ids.get_rows_of_ranks(unpack_ranks(keys).numpy())
+                if self._full is None:
+                    yield from self.ids.make_rankings(rows, unpack_scores(keys).numpy())
+                else:
+                    yield from rescore(self.ids, self._full, rows, part, k, threads=self._settings.threads)
+
+    def get_batch_size(self, k: int) -> int:
+        """Return the number of queries of one pass over the vectors, for the top `k` of each.
+
+        On a CPU that holds all vectors in memory, more queries per pass save no time (docs/benchmarks.md).
+        """
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self._shards[0].device.type == "cpu" and self._vectors.nbytes < 0.6 * memory:
+            return self._group_size
+        return self._get_pass_size(self._get_depth(min(k, len(self))))
+
+    def _get_depth(self, k: int) -> int:
+        """Return the number of candidates per query."""
+        return k if self._full is None else min(len(self), k * self._settings.rescore)
+
+    def _get_pass_size(self, depth: int) -> int:
+        return max(self._group_size, _KEYS_PER_PASS // depth)
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of each query, unsorted, (queries, depth)."""

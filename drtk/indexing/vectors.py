@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +148,7 @@ def _convert_block(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> n
 
 
 def rescore(
-    ids: RankedIds, full: np.ndarray, rows: Sequence[np.ndarray], vectors: np.ndarray, k: int, *, threads: int = 0
+    ids: RankedIds, full: np.ndarray, rows: Iterable[np.ndarray], vectors: np.ndarray, k: int, *, threads: int = 0
 ) -> list[Ranking]:
     """Return the top `k` candidates of each query by float32 inner products with the exact vectors.
 

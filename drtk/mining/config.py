@@ -42,7 +42,9 @@ class MiningInputs:
 class IndexSourceSettings(DenseSearchSettings, BM25SearchSettings):
     """Options for searching the sources that are indexes."""
 
-    batch_size: int = setting(1000, "Queries per batch (index sources).", at_least=1)
+    batch_size: int | None = setting(
+        None, "Queries per batch (index sources). [default: as search, up to 2^21 / depth]", at_least=1
+    )
     prompt: str | None = setting(None, "Text to put before each query (dense index). [default: the model's prompt]")
     max_length: int | None = setting(
         None, "Maximum query length in tokens (dense index). [default: the model's]", at_least=3

@@ -336,7 +336,8 @@ def mine_negatives(
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.describe_id_mismatch()
 
-    job.batch_size = settings.batch_size if miner.queries.indexes else BATCH_SIZE
+    indexes = miner.queries.indexes
+    job.batch_size = settings.batch_size or indexes.get_batch_size() if indexes is not None else BATCH_SIZE
     job.no_input_warning = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():

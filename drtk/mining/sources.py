@@ -205,6 +205,11 @@ class IndexSearch:
             self._searchers[name] = TextQuerySearcher(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
+    def get_batch_size(self) -> int:
+        """Return the number of queries to search at once: the largest number of an index."""
+        indexes = [searcher.indexes for searcher in self._searchers.values()]
+        return max(group.get_batch_size(self._depth or len(group), as_lists=True) for group in indexes)
+
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added.
 

@@ -225,7 +225,7 @@ def fuse_runs(
     def fuse_batch(batch: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in batch:
             fused = fuse(rankings, weights, settings, method, scored_depths=scored_depths)
-            yield from format_run_lines(query_id, fused, settings.tag)
+            yield format_run_lines(query_id, fused, settings.tag)
 
     job.batch_size, job.no_input_warning = BATCH_SIZE, "there are no queries to fuse"
     job.run(iter_all_rankings(), fuse_batch, unit="queries")

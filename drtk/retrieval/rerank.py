@@ -204,7 +204,7 @@ class RunReranker(_CrossEncoderFunction):
         for record in records:
             end = start + len(record.texts)
             ranking = reorder_ranking(record.ranking, _to_decimals(scores[start:end]))
-            lines += format_run_lines(record.query_id, ranking, self._tag)
+            lines.append(format_run_lines(record.query_id, ranking, self._tag))
             start = end
         result = BatchResult(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
@@ -312,5 +312,5 @@ class RunListReranker(BatchFunction):
                     f"{self._name}: the score of query '{record.query_id}' is NaN or infinite; check the model's weights"
                 )
             ranking = reorder_ranking(record.ranking, _to_decimals(logits.cpu().numpy()))
-            lines += format_run_lines(record.query_id, ranking, self._tag)
+            lines.append(format_run_lines(record.query_id, ranking, self._tag))
         return BatchResult(lines, {"pairs": sum(len(record.rows) for record in records)})

@@ -31,6 +31,8 @@ from drtk.runtime.progress import log, warn
 from drtk.runtime.runners import BatchFunction, RunnerSettings
 from drtk.runtime.worker_groups import WorkerGroup, open_worker_group
 
+BATCH_SIZE = 1000  # queries
+MAX_HITS = 1 << 21  # about 300 MB; limits batches whose rankings are in memory at once
 DEPTH_GROWTH = 4  # factor of the depth for the next search of queries with too few documents
 
 
@@ -61,7 +63,14 @@ Batch = Sequence[str] | Sequence[dict[str, int]] | np.ndarray  # query texts, im
 
 
 def search(indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options: RankingOptions) -> list[Ranking]:
-    """Return up to `options.k` hits for each query.
+    """Return up to `options.k` hits for each query. For the arguments and errors see `iter_rankings`."""
+    return list(iter_rankings(indexes, query_ids, batch, options))
+
+
+def iter_rankings(
+    indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options: RankingOptions
+) -> Iterator[Ranking]:
+    """Yield up to `options.k` hits for each query. All are in memory at once only if `options.by` is set.
 
     batch: query texts, impacts by term, or query vectors (queries, dimension) float32
     The top k passages may belong to fewer than k documents. Such queries are searched again at a greater depth, until no
@@ -72,20 +81,24 @@ def search(indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options:
         raise DrtkError(
             f"query '{query_ids[int(np.argmin(finite))]}': the vector contains NaN or infinity; encode the queries again"
         )
+    depth = options.k + options.drop_same_id
+    if options.by is None:
+        for query_id, hits in zip(query_ids, indexes.iter_rankings(batch, depth), strict=True):
+            yield options.apply(query_id, hits)[: options.k]
+        return
     results: list[Ranking] = [[] for _ in query_ids]
     pending = list(range(len(query_ids)))
-    depth = options.k + options.drop_same_id
     while pending:
         queries: Any = batch[pending] if isinstance(batch, np.ndarray) else [batch[index] for index in pending]
         unfinished = []
-        for index, hits in zip(pending, indexes.search(queries, depth), strict=True):
+        for index, hits in zip(pending, indexes.iter_rankings(queries, depth), strict=True):
             results[index] = ranking = options.apply(query_ids[index], hits)
-            if options.by is None or len(hits) < depth or depth >= len(indexes):
+            if len(hits) < depth or depth >= len(indexes):
                 continue
             if len(ranking) < options.k or hits[-1][1] >= ranking[options.k - 1][1]:
                 unfinished.append(index)
         pending, depth = unfinished, min(depth * DEPTH_GROWTH, len(indexes))
-    return [ranking[: options.k] for ranking in results]
+    yield from (ranking[: options.k] for ranking in results)
 
 
 class PassageStore(Protocol):
@@ -188,8 +201,23 @@ class IndexGroup:
         """The indexes of this process that store the passages themselves; [] if workers hold the indexes."""
         return [index for index in self.indexes if getattr(index, "has_passages", False)]
 
+    def get_batch_size(self, k: int, *, as_lists: bool) -> int:
+        """Return the number of queries to search at once: for `exact`, as many as one pass over its vectors can serve.
+
+        k: depth of the search
+        as_lists: whether the caller has the rankings of a batch in memory at once
+        """
+        if self.manifest["type"] != "exact":
+            return BATCH_SIZE
+        size: int = min(self._call_each("get_batch_size", k))
+        return min(size, max(BATCH_SIZE, MAX_HITS // k)) if as_lists or self._workers is not None else size
+
     def search(self, batch: Batch, k: int) -> list[Ranking]:
-        """Return the top `k` passages of all indexes for each query.
+        """Return the top `k` passages of all indexes for each query. For the arguments and errors see `iter_rankings`."""
+        return list(self.iter_rankings(batch, k))
+
+    def iter_rankings(self, batch: Batch, k: int) -> Iterator[Ranking]:
+        """Yield the top `k` passages of all indexes for each query.
 
         batch: texts, impacts by term, or vectors (queries, dimension) float32
         Raises MismatchError for vectors of another dimension, and for a passage retrieved from two indexes.
@@ -201,10 +229,12 @@ class IndexGroup:
                     f"{batch.shape[1]}; encode the queries with the encoder of the index"
                 )
             batch = scale_to_unit_length(batch) if self._needs_unit_length else batch
-        results = self._call_each("search", batch, k)
-        return (
-            results[0] if len(results) == 1 else [self._merge(rankings, k) for rankings in zip(*results, strict=True)]
-        )
+        is_lazy = self.manifest["type"] == "exact" and self._workers is None
+        results = self._call_each("iter_rankings" if is_lazy else "search", batch, k)
+        if len(results) == 1:
+            yield from results[0]
+        else:
+            yield from (self._merge(rankings, k) for rankings in zip(*results, strict=True))
 
     def _merge(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         ids = [id for ranking in rankings for id, _ in ranking]
@@ -262,14 +292,13 @@ class TextQuerySearcher:
         """Yield (query id, ranking) for each query, in order."""
         nonempty = [query for query in queries if query.text.strip()]
         self.num_empty += len(queries) - len(nonempty)
-        rankings: Sequence[Ranking] = []
+        rankings: Iterator[Ranking] = iter(())
         if nonempty:
             texts = [query.text for query in nonempty]
             batch: Batch = texts if self._encode is None else self._encode(texts)
-            rankings = search(self.indexes, [query.id for query in nonempty], batch, options)
-        by_id = {query.id: ranking for query, ranking in zip(nonempty, rankings, strict=True)}
+            rankings = iter_rankings(self.indexes, [query.id for query in nonempty], batch, options)
         for query in queries:
-            yield query.id, by_id.get(query.id, [])
+            yield query.id, next(rankings) if query.text.strip() else []
 
 
 @dataclass(frozen=True)
@@ -310,7 +339,7 @@ class StoredQuerySearcher:
             for query, vector in zip(queries, vectors, strict=True):
                 check_finite(self._shards[query.shard], vector[None], [query.row])
         ids = [query.id for query in queries]
-        yield from zip(ids, search(self.indexes, ids, vectors, options), strict=True)
+        yield from zip(ids, iter_rankings(self.indexes, ids, vectors, options), strict=True)
 
 
 class StoredImpactSearcher:
@@ -336,7 +365,7 @@ class StoredImpactSearcher:
         """Yield (query id, ranking) for each query, in order."""
         ids = [query.id for query in queries]
         yield from zip(
-            ids, search(self.indexes, ids, [query.extra[IMPACTS] for query in queries], options), strict=True
+            ids, iter_rankings(self.indexes, ids, [query.extra[IMPACTS] for query in queries], options), strict=True
         )
 
 
@@ -471,24 +500,24 @@ def search_indexes(
                 raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
             queries = chain([first], queries)
 
-        num_hits = num_own = 0  # queries with hits, and those that retrieved a passage with their own id
+        num_hits, are_passages = 0, True  # queries with hits; whether each retrieved a passage with its own id
 
         def search_batch(batch: list[Any]) -> Iterator[bytes]:
-            nonlocal num_hits, num_own
+            nonlocal num_hits, are_passages
             blank, without = -searcher.num_empty, 0
             for query_id, ranking in searcher(batch, options):
-                yield from format_run_lines(query_id, ranking, settings.tag)
+                yield format_run_lines(query_id, ranking, settings.tag)
                 without += not ranking
-                num_own += any(id == query_id for id, _ in ranking)
+                are_passages = are_passages and (not ranking or any(id == query_id for id, _ in ranking))
             num_hits += len(batch) - without
             blank += searcher.num_empty
             for name, count in (("without a word", blank), ("without hits", without - blank)):
                 if count:
                     job.counts[name] = job.counts.get(name, 0) + count
 
-        job.batch_size = settings.batch_size
+        job.batch_size = settings.batch_size or indexes.get_batch_size(options.k, as_lists=options.by is not None)
         job.run(queries, search_batch, unit="queries")
-        if num_own == num_hits > 1:
+        if are_passages and num_hits > 1:
             warn(
                 f"{source}: each query retrieved the passage with its own id; expected queries, not the indexed passages"
             )

@@ -49,8 +49,9 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The output lines of a batch of records, with line ends, and numbers to add to the counts of the job.
+    """The output of a batch of records, with line ends, and numbers to add to the counts of the job.
 
+    lines: one or several lines each
     Nested counts are written to the manifest, but not logged.
     """
 
@@ -394,9 +395,9 @@ class FilterJob:
     def _write(self, result: BatchResult, output: Output) -> int:
         """Write the lines of a batch, add its counts to the totals of the job, and return the number of lines."""
         before = self._finished.lines
-        for line in result.lines:
-            output.write(line)
-            self._finished.lines += 1
+        for lines in result.lines:
+            output.write(lines)
+            self._finished.lines += lines.count(b"\n")
         _add_counts(self.counts, result.counts)
         return self._finished.lines - before
 

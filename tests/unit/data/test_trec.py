@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drtk.data.readers import iter_hits
-from drtk.data.trec import iter_query_hits, iter_rankings, load_qrels, load_run
+from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_qrels, load_run
 from drtk.errors import RecordError
 from drtk.records import Hit
 from drtk.runtime.inputs import InputTracker
@@ -118,3 +121,18 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
     qrels.write_bytes(text.encode())
     assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
+
+
+@given(st.lists(st.floats() | st.floats(width=32, min_value=-9, max_value=9) | st.integers(-3, 3) | st.just(-0.0)))
+def test_scores_of_a_run_are_written_as_python_writes_floats(scores: list[float]) -> None:
+    ranking = [(f"dé{at}", score) for at, score in enumerate(scores)]
+    expected = [f"q Q0 {id} {rank} {float(score)!r} t\n" for rank, (id, score) in enumerate(ranking, start=1)]
+    assert format_run_lines("q", ranking, "t") == "".join(expected).encode()
+
+
+def test_scores_without_exponents_are_written_as_python_writes_floats() -> None:
+    random = np.random.default_rng(0)
+    scores = random.choice([-1, 1], 100_000) * 10 ** random.uniform(-3.9, 15.9, 100_000)
+    for values in (scores.tolist(), scores.astype(np.float32).tolist()):
+        lines = format_run_lines("q", [("d", value) for value in values]).decode().splitlines()
+        assert [line.split()[4] for line in lines] == [*map(repr, values)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.indexing import base
 from drtk.indexing.base import IdTable, RankedIds, sort_hits, write_ids
 
 
@@ -26,6 +27,19 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
 
 
+def test_sorted_hits_of_several_queries_become_rankings(tmp_path):
+    RankedIds.write(["b", "10", "9", "a"], tmp_path)
+    table = RankedIds(tmp_path)
+    rows, scores = np.array([[2, 1], [0, 3]]), np.float32([[2, 1.5], [0.1, -1]])
+    assert table.make_rankings(rows, scores) == [
+        [("9", 2.0), ("10", 1.5)],
+        [("b", float(np.float32(0.1))), ("a", -1.0)],
+    ]
+    scores[1, 1] = -np.inf
+    with pytest.raises(DrtkError, match="the score of 'a' is NaN or infinite"):
+        table.make_rankings(rows, scores)
+
+
 def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
     with pytest.raises(MismatchError, match="two passages have the id 'x'"):
         RankedIds.write(["x", "y", "x"], tmp_path)
@@ -36,13 +50,15 @@ def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
         RankedIds(tmp_path)
 
 
-def test_ids_are_returned_by_row_and_damaged_tables_rejected(tmp_path):
+def test_ids_are_returned_by_row_and_damaged_tables_rejected(tmp_path, monkeypatch):
     path = tmp_path / "ids.txt"
     write_ids(path, ["a", "déjà", "日本", "x" * 500])
     table = IdTable(path)
     assert len(table) == 4
     assert table.get_values([3, 0, 2, 0, 1]) == ["x" * 500, "a", "日本", "a", "déjà"]
     assert table.get_values([]) == []
+    monkeypatch.setattr(base, "HITS_AT_A_TIME", 2)
+    assert table.get_values(np.array([3, 0, 2, 0, 1])) == ["x" * 500, "a", "日本", "a", "déjà"]
     for content in (b"a\nb", b"", None):
         path.unlink() if content is None else path.write_bytes(content)
         with pytest.raises(MismatchError, match=r"ids\.txt"):

@@ -140,6 +140,38 @@ def test_several_devices_give_the_hits_of_one(tmp_path, monkeypatch, rows, k):
     assert len(ExactIndex.open(tmp_path / "index", DenseSearchSettings(block=150))._shards) == 1
 
 
+def test_one_pass_over_the_vectors_serves_many_queries_and_rankings_are_made_in_groups(tmp_path, monkeypatch):
+    random = np.random.default_rng(6)
+    index, _ = build(tmp_path, random.integers(-2, 3, (90, 4)), device="cpu")
+    queries = random.integers(-2, 3, (40, 4)).astype(np.float32)
+    expected = index.search(queries, 20)
+    passes, groups = [], []
+    monkeypatch.setattr(exact, "HITS_AT_A_TIME", 100)
+    monkeypatch.setattr(exact, "_KEYS_PER_PASS", 600)
+    index._group_size = 8
+    search_pass, make_rankings = index._find_top_keys, index.ids.make_rankings
+    monkeypatch.setattr(index, "_find_top_keys", lambda *args: [passes.append(len(args[0])), search_pass(*args)][1])
+    monkeypatch.setattr(
+        index.ids, "make_rankings", lambda *args: [groups.append(len(args[0])), make_rankings(*args)][1]
+    )
+    rankings = index.iter_rankings(queries, 20)
+    assert next(rankings) == expected[0]
+    assert (passes, groups) == ([30], [5])  # 600 / 20 queries, 100 / 20 rankings
+    assert [*rankings] == expected[1:]
+    assert (passes, groups) == ([30, 10], [5] * 8)
+
+
+def test_batches_are_passes_unless_a_cpu_has_all_vectors_in_memory(tmp_path, monkeypatch):
+    half = DenseIndexSettings(vector_dtype="float16")
+    index, _ = build(tmp_path, np.ones((300, 2)), index=half, device="cpu")
+    assert index.get_batch_size(100) == 1024
+    monkeypatch.setattr(exact.os, "sysconf", lambda name: 32)  # 1,024 bytes; the vectors have 1,200
+    assert (
+        index.get_batch_size(100) == index.get_batch_size(1000) == 2**25 // 300
+    )  # 4 candidates per result, at most all
+    assert index.get_batch_size(10) == 2**25 // 40
+
+
 def test_auto_and_cuda_search_on_all_gpus(monkeypatch):
     monkeypatch.setattr(exact, "choose_device", lambda name: torch.device("cuda" if name == "auto" else name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)

@@ -12,8 +12,10 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.indexing import exact as exact_index
 from drtk.mining.candidates import MiningQuery
-from drtk.mining.sources import QueryBuffer, QueryStream, parse_sources
+from drtk.mining.config import MineSettings, MiningInputs
+from drtk.mining.sources import IndexSearch, QueryBuffer, QueryStream, parse_sources
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import open_pipe, run_command, write_text
 from tests.tiny_models import save_tiny_encoder, write_collection
@@ -65,6 +67,13 @@ def test_an_index_gives_what_its_run_gives(cwd, capfd):
     assert mine(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
     both = mine(capfd, "bm25", "exact", *texts, *vectors)
     assert both == mine(capfd, "bm25", "exact", *texts, "--set", "batch_size=7")
+
+
+def test_one_pass_over_vectors_that_exceed_the_memory_serves_many_queries(cwd, monkeypatch):
+    monkeypatch.setattr(exact_index.os, "sysconf", lambda name: 1)
+    inputs = MiningInputs(("bm25", "exact"), queries="queries.jsonl", query_vectors="asked")
+    folders = {"bm25": ["bm25"], "exact": ["exact"]}
+    assert IndexSearch(folders, MineSettings(), inputs, depth=20).get_batch_size() == 2**21 // 20
 
 
 REJECTED = [

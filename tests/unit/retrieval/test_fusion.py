@@ -136,7 +136,7 @@ def test_weights_are_checked():
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, ranking, queries in (("bm25.run", BM25, "qb"), ("dense.run", DENSE, "dq")):
-        (tmp_path / name).write_bytes(b"".join(line for query in queries for line in format_run_lines(query, ranking)))
+        (tmp_path / name).write_bytes(b"".join(format_run_lines(query, ranking) for query in queries))
     (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

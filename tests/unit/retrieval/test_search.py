@@ -6,6 +6,7 @@ import pytest
 from drtk.cli.search import split_paths
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.indexing import exact
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
@@ -17,7 +18,9 @@ from drtk.retrieval.search import (
     StoredQuerySearcher,
     TextQuerySearcher,
     search,
+    search_indexes,
 )
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from tests.embedding_folders import ENCODER, rewrite_manifest, write_embeddings
 
@@ -163,6 +166,54 @@ def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
     folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)
     ((first, second),) = open_group(folder).search(np.float32([[0, 7]]), 2)
     assert (first[0], first[1], second[1]) == ("b", pytest.approx(0.8), 0.0)  # 4/5
+
+
+def test_the_batch_is_a_pass_over_the_vectors_unless_rankings_are_kept_in_memory(tmp_path, monkeypatch):
+    index = dense(tmp_path / "i", np.eye(3), ["a#1", "b#1", "c#1"])
+    queries = write_embeddings(tmp_path / "q", np.eye(3), ["x", "y", "z"], role="query", encoder=ENCODER)
+    monkeypatch.setattr(exact.os, "sysconf", lambda name: 1)  # the vectors exceed the memory
+
+    def run(depth=2, by=None, **given):
+        job = FilterJob("search", "run", str(tmp_path / "run"), force=True)
+        search_indexes([index], queries, SearchSettings(depth=depth, **given), job, options=RankingOptions(depth, by))
+        return job.batch_size
+
+    assert (run(), run(batch_size=2)) == (2**24, 2)
+    assert run(by=parse_document_id) == 2**20  # of 2**21 hits
+    assert (tmp_path / "run").read_text().splitlines()[0] == "x Q0 a 1 1.0 drtk"
+    monkeypatch.undo()
+    assert run() == 1024
+    group = open_group(words(tmp_path / "words", {"a": "b"}))
+    assert group.get_batch_size(10, as_lists=False) == 1000
+
+
+def test_an_interrupted_pass_is_repeated_by_resume(tmp_path, monkeypatch):
+    index = dense(tmp_path / "i", np.eye(7), [f"p{n}" for n in range(7)])
+    queries = write_embeddings(tmp_path / "q", np.eye(7), [f"q{n}" for n in range(7)], role="query", encoder=ENCODER)
+    monkeypatch.setattr(exact.os, "sysconf", lambda name: 1)
+    monkeypatch.setattr(exact, "_KEYS_PER_PASS", 9)
+    monkeypatch.setattr(exact, "_GROUP_SIZE", 1)
+    passes = []
+    find = exact.ExactIndex._find_top_keys
+
+    def find_or_fail(self, vectors, depth):
+        passes.append(len(vectors))
+        if len(passes) == 2:
+            raise KeyboardInterrupt
+        return find(self, vectors, depth)
+
+    monkeypatch.setattr(exact.ExactIndex, "_find_top_keys", find_or_fail)
+
+    def run(name, **options):
+        job = FilterJob("search", "run", str(tmp_path / name), **options)
+        search_indexes([index], queries, SearchSettings(depth=3), job)
+
+    with pytest.raises(KeyboardInterrupt):
+        run("part")
+    run("part", resume=True)
+    assert passes == [3, 3, 3, 1]
+    run("whole")
+    assert (tmp_path / "part").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):

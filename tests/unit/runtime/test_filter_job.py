@@ -53,6 +53,11 @@ def run(
     return made
 
 
+def test_several_lines_in_one_piece_are_counted(tmp_path: Path) -> None:
+    run(tmp_path / "out", lambda batch: [b"".join(copy(batch))])
+    assert read_json(tmp_path / "out.meta.json")["counts"]["out"] == 2 * len(RECORDS)
+
+
 def interrupt(output: Path, *, at: int = 25, **given: Any) -> None:
     with pytest.raises(Interrupted):
         run(output, stop_at(at), **given)
