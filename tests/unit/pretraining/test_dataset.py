@@ -89,6 +89,21 @@ def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles)
                 assert (value is None and actual is None) or torch.equal(value, actual), (name, item)
 
 
+@pytest.mark.parametrize("micro", [1, 3, 8])
+def test_micro_batches_have_texts_of_similar_length_the_longest_first(micro: int, files: PretrainingFiles):
+    stage = files.prepare("cocondenser", batch_size=8)
+    examples = stage.get_examples(*range(8))
+    lengths = {
+        str(example.key[-1]): sum(len(slot.input_ids) for slot in example.slots.values()) for example in examples
+    }
+    assert list(lengths.values()) != sorted(lengths.values(), reverse=True)
+    batches = stage.data.build_collator(micro)(examples)
+    ids = [id for batch in batches["ids"] for id in batch]
+    assert [lengths[id] for id in ids] == sorted(lengths.values(), reverse=True)
+    sizes = [sum(int(slot.attention.sum()) for slot in batch.values()) for batch in batches["batches"].unpack()]
+    assert sizes == [sum(lengths[id] for id in batch) for batch in batches["ids"]]
+
+
 def test_a_step_of_many_micro_batches_needs_few_file_descriptors(files: PretrainingFiles):
     """Data workers send each tensor through a file descriptor; a step of cotmae in 24 micro-batches has hundreds of tensors."""
     stage = files.prepare("cotmae", batch_size=24, max_steps=4)
