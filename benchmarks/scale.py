@@ -1,6 +1,6 @@
-"""CPU seconds of work that grows with the corpus: ids of a corpus (`--corpus`), and batches for pre-training, both on one core.
+"""CPU seconds of work that grows with the corpus: ids of a corpus (`--corpus`, sorted by `index`), and batches for pre-training, both on one core.
 
-    python benchmarks/scale.py ids [--passages N]
+    python benchmarks/scale.py ids|ranks [--passages N]
     python benchmarks/scale.py batches CORPUS --model MODEL [--presets NAME,...] [--examples N]
 
 CORPUS has the fields of the presets. PYTHONPATH selects the checkout. `digest` is equal for equal batches. Prints JSON.
@@ -12,6 +12,8 @@ import argparse
 import gc
 import hashlib
 import json
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,35 @@ def measure_ids(passages: int) -> dict[str, Any]:
     gc.collect()
     memory = get_anonymous_bytes() - before
     return {"passages": len(ids), "ids_per_s": passages / seconds, "anonymous_bytes_per_passage": memory / passages}
+
+
+def measure_ranks(passages: int) -> dict[str, Any]:
+    from drtk.indexing.base import RankedIds
+
+    peak, done, before = 0, threading.Event(), get_anonymous_bytes()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.005):
+            peak = max(peak, get_anonymous_bytes())
+
+    results: dict[str, Any] = {}
+    for prefix in ("", "msmarco_v2.1_doc_00_12345678"):
+        done.clear()
+        peak = 0
+        watcher = threading.Thread(target=watch)
+        with tempfile.TemporaryDirectory() as folder:
+            watcher.start()
+            began = time.process_time()
+            RankedIds.write((f"{prefix}{number * 7919 % passages}" for number in range(passages)), Path(folder))
+            seconds = time.process_time() - began
+            done.set()
+            watcher.join()
+        results[prefix + "N"] = {
+            "bytes_per_id": (peak - before) / passages,
+            "microseconds_per_id": seconds / passages * 1e6,
+        }
+    return results
 
 
 def measure_batches(corpus: str, model: str, preset: str, examples: int) -> dict[str, Any]:
@@ -65,15 +96,17 @@ def measure_batches(corpus: str, model: str, preset: str, examples: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ids", "batches"))
+    parser.add_argument("what", choices=("ids", "ranks", "batches"))
     parser.add_argument("corpus", nargs="?")
     parser.add_argument("--model")
     parser.add_argument("--presets", default="master,simlm,cotmae")
-    parser.add_argument("--passages", type=int, default=8_000_000)
+    parser.add_argument("--passages", type=int, help="[default: 8 M for ids, 1 M for ranks]")
     parser.add_argument("--examples", type=int, default=1024)
     options = parser.parse_args()
     if options.what == "ids":
-        results = measure_ids(options.passages)
+        results = measure_ids(options.passages or 8_000_000)
+    elif options.what == "ranks":
+        results = measure_ranks(options.passages or 1_000_000)
     else:
         presets = options.presets.split(",")
         results = {name: measure_batches(options.corpus, options.model, name, options.examples) for name in presets}

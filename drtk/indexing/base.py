@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -19,6 +18,7 @@ from drtk.records import Passage
 from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST, Manifest, read_manifest
 from drtk.runtime.progress import Progress
 
+_BYTES, _ROWS = 1 << 24, 1 << 16  # bytes and rows of a table of ids to process at once
 Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are unique
 
 
@@ -98,16 +98,53 @@ class IdTable:
             raise MismatchError(f"{path}: is missing or empty; rebuild the index") from error
         if self._text[-1:] != b"\n":
             raise MismatchError(f"{path}: is truncated; rebuild the index")
-        self._ends = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == ord("\n")).astype(np.int64)
+        self._bytes = np.frombuffer(self._text, dtype=np.uint8)
+        parts = range(0, len(self._bytes), _BYTES)
+        self._ends = np.concatenate(
+            [at + np.flatnonzero(self._bytes[at : at + _BYTES] == ord("\n")).astype(np.int64) for at in parts]
+        )
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def get_values(self, rows: Iterable[int]) -> list[str]:
         """Return the id in each of `rows`, in the same order."""
-        indices = np.fromiter(rows, dtype=np.int64)
-        starts, ends = np.where(indices > 0, self._ends[indices - 1] + 1, 0), self._ends[indices]
+        starts, ends = self._get_spans(np.fromiter(rows, dtype=np.int64))
         return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _get_spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions in the file where the ids of `rows` (n,) begin and end, (n,) each."""
+        return np.where(rows > 0, self._ends[rows - 1] + 1, 0), self._ends[rows]
+
+    def sort_rows(self) -> np.ndarray:
+        """Return the rows in the order of their ids, (rows,) int64; about 60 bytes of memory per row.
+
+        Sort by eight bytes at a time, the last ones first. UTF-8 bytes have the order of Python's strings.
+        Raises MismatchError for a duplicate id.
+        """
+        order = np.arange(len(self))
+        offsets = range(0, int(np.diff(self._ends, prepend=-1).max()) - 1, 8)
+        for offset in reversed(offsets):
+            order = order[np.argsort(self._read_keys(order, offset), kind="stable")]
+        same = np.arange(1, len(self))  # positions in `order` of ids that equal the ones before, up to `offset`
+        for offset in offsets:
+            same = same[self._read_keys(order[same], offset) == self._read_keys(order[same - 1], offset)]
+        if len(same):
+            raise MismatchError(
+                f"two passages have the id '{self.get_values(order[same[:1]])[0]}'; make the ids unique"
+            )
+        return order
+
+    def _read_keys(self, rows: np.ndarray, offset: int) -> np.ndarray:
+        """Return eight bytes of each id from `offset` as a number, with a smaller number for an id that ends, (rows,) uint64."""
+        keys = np.empty(len(rows), np.uint64)
+        for at in range(0, len(rows), _ROWS):
+            starts, ends = self._get_spans(rows[at : at + _ROWS])
+            places = starts[:, None] + np.arange(offset, offset + 8)  # (rows, 8)
+            inside = places < ends[:, None]
+            chars = (self._bytes[np.where(inside, places, 0)] + np.uint8(1)) * inside  # UTF-8 has no byte 255
+            keys[at : at + _ROWS] = chars.view(">u8")[:, 0]
+        return keys
 
 
 def write_ids(path: Path, ids: Iterable[str]) -> None:
@@ -127,18 +164,14 @@ class RankedIds:
 
     @staticmethod
     def write(ids: Iterable[str], folder: Path) -> None:
-        """Write the ids, and the rank of each in sorted order, into `folder`; all ids must fit into memory.
+        """Write the ids, and the rank of each in sorted order, into `folder`. Memory: see `IdTable.sort_rows`.
 
-        Raises MismatchError for a duplicate id.
+        Raises MismatchError if there are no ids, or for a duplicate id.
         """
-        all_ids = list(ids)
-        order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
-        for row, next_row in pairwise(order):
-            if all_ids[row] == all_ids[next_row]:
-                raise MismatchError(f"two passages have the id '{all_ids[row]}'; make the ids unique")
-        ranks = np.empty(len(all_ids), dtype=np.uint32)
-        ranks[order] = np.arange(len(all_ids), dtype=np.uint32)
-        write_ids(folder / IDS, all_ids)
+        write_ids(folder / IDS, ids)
+        order = IdTable(folder / IDS).sort_rows()
+        ranks = np.empty(len(order), dtype=np.uint32)
+        ranks[order] = np.arange(len(order), dtype=np.uint32)
         np.save(folder / RANKS, ranks)
 
     def __init__(self, folder: Path) -> None:

@@ -1,9 +1,13 @@
 """The order of hits, by score, then by descending id, and the table of ids."""
 
+import random
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.indexing import base
 from drtk.indexing.base import IdTable, RankedIds, sort_hits, write_ids
 
 
@@ -24,6 +28,25 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
     ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))
     assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
+
+
+def test_ids_of_any_length_and_alphabet_are_sorted_as_strings(tmp_path):
+    rng = random.Random(0)
+    parts = ["a", "b", "é", "日", "\U0001f600", "\x00", "\x7f", "#1", "msmarco_passage_00_"]
+    ids = sorted({"".join(rng.choices(parts, k=rng.randrange(1, 9))) for _ in range(3000)})
+    rng.shuffle(ids)
+    RankedIds.write(iter(ids), tmp_path)
+    assert [ids[row] for row in np.argsort(RankedIds(tmp_path).ranks)] == sorted(ids)
+
+
+def test_sorting_ids_takes_less_memory_than_a_list_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_ROWS", 1000)
+    tracemalloc.start()
+    try:
+        RankedIds.write((f"msmarco_passage_{number}" for number in range(50_000)), tmp_path)
+        assert tracemalloc.get_traced_memory()[1] / 50_000 < 80  # bytes per id
+    finally:
+        tracemalloc.stop()
 
 
 def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
