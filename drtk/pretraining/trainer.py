@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder, save_encoder, save_lm_head
@@ -17,6 +17,7 @@ from drtk.models.device import report_out_of_memory
 from drtk.models.encoder import Encoder
 from drtk.models.lm_head import get_head_path
 from drtk.models.model_folder import EncodingConfig
+from drtk.models.packing import PACKED
 from drtk.pretraining.assembly import MODULES_FILE
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import Batch, PretrainingCollator, PretrainingData
@@ -41,7 +42,7 @@ from drtk.training.distributed import (
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 from drtk.training.sampling import derive_step_seed
 
-MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
+MICRO_BATCH = 32  # default on a CPU, and with padding, which micro-batches of similar length reduce
 _MAX_MICRO_BATCHES = 1 << 20  # upper bound of the micro-batches of a step
 EncoderScorer = Callable[[TextEncoder], float]
 
@@ -268,8 +269,8 @@ def pretrain(
     if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # written by the run to resume
             micro_batch = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
-        elif arguments.device.type == "cpu":
-            micro_batch = MICRO_BATCH_ON_CPU
+        elif uses_micro_batches(network, arguments):
+            micro_batch = MICRO_BATCH
     micro_batch = min(micro_batch, device_batch)
     advice = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
     advice += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
@@ -323,6 +324,18 @@ def pretrain(
         memory_advice=memory_advice,
     )
     return {"micro_batch": micro_batch} | summary
+
+
+def uses_micro_batches(network: PretrainingNetwork, arguments: TrainingArguments) -> bool:
+    """Return whether the batch of a device is split into micro-batches by default, if the composition allows it.
+
+    On a CPU, because the system kills a process that runs out of memory. On a GPU, only if the encoder computes padding
+    and there are no contrastive losses, for which gradient caching would encode each text twice.
+    """
+    if arguments.device.type == "cpu":
+        return True
+    is_packed = network.backbone.config._attn_implementation == PACKED and (arguments.bf16 or arguments.fp16)
+    return not is_packed and not network.contrastive_slots
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:

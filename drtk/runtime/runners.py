@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, count
 from multiprocessing import connection
 from typing import Any, Literal, Protocol, TypeVar
@@ -30,7 +30,7 @@ from drtk.errors import DrtkError
 from drtk.records import Passage
 from drtk.registry import Registry
 from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
-from drtk.runtime.progress import set_verbosity
+from drtk.runtime.progress import set_verbosity, warn
 
 RUNNERS = Registry(
     "runner",
@@ -132,9 +132,11 @@ def run_local(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Run the batch function in this process (see `Runner`). `runner_settings` and `gpu` have no effect."""
+    """Run the batch function in this process (see `Runner`); warn about idle GPUs. `runner_settings` has no effect."""
     function = build()
     function.report = report
+    if gpu:
+        _warn_about_idle_gpus()
 
     def iter_results() -> Generator[Any, None, None]:
         try:
@@ -143,6 +145,23 @@ def run_local(
             function.close()
 
     return iter_results()
+
+
+def _warn_about_idle_gpus() -> None:
+    """Warn once if the first GPU, the default device, has a model and others have nothing in memory."""
+    torch = sys.modules.get("torch")  # a function that does not use torch need not import it
+    if torch is None or not torch.cuda.memory_allocated(0):
+        return
+    idle = [f"cuda:{n}" for n in range(1, torch.cuda.device_count()) if not torch.cuda.memory_allocated(n)]
+    if idle:
+        _warn_once(
+            f"uses cuda:0, and leaves {', '.join(idle)} idle; use `runner` processes, or CUDA_VISIBLE_DEVICES to choose one"
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warn(message)
 
 
 def iter_batch_results(function: BatchFunction, batches: Iterable[list[Any]]) -> Generator[Any, None, None]:

@@ -387,6 +387,7 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
         describe_settings(plan, kind),
         runner_settings=runner_settings,
         batch_size=_COUNT_BATCH if kind == "counts" else _MODEL_BATCH * 4,
+        gpu=kind == "attention",
     )
 
 
@@ -452,7 +453,7 @@ def weigh_corpus(
 
             model = plan.model or ""
             passages = iter_checked_passages(passages, model, plan.settings, source=source, tracker=job.tracker)
-        size = _MODEL_BATCH if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN_BATCH
+        with_model = TERM_WEIGHTS.load(plan.method).with_model
         count, passages = _choose_workers(plan, passages, runner_settings)
         run_filter(
             passages,
@@ -464,7 +465,8 @@ def weigh_corpus(
             job.bare,
             report,
             runner_settings=runner_settings,
-            batch_size=size,
+            batch_size=_MODEL_BATCH if with_model else _PLAIN_BATCH,
+            gpu=with_model,
         )
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
+from drtk.models.packing import PACKED
 from drtk.pretraining.network import compute_contrastive_losses
-from drtk.pretraining.trainer import check_batch
+from drtk.pretraining.trainer import check_batch, uses_micro_batches
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, set_predictions
 
 EXAMPLES = range(8)
@@ -149,3 +152,22 @@ def test_logged_shares_are_over_all_micro_batches(files: PretrainingFiles, tmp_p
 def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(files: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
         assert files.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).compute_smaller_micro_batch() == half
+
+
+@pytest.mark.parametrize(
+    ("preset", "packed", "device", "half", "expected"),
+    [
+        ("mlm", True, "cuda", True, False),
+        ("mlm", False, "cuda", True, True),
+        ("mlm", True, "cuda", False, True),  # float32 is not packed
+        ("cocondenser", False, "cuda", False, False),  # gradient caching takes longer
+        ("cocondenser", True, "cpu", False, True),
+    ],
+)
+def test_by_default_a_gpu_splits_only_padded_batches_without_contrastive_losses(
+    preset: str, packed: bool, device: str, half: bool, expected: bool, files: PretrainingFiles
+):
+    network = files.prepare(preset).network
+    network.backbone.config._attn_implementation = PACKED if packed else "sdpa"
+    arguments: Any = SimpleNamespace(device=torch.device(device), bf16=half, fp16=False)
+    assert uses_micro_batches(network, arguments) is expected

@@ -25,6 +25,7 @@ from drtk.runtime.runners import (
     RunnerSettings,
     _list_gpus,
     choose_workers,
+    count_workers,
     map_batches,
     read_ahead,
     run_filter,
@@ -184,10 +185,33 @@ def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,1")
     assert _list_gpus() == ["5", "3"]
+    assert count_workers(RunnerSettings(runner="processes"), gpu=True) == (["5", "3"], 2)  # by default one per GPU
     settings = RunnerSettings(runner="processes", runner_workers=1)
     batches = [[number] for number in range(9)]
     results = list(map_batches(iter(batches), Hoarder, None, "", None, runner_settings=settings))
     assert [result.lines for result in results] == [[f"{n} {n * n} 5\n".encode()] for n in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("used", "gpu", "expected"),
+    [
+        ({0}, True, ["uses cuda:0, and leaves cuda:1, cuda:2 idle; use `runner` processes, or CUDA_VISIBLE_DEVICES"]),
+        ({0, 1, 2}, True, []),
+        ({2}, True, []),  # the user selected a GPU
+        (set(), True, []),  # the user selected the CPU
+        ({0}, False, []),
+    ],
+)
+def test_the_local_runner_names_idle_gpus_once(
+    used: set[int], gpu: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: device in used)
+    runners._warn_once.cache_clear()
+    for _ in range(2):
+        settings = RunnerSettings()
+        assert list(map_batches(iter([[2]]), Squares, None, "", None, runner_settings=settings, gpu=gpu))
+    assert [message[: len(text)] for message, text in zip(caplog.messages, expected, strict=True)] == expected
 
 
 def test_results_of_ray_are_yielded_in_the_order_of_the_batches() -> None:

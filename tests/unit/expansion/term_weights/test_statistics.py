@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.expansion.term_weights import weigh
 from drtk.expansion.term_weights.base import CollectionStatistics, read_statistics
 from drtk.runtime.inputs import InputTracker
-from tests.run_commands import write_text
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import save_tiny_encoder
 
 
 def read(*paths: Path, kind: str = "counts") -> CollectionStatistics:
@@ -56,3 +58,19 @@ def test_statistics_with_other_settings_or_of_another_kind_are_rejected(tmp_path
         read(file, kind="attention")
     with pytest.raises(DrtkError, match="contains no statistics"):
         read(write_text(tmp_path / "s", "\n"))
+
+
+def test_only_runs_with_a_model_get_a_process_per_gpu(tmp_path, monkeypatch, capfd):
+    save_tiny_encoder(tmp_path / "model")
+    write_text(tmp_path / "corpus", '{"_id": "a", "text": "castles"}\n')
+    on_gpus: list[bool] = []
+    run_filter = weigh.run_filter
+
+    def record(*arguments, gpu, **options):
+        on_gpus.append(gpu)
+        run_filter(*arguments, gpu=gpu, **options)
+
+    monkeypatch.setattr(weigh, "run_filter", record)
+    for method, model in (("tfidf", "--tokenizer"), ("bprop", "--model")):
+        run_command(capfd, "termweight", tmp_path / "corpus", "--method", method, model, tmp_path / "model", "-o", tmp_path / method)  # fmt: skip
+    assert on_gpus == [False, False, True, True]  # statistics and weights by each method
