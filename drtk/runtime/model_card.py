@@ -12,7 +12,10 @@ _TASKS = {  # task of the hub and what the model does, by command
     "train-retriever": ("sentence-similarity", "maps queries and passages to vectors for dense retrieval"),
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
     "init-model": ("fill-mask", "has random weights, to be trained"),
-    "export": ("sentence-similarity", "maps queries and passages to vectors, also by the ONNX file in `onnx/`"),
+    "export": (
+        "sentence-similarity",
+        "maps queries and passages to vectors, also by the file in `onnx/` or `openvino/`",
+    ),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
     "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
     "train-generator": ("text-generation", "generates queries, answers or expansions"),
