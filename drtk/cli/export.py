@@ -1,4 +1,4 @@
-"""drtk export: export an encoder to ONNX, and compare its retrieval quality before and after."""
+"""drtk export: export an encoder to ONNX or OpenVINO, and compare its retrieval quality before and after."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def export(
     settings: ExportSettings,
     job: FolderJob,
 ) -> None:
-    """Export an encoder to ONNX, by default quantized to int8 for faster encoding on a CPU.
+    """Export an encoder to ONNX or OpenVINO, by default quantized to int8 for faster encoding on a CPU.
 
-    Writes a model folder with the weights and the ONNX file, for drtk encode --set model_file=FILE and sentence-transformers.
+    Writes a model folder with the weights and the exported file, for drtk encode --set model_file=FILE.
 
     Examples:
     drtk export retriever -o exported
-    drtk export sentence-transformers/all-MiniLM-L6-v2 --dev scifact -o exported
+    drtk export sentence-transformers/all-MiniLM-L6-v2 --format openvino --dev scifact -o exported
     """
     from drtk.data.beir import choose_dev_split
     from drtk.errors import MismatchError
@@ -42,7 +42,7 @@ def export(
         raise MismatchError(f"{model}: has two encoders; export {model}/query and {model}/passage")
     from drtk.evaluation.probes import compare_encoders
     from drtk.models.checkpoint import load_encoder, save_encoder
-    from drtk.models.export import export_onnx
+    from drtk.models.export import export_backbone
     from drtk.runtime.manifest import find_inputs
 
     encoder = load_encoder(folder)
@@ -50,7 +50,7 @@ def export(
         raise MismatchError(f"{model}: is a sparse encoder, which cannot be exported")
     target = job.begin()
     save_encoder(encoder, target)
-    name = export_onnx(encoder, target, quantize=settings.quantize)
+    name = export_backbone(encoder, target, format=settings.format, quantize=settings.quantize)
     figures = None
     if dev is not None:
         exported = load_encoder(target, model_file=name, strict=False)

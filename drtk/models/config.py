@@ -102,6 +102,7 @@ class EncodeSettings(VectorSettings):
 class ExportSettings:
     """Settings of `drtk export`."""
 
+    format: Literal["onnx", "openvino"] = option("onnx", "Format of the exported file.")
     quantize: Literal["int8", "none"] = option(
         "int8", "Quantize the weights of linear layers and embeddings to int8, or not."
     )

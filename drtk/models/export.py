@@ -1,20 +1,27 @@
-"""Export the backbone of a text encoder to ONNX, in float32 or quantized to int8."""
+"""Export the backbone of a text encoder to ONNX or OpenVINO, in float32 or quantized to int8."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.models.checkpoint import TextEncoder
 
-ONNX_FILES = {"none": "onnx/model.onnx", "int8": "onnx/model_qint8.onnx"}  # names of sentence-transformers
+FILES = {  # names of sentence-transformers
+    ("onnx", "none"): "onnx/model.onnx",
+    ("onnx", "int8"): "onnx/model_qint8.onnx",
+    ("openvino", "none"): "openvino/openvino_model.xml",
+    ("openvino", "int8"): "openvino/openvino_model_qint8_quantized.xml",
+}
 _TOLERANCE = 1e-3  # of hidden states; float32 differs by 1e-5
 
 
@@ -30,30 +37,66 @@ class _BackboneModule(nn.Module):
         return hidden
 
 
-def export_onnx(model: TextEncoder, folder: Path, *, quantize: str) -> str:
-    """Write the backbone to an ONNX file in a model folder; return the path of the file in the folder.
+def export_backbone(model: TextEncoder, folder: Path, *, format: str, quantize: str) -> str:
+    """Write the backbone to an ONNX or OpenVINO file in a model folder; return the path of the file in the folder.
 
-    quantize: "int8": dynamic quantization of linear layers, one scale per output, and of embeddings; "none": float32
-    Raises DrtkError if the float32 export computes other hidden states, MissingDependency without onnx and onnxruntime.
+    format: "onnx" or "openvino"
+    quantize: "int8": quantize linear layers, one scale per output, and embeddings; "none": float32
+    Raises DrtkError if the float32 export computes other hidden states, MissingDependency without onnx and onnxruntime,
+    or openvino.
     """
+    packages = ["onnx", "onnxruntime", *["openvino"] * (format == "openvino")]
     try:
-        import onnx  # noqa: F401
-        from onnxruntime.quantization import QuantType, quantize_dynamic
+        for package in packages:
+            importlib.import_module(package)
     except ImportError as error:
-        raise MissingDependency("onnx", "exporting", format_pip_command("onnx", "onnxruntime")) from error
-    name = ONNX_FILES[quantize]
+        raise MissingDependency(package, "exporting", format_pip_command(*packages)) from error
+    name = FILES[format, quantize]
     path = folder / name
     path.parent.mkdir()
-    full = path if quantize == "none" else path.with_name("float32.onnx")
+    full = path if path.name == "model.onnx" else path.with_name("float32.onnx")
     _write_onnx(model, full)
+    if format == "openvino":
+        _convert_to_openvino(full, path, quantize=quantize)
+    elif quantize == "int8":
+        _quantize_onnx(full, path)
     if full != path:
-        logging.disable(logging.WARNING)  # a hint at a preparation that dynamic quantization does not need
-        try:
-            quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=True)
-        finally:
-            logging.disable(logging.NOTSET)
         full.unlink()
     return name
+
+
+def _quantize_onnx(source: Path, path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    logging.disable(logging.WARNING)  # a hint at a preparation that dynamic quantization does not need
+    try:
+        quantize_dynamic(source, path, weight_type=QuantType.QInt8, per_channel=True)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _convert_to_openvino(source: Path, path: Path, *, quantize: str) -> None:
+    import openvino
+
+    model = openvino.Core().read_model(source)  # convert_model sends telemetry
+    if quantize == "int8":
+        _compress_weights(model)
+    openvino.save_model(model, path, compress_to_fp16=False)
+
+
+def _compress_weights(model: Any) -> None:
+    """Store the matrices of linear layers and embeddings as int8 with scales, as nncf does (which sends telemetry)."""
+    from openvino import Type, opset13
+
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and node.get_element_type() == Type.f32 and len(node.shape) == 2:
+            user = next(iter(node.output(0).get_target_inputs())).get_node()
+            if user.get_type_name() in ("MatMul", "Gather"):
+                # Linear layers have one scale per output, (inputs, outputs) unless transposed; embeddings one per row.
+                axis = 0 if user.get_attributes().get("transpose_b") is False else 1
+                scales = np.maximum(np.abs(node.data).max(axis, keepdims=True), 1e-12) / 127
+                weights = opset13.convert(opset13.constant(np.rint(node.data / scales).astype(np.int8)), "f32")
+                node.output(0).replace(opset13.multiply(weights, opset13.constant(scales)).output(0))
 
 
 def _write_onnx(model: TextEncoder, path: Path) -> None:

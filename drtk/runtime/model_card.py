@@ -14,7 +14,10 @@ _TASKS = {  # task of the hub and what the model does, by command
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
     "init-model": ("fill-mask", "has random weights, to be trained"),
     "convert": ("fill-mask", "is a masked language model: an encoder of `drtk pretrain` with its head"),
-    "export": ("sentence-similarity", "maps queries and passages to vectors, also by the ONNX file in `onnx/`"),
+    "export": (
+        "sentence-similarity",
+        "maps queries and passages to vectors, also by the file in `onnx/` or `openvino/`",
+    ),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
     "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
     "train-generator": ("text-generation", "generates queries, answers or expansions"),

@@ -1,4 +1,4 @@
-"""drtk export: the vectors of the ONNX files, and the figures before and after."""
+"""drtk export: the vectors of the ONNX and OpenVINO files, and the figures before and after."""
 
 from __future__ import annotations
 
@@ -30,22 +30,33 @@ def embed(folder: Path, model_file: str | None = None) -> np.ndarray:
     return Embedder(str(folder), role="query", settings=EncodeSettings(model_file=model_file), device="cpu")(TEXTS)
 
 
-def test_the_float32_file_computes_the_vectors_of_the_weights(model: Path, tmp_path: Path, capfd: Capture) -> None:
-    run_command(capfd, "export", model, "--quantize", "none", "-o", tmp_path / "out")
+@pytest.mark.parametrize("file", ["onnx/model.onnx", "openvino/openvino_model.xml"])
+def test_the_float32_file_computes_the_vectors_of_the_weights(
+    file: str, model: Path, tmp_path: Path, capfd: Capture
+) -> None:
+    pytest.importorskip(f"{Path(file).parent}")
+    run_command(capfd, "export", model, "--format", Path(file).parent, "--quantize", "none", "-o", tmp_path / "out")
     np.testing.assert_allclose(embed(tmp_path / "out"), embed(model), atol=1e-6)
-    np.testing.assert_allclose(embed(tmp_path / "out", "onnx/model.onnx"), embed(model), atol=1e-5)
-    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
+    np.testing.assert_allclose(embed(tmp_path / "out", file), embed(model), atol=1e-5)
+    assert {path.stem for path in (tmp_path / "out" / file).parent.iterdir()} == {Path(file).stem}
 
 
-def test_int8_is_close_and_its_figures_are_recorded(model: Path, tmp_path: Path, capfd: Capture) -> None:
+@pytest.mark.parametrize(
+    ("file", "tolerance"),
+    [("onnx/model_qint8.onnx", 0.1), ("openvino/openvino_model_qint8_quantized.xml", 0.02)],
+)
+def test_int8_is_close_and_its_figures_are_recorded(
+    file: str, tolerance: float, model: Path, tmp_path: Path, capfd: Capture
+) -> None:
+    pytest.importorskip(f"{Path(file).parent}")
     collection = write_collection(tmp_path / "dev")
-    run_command(capfd, "export", model, "--dev", collection, "-o", tmp_path / "out")
-    vectors, quantized = embed(model), embed(tmp_path / "out", "onnx/model_qint8.onnx")
+    run_command(capfd, "export", model, "--format", Path(file).parent, "--dev", collection, "-o", tmp_path / "out")
+    vectors, quantized = embed(model), embed(tmp_path / "out", file)
     difference = np.abs(vectors - quantized).max()
-    assert 0 < difference < 0.1 * np.abs(vectors).max()
+    assert 0 < difference < tolerance * np.abs(vectors).max()
     recorded = read_json(tmp_path / "out" / "meta.json")["export"]
-    assert recorded["file"] == "onnx/model_qint8.onnx"
-    assert set(recorded["figures"]) == {"weights", "onnx/model_qint8.onnx"}
+    assert recorded["file"] == file
+    assert set(recorded["figures"]) == {"weights", file}
     for figures in recorded["figures"].values():
         low, high = figures["interval"]
         assert low <= figures["nDCG@10"] <= high

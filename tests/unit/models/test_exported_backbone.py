@@ -1,4 +1,4 @@
-"""Encoders exported to ONNX and OpenVINO: the vectors of the PyTorch weights, in an index and its queries."""
+"""Encoders exported to ONNX: the vectors of the PyTorch weights, in an index and its queries."""
 
 from __future__ import annotations
 
@@ -74,14 +74,6 @@ def test_onnx_runs_on_the_device_of_the_inputs(folder: Path, device: str, monkey
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda path, providers: create_on_cpu(path, providers))
     _load_onnx(folder / "onnx" / "model.onnx", torch.device(device))
     assert providers == [(names[1], {"device_id": 1})] * (device != "cpu") + names[-1:]
-
-
-def test_openvino_computes_the_vectors_of_the_weights(folder: Path) -> None:
-    openvino = pytest.importorskip("openvino")
-    openvino.save_model(
-        openvino.convert_model(folder / "onnx" / "model.onnx"), folder / "openvino_model.xml", compress_to_fp16=False
-    )
-    np.testing.assert_allclose(embed(folder, "openvino_model.xml"), embed(folder, None), atol=1e-5)
 
 
 def test_queries_are_encoded_by_the_file_of_the_index(
