@@ -18,7 +18,6 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot
-from drtk.runtime.integrity import read_cached, write_cached
 from drtk.runtime.progress import log, warn
 from drtk.text.rng import create_generator, sample_uniform_of_ids
 from drtk.text.token_dataset import TokenCorpus
@@ -282,25 +281,13 @@ class PretrainingData:
             examples[index]
 
     def _split_rows(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (held-out rows, training rows), sampled by a hash of the ids and cached beside the tokens of the corpus.
+        """Return (held-out rows, training rows), sampled by a hash of the ids.
 
         If views use other passages of a document, whole documents are held out. Passages of these documents beyond
         `num_held_out` are not used at all. At most half of all rows are held out.
         """
         if not num_held_out:
             return rows[:0], rows
-        folder, example = self.corpus.folder, self.composition.example
-        path = folder.with_name(f"{folder.name}-held-out-{example}-{num_held_out}-{self.seed}.json")
-        cached = read_cached(path, rows=list)
-        held_out = self._sample_held_out(rows, num_held_out) if cached is None else cached["rows"]
-        if cached is None:
-            write_cached(path, {"rows": held_out})
-        if not held_out:
-            warn(f"{self.corpus.sources}: no passages are held out, because all passages belong to one document")
-        return np.array(held_out[:num_held_out], dtype=rows.dtype), rows[~np.isin(rows, held_out)]
-
-    def _sample_held_out(self, rows: np.ndarray, num_held_out: int) -> list[int]:
-        """Return the held-out rows, with all passages of held-out documents."""
         corpus, has_documents = self.corpus, "documents" in self.corpus.fields
         is_row_alone = self.composition.example == "document" or not has_documents
         units = rows if is_row_alone else np.arange(corpus.num_documents)
@@ -313,7 +300,9 @@ class PretrainingData:
                 held_out += unit_rows
             if len(held_out) >= num_held_out:
                 break
-        return held_out
+        if not held_out:
+            warn(f"{self.corpus.sources}: no passages are held out, because all passages belong to one document")
+        return np.array(held_out[:num_held_out], dtype=rows.dtype), rows[~np.isin(rows, held_out)]
 
     def build_dataset(self) -> ExampleDataset:
         """Return the dataset of all training steps."""

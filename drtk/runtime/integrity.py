@@ -195,28 +195,15 @@ def compute_content_digest(path: Path) -> str:
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
     cached = get_cache_folder() / "digests" / f"{name}.json"
     current = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-    entry = read_cached(cached, digest=str)
-    if entry is not None and entry | current == entry:
-        return str(entry["digest"])
+    with contextlib.suppress(DrtkError):  # missing or damaged
+        entry = read_object(cached, digest=str)
+        if MANIFEST_DIGEST in entry and not is_changed(entry) and entry | current == entry:
+            return str(entry["digest"])
     digest = digest_file(path)
-    write_cached(cached, current | {"digest": digest})
+    with contextlib.suppress(DrtkError, OSError):  # the cache cannot be written
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cached, add_digest(current | {"digest": digest}))
     return digest
-
-
-def read_cached(path: Path, **keys: Any) -> dict[str, Any] | None:
-    """Return the JSON object in a file of `write_cached`; None if it is missing or damaged. keys: see `read_object`"""
-    with contextlib.suppress(DrtkError):
-        entry = read_object(path, **keys)
-        if MANIFEST_DIGEST in entry and not is_changed(entry):
-            return entry
-    return None
-
-
-def write_cached(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object with its digest into the cache, unless the cache cannot be written."""
-    with contextlib.suppress(DrtkError, OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, add_digest(content))
 
 
 def replace_cache_folder(new: Path, folder: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
-from drtk.pretraining import dataset
 from drtk.pretraining.dataset import PretrainingExample
 from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.text.rng import sample_uniform
@@ -170,28 +168,6 @@ def test_passages_and_documents_are_held_out_by_a_hash_of_their_ids(files: Pretr
         builder = data.build_dataset()._builder
         rows.sort(key=lambda row: sample_uniform(data.seed, "held-out", builder.get_id(row)))
         assert data.held_out.tolist() == rows[:3]
-
-
-def test_held_out_passages_are_cached_and_a_damaged_cache_is_replaced(
-    files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DRTK_CACHE", str(tmp_path))
-    data = files.prepare("cotmae", held_out=6).data
-    assert [data.corpus.get_id(row) for row in data.held_out] == ["d10#1", "d4#0", "d4#1", "d4#2", "d5#0", "d5#1"]
-    (cached,) = data.corpus.folder.parent.glob("*.json")
-
-    def load() -> list[list[int]]:
-        again = files.prepare("cotmae", held_out=6).data
-        return [again.held_out.tolist(), again.rows.tolist()]
-
-    expected = [data.held_out.tolist(), data.rows.tolist()]
-    with monkeypatch.context() as patch:
-        patch.setattr(dataset, "sample_uniform_of_ids", None)
-        assert load() == expected
-    cached.write_bytes(cached.read_bytes().replace(b"rows", b"row"))
-    assert load() == expected
-    assert len(files.prepare("cotmae", held_out=4).data.held_out) == 4
-    assert load() == expected
 
 
 def test_views_sampled_per_step_are_sampled_per_held_out_passage(files: PretrainingFiles) -> None:
