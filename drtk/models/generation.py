@@ -38,7 +38,7 @@ _NEUTRAL_SAMPLING = {"min_p": 0.0, "top_h": 1.0, "typical_p": 1.0, "epsilon_cuto
 _NEUTRAL_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_penalty": 0.0}
 _CPU_TOKENS = 1 << 14
 _ENCODED_TOKENS = 1 << 16  # maximum number of input tokens that are encoded at once
-_CACHE_SHARE = 0.5  # share of the free GPU memory to use for keys and values
+_MEMORY_SHARE = 0.5  # share of the free GPU memory to use for keys, values and logits
 _COMPACT_BELOW = 0.75  # replace finished rows of the batch when the share of unfinished ones is below this
 
 
@@ -454,14 +454,17 @@ class TextGenerator:
         return tokenize_texts(self._model.tokenizer, texts, max_length=self.max_input_tokens)
 
     def _choose_budget(self) -> int:
-        """Return the default token budget: the number of tokens whose KV cache takes half of the free memory of a CUDA GPU.
+        """Return the default token budget: the number of tokens whose KV cache and logits take half of a CUDA GPU's free memory.
 
-        On other devices: 16,384.
+        A text has `max_new_tokens` or more tokens, and float32 logits of one of them at a time. On other devices: 16,384.
         """
         if self._device.type != "cuda":
             return _CPU_TOKENS
         free, _ = torch.cuda.mem_get_info(self._device)
-        return int(_CACHE_SHARE * free / count_bytes_per_token(self._model))
+        network: Any = self._model.model
+        vocabulary = len(network.get_output_embeddings().weight)
+        per_token = count_bytes_per_token(self._model) + 4 * vocabulary / self._settings.max_new_tokens
+        return int(_MEMORY_SHARE * free / per_token)
 
     def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the generated texts of each input, without special tokens.

@@ -334,7 +334,8 @@ def uses_micro_batches(network: PretrainingNetwork, arguments: TrainingArguments
     """
     if arguments.device.type == "cpu":
         return True
-    is_packed = network.backbone.config._attn_implementation == PACKED and (arguments.bf16 or arguments.fp16)
+    has_packing = network.adapter.config._attn_implementation == PACKED
+    is_packed = has_packing and (arguments.bf16 or arguments.fp16)
     return not is_packed and not network.contrastive_slots
 
 

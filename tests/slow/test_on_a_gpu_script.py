@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -60,3 +61,10 @@ def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
         rounds = next(row["report"] for row in rows.values() if row["row"].startswith(name))[form]["rounds"]
         assert all(math.isfinite(each["last_loss"]) for found in rounds.values() for each in found)
         assert len(rounds) == 2  # drtk and its peer
+
+
+def test_all_rates_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    script = importlib.import_module("on_a_gpu")
+    assert sum(limit for _, limit in script.RATES.values()) <= script.TOTAL
+    assert [*script.STEPS][: len(script.RATES)] == [*script.RATES]  # before the checks and variants

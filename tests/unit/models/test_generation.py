@@ -186,6 +186,22 @@ def test_memory_of_a_token_is_that_of_keys_and_values() -> None:
         )  # layers, keys and values, width, float32
 
 
+def test_caches_and_logits_of_the_default_budget_fit_into_half_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(save_tiny_generator(tmp_path / "t5", "t5"))
+    free = 1 << 30
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free, free))
+    for new in (1, 64):
+        generator = TextGenerator(folder, GenerationSettings(max_new_tokens=new), seed=3, device="cpu")
+        assert generator._choose_budget() == 16_384
+        generator._device = torch.device("cuda")
+        vocabulary = generator._model.model.config.vocab_size
+        rows = generator._choose_budget() / new  # of inputs without tokens
+        size = rows * (new * count_bytes_per_token(generator._model) + vocabulary * 4)
+        assert size == pytest.approx(free / 2, rel=1e-3)
+
+
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = create_tiny_writer("bart")
     widths: list[int] = []
