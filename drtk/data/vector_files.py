@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,23 +49,27 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder
     blocks = _iter_parquet(files, source) if suffix == ".parquet" else _iter_tensor(source, ids_name)
     for ids, vectors in _convert_errors(source, blocks):
         if writer is None:
-            check_dimension(source, vectors.shape[1], encoder)
+            check_encoder(source, vectors.shape[1], encoder)
             dtype = "float16" if vectors.dtype == np.float16 else "float32"
             writer = ShardWriter(job.begin(), dimension=vectors.shape[1], dtype=dtype, model=source)
+        if (vectors.dtype == np.float16) != (dtype == "float16"):
+            raise MismatchError(f"{source}: some files have vectors in float16, others not; write all in one type")
         if encoder is not None and encoder["normalized"]:
             vectors = scale_to_unit_length(vectors.astype(np.float32))
         writer.write(ids, vectors, digest=digest_records(ids))
     if writer is None:
         raise DrtkError(f"{source}: contains no vectors; check the file")
     job.counts["vectors"] = writer.num_rows
-    job.tracker.inputs += find_inputs({"source": source, "ids": ids_name})
+    job.tracker.inputs += find_inputs({name: name for name in (source, ids_name)})
     job.finish(encoder=encoder, dimension=writer.dimension, dtype=str(writer.dtype), shards=writer.entries)
 
 
-def check_dimension(source: str, dimension: int, encoder: dict[str, Any] | None) -> None:
+def check_encoder(source: str, dimension: int, encoder: dict[str, Any] | None) -> None:
     """Raise MismatchError if imported vectors have another dimension than those of `encoder`; log if it is None."""
     if encoder is None:
-        log(f"{source}: the encoder is unknown; give `model`, to search with texts and to score by its similarity")
+        log(
+            f"{source}: the encoder is not recorded, so queries must be vectors and scores are inner products; give `model`"
+        )
     elif dimension != encoder["dimension"]:
         raise MismatchError(
             f"{source}: has vectors of dimension {dimension}, but those of {encoder['model']} have {encoder['dimension']}; "
@@ -115,7 +120,8 @@ def _read_tensor(source: str) -> np.ndarray:
 def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
     """Yield the ids and vectors of Parquet files with an id column and a column of lists of floats."""
     pa = require_library("pyarrow", "reading Parquet")
-    seen: dict[str, int] = {}
+    compute = import_module("pyarrow.compute")
+    seen: set[str] = set()
     dimension: float | None = None
     for path in files:
         with pa.parquet.ParquetFile(path) as file:
@@ -124,7 +130,7 @@ def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
             for batch in file.iter_batches(_SHARD_ROWS, columns=names):
                 ids = ["" if id is None else str(id) for id in batch.column(names[0]).to_pylist()]
                 column = batch.column(names[1])
-                lengths = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)  # NaN for a null
+                lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)  # NaN for a null
                 dimension = lengths[0] if dimension is None else dimension
                 different = np.flatnonzero(lengths != dimension)
                 if len(different):
@@ -135,7 +141,7 @@ def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
                 values = column.flatten()
                 if values.null_count:
                     raise MismatchError(f"{path}: column '{names[1]}' has vectors with nulls; replace or remove them")
-                _check_ids(ids, source, seen)
+                _check_ids(ids, str(path), seen, first)
                 yield ids, values.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
                 first += len(ids)
 
@@ -172,17 +178,18 @@ def read_ids(path: str, count: int) -> list[str]:
         ids = [line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, path)]
     if len(ids) != count:
         raise MismatchError(f"{path}: has {len(ids):,} ids for {count:,} vectors; give one id per line for each vector")
-    _check_ids(ids, path, {})
+    _check_ids(ids, path, set(), 1)
     return ids
 
 
-def _check_ids(ids: list[str], name: str, seen: dict[str, int]) -> None:
-    """Check the next ids of a file, and add them to `seen`, {id: row from 1}."""
-    for row, id in enumerate(ids, start=len(seen) + 1):
+def _check_ids(ids: list[str], name: str, seen: set[str], first: int) -> None:
+    """Check the ids of a file from row `first`, from 1, and add them to `seen`. Raises RecordError and MismatchError."""
+    for row, id in enumerate(ids, start=first):
         if id.split() != [id] or not id.isprintable():
             raise RecordError(f"{name}:{row}", f"{id!r} is not an id; an id must be one printable word")
-        if (first := seen.setdefault(id, row)) != row:
-            raise MismatchError(f"{name}:{row}: the id '{id}' is also in line {first:,}; make the ids unique")
+        if id in seen:
+            raise MismatchError(f"{name}:{row}: the id '{id}' occurs twice; make the ids unique")
+        seen.add(id)
 
 
 def export_vectors(folder: str, job: FilterJob) -> None:

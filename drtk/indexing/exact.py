@@ -24,7 +24,7 @@ from drtk.runtime.runners import read_ahead
 _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
 _GPU_BLOCK = 262_144  # passages per matrix product
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
-_KEYS_PER_PASS = 1 << 25  # 256 MB; limits the queries that are scored in one pass over the passages
+_KEYS_PER_PASS = 1 << 25  # 256 MB, over all shards; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
@@ -168,7 +168,7 @@ class ExactIndex:
         return k if self._full is None else min(len(self), k * self._settings.rescore)
 
     def _get_pass_size(self, depth: int) -> int:
-        return max(self._group_size, _KEYS_PER_PASS // depth)
+        return max(self._group_size, _KEYS_PER_PASS // (depth * len(self._shards)))
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of each query, unsorted, (queries, depth)."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.data.vector_files import check_dimension, read_ids
+from drtk.data.vector_files import check_encoder, read_ids
 from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
 from drtk.indexing.base import RankedIds, Ranking
@@ -119,8 +119,8 @@ class FaissIndex:
         ids_file: file with one id per line, in the order in which the vectors were added
         begin: function that creates the folder of the index and returns its path
         encoder: identity of the encoder of the vectors, if known
-        Raises DrtkError for a file of another kind, MismatchError for ids that do not fit, an unsupported index, and vectors
-        that differ from those of `encoder` in dimension or in not having unit length.
+        Raises DrtkError for a file of another kind, MismatchError for ids that do not fit, an unsupported index, or vectors of
+        another dimension or length than those of `encoder`.
         """
         from faiss.contrib.factory_tools import reverse_index_factory
 
@@ -142,15 +142,15 @@ class FaissIndex:
             raise MismatchError(
                 f"{file}: the vectors have explicit ids (add_with_ids); add them without ids, in the order of the ids file"
             )
-        check_dimension(file, int(index.d), encoder)
+        check_encoder(file, int(index.d), encoder)
         ids = read_ids(ids_file, int(index.ntotal))
         if ids and encoder is not None and (encoder["normalized"] or encoder["similarity"] == "cosine"):
             norms = np.linalg.norm(index.reconstruct_n(0, min(1000, len(ids))), axis=1)
             tolerance = 0.05 if EXACT_STORE.fullmatch(factory) else 0.5  # lossy codes have other lengths
-            if abs(np.median(norms) - 1) > tolerance:
+            if not abs(np.median(norms) - 1) <= tolerance:  # also if it is NaN
                 raise MismatchError(
-                    f"{file}: the vectors do not have unit length, but {encoder['model']} uses cosine similarity; save the "
-                    "vectors as .npy, and convert them with drtk convert --as embeddings"
+                    f"{file}: the vectors do not have unit length, but {encoder['model']} normalizes them or uses cosine similarity; save "
+                    "the vectors as .npy, and convert them with drtk convert --as embeddings"
                 )
         folder = begin()
         RankedIds.write(ids, folder)

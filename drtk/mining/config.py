@@ -43,7 +43,7 @@ class IndexSourceSettings(DenseSearchSettings, BM25SearchSettings):
     """Options for searching the sources that are indexes."""
 
     batch_size: int | None = setting(
-        None, "Queries per batch (index sources). [default: as search, up to 2^21 / depth]", at_least=1
+        None, "Queries per batch (index sources). [default: as in search, at most 2^21 hits per batch]", at_least=1
     )
     prompt: str | None = setting(None, "Text to put before each query (dense index). [default: the model's prompt]")
     max_length: int | None = setting(

@@ -26,6 +26,7 @@ from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.records import Query
 from drtk.retrieval.search import (
+    BATCH_SIZE,
     IndexGroup,
     QueryEncoder,
     RankingOptions,
@@ -206,9 +207,10 @@ class IndexSearch:
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
 
     def get_batch_size(self) -> int:
-        """Return the number of queries to search at once: the largest number of an index."""
+        """Return the number of queries to search at once: the largest number of an index, over the number of sources."""
         indexes = [searcher.indexes for searcher in self._searchers.values()]
-        return max(group.get_batch_size(self._depth or len(group), as_lists=True) for group in indexes)
+        sizes = [group.get_batch_size(self._depth or len(group), as_lists=True) for group in indexes]
+        return max(BATCH_SIZE, max(sizes) // len(sizes))
 
     def search(self, batch: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
         """Search each index for a batch of queries; return the queries with the hits added.

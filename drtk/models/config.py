@@ -66,7 +66,7 @@ class ImportedVectorSettings(VectorSettings):
 
     model: str | None = option(
         None,
-        "Encoder of the vectors of another program; recorded for search and serve.",
+        "Encoder that computed the vectors; recorded for search and serve.",
         metavar="MODEL",
         panel=INPUT,
     )

@@ -45,7 +45,7 @@ def export_backbone(model: TextEncoder, folder: Path, *, format: str, quantize: 
     Raises DrtkError if the float32 export computes other hidden states, MissingDependency without onnx and onnxruntime,
     or openvino.
     """
-    packages = ["onnx", "onnxruntime", *["openvino"] * (format == "openvino")]
+    packages = ["onnx", "onnxruntime"] + (["openvino"] if format == "openvino" else [])
     try:
         for package in packages:
             importlib.import_module(package)
@@ -68,7 +68,7 @@ def export_backbone(model: TextEncoder, folder: Path, *, format: str, quantize: 
 def _quantize_onnx(source: Path, path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # a hint at a preparation that dynamic quantization does not need
+    logging.disable(logging.WARNING)  # advice to preprocess the model, which dynamic quantization does not need
     try:
         quantize_dynamic(source, path, weight_type=QuantType.QInt8, per_channel=True)
     finally:

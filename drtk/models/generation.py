@@ -456,7 +456,7 @@ class TextGenerator:
     def _choose_budget(self) -> int:
         """Return the default token budget: the number of tokens whose KV cache and logits take half of a CUDA GPU's free memory.
 
-        A text has `max_new_tokens` or more tokens, and float32 logits of one of them at a time. On other devices: 16,384.
+        The logits of one position per text are float32; a text has at least `max_new_tokens` tokens. On other devices: 16,384.
         """
         if self._device.type != "cuda":
             return _CPU_TOKENS

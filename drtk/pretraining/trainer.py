@@ -42,7 +42,7 @@ from drtk.training.distributed import (
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 from drtk.training.sampling import derive_step_seed
 
-MICRO_BATCH = 32  # default on a CPU, and with padding, which micro-batches of similar length reduce
+MICRO_BATCH = 32  # default on a CPU, and with padding, which is less in micro-batches of similar length
 _MAX_MICRO_BATCHES = 1 << 20  # upper bound of the micro-batches of a step
 EncoderScorer = Callable[[TextEncoder], float]
 

@@ -43,7 +43,8 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     preset = manifest.get("preset") or next(iter(re.findall(r"--preset[ =](\S+)", command)), None)
     paths = [str(entry["path"]) for entry in manifest.get("inputs", [])]
     # Tables of the hub, with or without revision, configuration and split; a dev set is no training data.
-    datasets = re.findall(r"(?<!--dev[ =])\bhf:([\w./-]+)", " ".join([command, *paths]))
+    dev = re.findall(r"--dev[ =]hf:([\w./-]+)", command)
+    datasets = [name for name in re.findall(r"\bhf:([\w./-]+)", " ".join([command, *paths])) if name not in dev]
     has_modules = (folder / "modules.json").exists()
     is_sparse = (manifest.get("encoding") or {}).get("pooling") == ["splade"]
     if is_sparse:

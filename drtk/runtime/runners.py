@@ -155,7 +155,7 @@ def _warn_about_idle_gpus() -> None:
     idle = [f"cuda:{n}" for n in range(1, torch.cuda.device_count()) if not torch.cuda.memory_allocated(n)]
     if idle:
         _warn_once(
-            f"uses cuda:0, and leaves {', '.join(idle)} idle; use `runner` processes, or CUDA_VISIBLE_DEVICES to choose one"
+            f"only cuda:0 is used, and not {', '.join(idle)}; use `runner` processes, or CUDA_VISIBLE_DEVICES to choose one"
         )
 
 

@@ -92,7 +92,7 @@ class SearchSystem:
         self.group = IndexGroup([folder], settings)
         if self.group.needs_encoder and not (self.group.encoder or {}).get("model"):
             raise MismatchError(
-                f"{folder}: does not record the encoder of its vectors; give `model` to drtk convert or index, or encode with drtk encode"
+                f"{folder}: does not record the encoder of its vectors; give `model` to drtk convert or drtk index, or encode the passages with drtk encode"
             )
         self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
 

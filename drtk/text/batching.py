@@ -58,7 +58,7 @@ class TokenizedTexts:
         ids = [part for text in texts for part in (first, text[:limit], last)]
         lengths = np.fromiter((min(len(text), limit) for text in texts), dtype=np.int64, count=len(texts))
         lengths += len(first) + len(last)
-        joined = np.concatenate(ids, dtype=np.int32, casting="unsafe")  # an empty list is float64
+        joined = np.concatenate(ids, dtype=np.int32, casting="unsafe")  # an empty array is float64
         return cls(joined, None, lengths, np.cumsum(lengths) - lengths)
 
     @classmethod
@@ -182,7 +182,7 @@ def join_texts(
     with_types: bool,
     num_truncated: int = 0,
 ) -> TokenizedTexts:
-    """Join several texts and special tokens to each model input.
+    """Join texts and special tokens into model inputs.
 
     ids: concatenated token ids; begins, lengths: first token in `ids` and number of tokens of each text, (texts, inputs)
     template: the pieces of an input: (number of the text, or SPECIAL; token id of a special token; segment type)
@@ -294,8 +294,8 @@ def tokenize_texts(
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(
         list(texts if pairs is None else zip(texts, pairs, strict=True))
     )
-    # If the types of the longest input are 0, those of all are, because they depend on the template only.
-    is_typed = with_types and any(max(encodings, key=len).type_ids)
+    # If the types of the longest text are 0, those of all are, because they depend on the template only.
+    is_typed = with_types and (pairs is not None or any(max(encodings, key=len).type_ids))
     tokens = TokenizedTexts.from_lists(
         [encoding.ids for encoding in encodings],
         [encoding.type_ids for encoding in encodings] if is_typed else None,

@@ -125,7 +125,7 @@ class WeightingPlan(NamedTuple):
 class SplitBatch(NamedTuple):
     """Passages that a worker process split into words.
 
-    inputs: the model input of each passage, then the model outputs: a float32 array with one value per word piece each
+    inputs: the model input of each passage; after the model has run, its outputs, one float32 value per word piece
     passages: the list of `SplitPassage`, pickled, so that the main process need not unpickle it
     """
 
@@ -134,13 +134,15 @@ class SplitBatch(NamedTuple):
 
 
 class _WorkerTask:
-    """Function of worker processes: split passages into words, and process them, after the model if there is one."""
+    """Task of worker processes: split passages into words, and compute results, from the outputs of a model if there is one."""
 
     def __init__(self, plan: WeightingPlan, statistics: CollectionStatistics | None) -> None:
         self._plan = plan
-        self.kind: type[TermWeightingMethod] = TERM_WEIGHTS.load(plan.method)
+        self.method_class: type[TermWeightingMethod] = TERM_WEIGHTS.load(plan.method)
         self._method: Any = (
-            self.kind(plan.settings, statistics, plan.model) if self.kind.with_model or statistics else None
+            self.method_class(plan.settings, statistics, plan.model)
+            if self.method_class.with_model or statistics
+            else None
         )
 
     @cached_property
@@ -156,7 +158,7 @@ class _WorkerTask:
         if isinstance(batch, SplitBatch):
             return self.process(pickle.loads(batch.passages), batch.inputs)
         split_passages = self._split(batch)
-        if not self.kind.with_model:
+        if not self.method_class.with_model:
             return self.process(split_passages, ())
         return SplitBatch(self._method.build_inputs(split_passages), pickle.dumps(split_passages))
 
@@ -172,8 +174,8 @@ class _WorkerFunction(BatchFunction):
         # The task was made here, so that its errors are raised here and forked processes share its memory.
         self._workers = Workers(partial, task, count=count)
         self._predict: Predictor | None = None
-        if task.kind.with_model:
-            self._predict = task.kind.load_predictor(plan.settings, plan.model or "", plan.device)
+        if task.method_class.with_model:
+            self._predict = task.method_class.load_predictor(plan.settings, plan.model or "", plan.device)
 
     def prepare(self, records: list[Passage]) -> Iterator[Any]:
         """Return an iterator over the results of the task for parts of the batch; worker processes, if any, start at once."""
@@ -232,7 +234,7 @@ class _StatisticsTask(_WorkerTask):
         sums = CollectionStatistics("", {})
         for number, split_passage in enumerate(split_passages):
             words: Mapping[str, Sequence[float]]
-            if self.kind.with_model:
+            if self.method_class.with_model:
                 saturations = self._method.compute_saturations(split_passage, outputs[number])
                 words = {word: [value] for word, value in saturations.items()}
             else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -136,12 +138,22 @@ def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path,
     assert [id for shard in shards for id in shard.ids] == IDS
     np.testing.assert_array_equal(np.concatenate([shard.vectors for shard in shards]), VECTORS)
     _write(tmp_path / "shards" / "part-2.parquet", VECTORS[:1], ["d2"])
-    with pytest.raises(MismatchError, match="shards:6: the id 'd2' is also in line 2"):
+    with pytest.raises(MismatchError, match=r"part-2\.parquet:1: the id 'd2' occurs twice"):
         run_command(capfd, *arguments, "--force")
     _write(tmp_path / "shards" / "part-2.parquet", VECTORS[:1, :3], ["d6"])
     with pytest.raises(MismatchError, match=r"part-2\.parquet: row 1: .* its dimension differs"):
         run_command(capfd, *arguments, "--force")
+    _write(tmp_path / "shards" / "part-2.parquet", VECTORS[:1].astype(np.float16), ["d6"])
+    with pytest.raises(MismatchError, match="some files have vectors in float16, others not"):
+        run_command(capfd, *arguments, "--force")
     assert len(read_shards(tmp_path / "folder")) == len(shards)
+
+
+def test_parquet_is_read_in_a_new_process(tmp_path):
+    pytest.importorskip("pyarrow")
+    source = _write(tmp_path / "v.parquet")
+    command = [sys.executable, "-m", "drtk", "convert", source, "--as", "embeddings", "-o", tmp_path / "folder"]
+    subprocess.run(command, check=True)
 
 
 def test_several_columns_of_vectors_are_named(tmp_path, capfd):
@@ -157,7 +169,7 @@ def test_several_columns_of_vectors_are_named(tmp_path, capfd):
     ("name", "vectors", "ids", "message"),
     [
         ("v.npy", VECTORS, IDS[:4], "v.ids: has 4 ids for 5 vectors"),
-        ("v.npy", VECTORS, [*IDS[:4], "d1"], "v.ids:5: the id 'd1' is also in line 1"),
+        ("v.npy", VECTORS, [*IDS[:4], "d1"], "v.ids:5: the id 'd1' occurs twice"),
         ("v.npy", VECTORS, [*IDS[:4], "d 5"], "v.ids:5: 'd 5' is not an id"),
         ("v.npy", np.where(VECTORS[1, 2] == VECTORS, np.nan, VECTORS), IDS, "v.npy: the vector of 'd2' contains NaN"),
         ("v.npy", VECTORS.ravel(), IDS, "v.npy: expected floats of shape (vectors, dimension)"),

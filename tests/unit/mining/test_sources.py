@@ -73,7 +73,7 @@ def test_one_pass_over_vectors_that_exceed_the_memory_serves_many_queries(cwd, m
     monkeypatch.setattr(exact_index.os, "sysconf", lambda name: 1)
     inputs = MiningInputs(("bm25", "exact"), queries="queries.jsonl", query_vectors="asked")
     folders = {"bm25": ["bm25"], "exact": ["exact"]}
-    assert IndexSearch(folders, MineSettings(), inputs, depth=20).get_batch_size() == 2**21 // 20
+    assert IndexSearch(folders, MineSettings(), inputs, depth=20).get_batch_size() == 2**21 // 20 // 2
 
 
 REJECTED = [

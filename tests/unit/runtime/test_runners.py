@@ -195,7 +195,7 @@ def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("used", "gpu", "expected"),
     [
-        ({0}, True, ["uses cuda:0, and leaves cuda:1, cuda:2 idle; use `runner` processes, or CUDA_VISIBLE_DEVICES"]),
+        ({0}, True, ["only cuda:0 is used, and not cuda:1, cuda:2; use `runner` processes, or CUDA_VISIBLE_DEVICES"]),
         ({0, 1, 2}, True, []),
         ({2}, True, []),  # the user selected a GPU
         (set(), True, []),  # the user selected the CPU
