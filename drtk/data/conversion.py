@@ -36,7 +36,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     """
     check_effects(settings)
     if settings.kind is None:
-        raise UsageError(f"`as` is required; choose from {', '.join(FORMATS)}")
+        raise UsageError(f"`as` is required; choose from {', '.join(FORMATS)}, embeddings")
     kind = settings.kind
     name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
     if job.side_files and kind != "passages":

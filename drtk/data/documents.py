@@ -98,6 +98,10 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         hint = " (UTF-16?)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        if path.suffix.lower() not in PARSERS:
+            raise RecordError(
+                f"{path}:{line}", "neither UTF-8 nor of a supported type; convert it, or exclude it"
+            ) from error
         raise RecordError(f"{path}:{line}", f"not UTF-8{hint}; convert the file with iconv, or exclude it") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1

@@ -75,6 +75,8 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     try:
         text.decode()
     except UnicodeDecodeError as fault:
+        if text.startswith(b"\x93NUMPY"):
+            return "a numpy file, not JSON; import vectors with drtk convert --as embeddings"
         hint = " (UTF-16?)" if text[:2] in (b"\xff\xfe", b"\xfe\xff") or text[1:2] == b"\0" else ""
         return f"not UTF-8 at byte {fault.start + 1}{hint}"
     if not text.strip():

@@ -181,10 +181,11 @@ class StepCallback(TrainerCallback):
         """Context manager that lets the current step finish after Ctrl-C or SIGTERM, and then raises KeyboardInterrupt.
 
         A second signal has its usual effect. With several processes or outside the main thread, the first has it, too.
+        A signal that is ignored, such as SIGINT in a background job of a script, stays ignored.
         """
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if not callable(before[signal.SIGINT]) or not in_main_thread or get_world_size() > 1:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+        if threading.current_thread() is not threading.main_thread() or get_world_size() > 1:
             yield
             return
 

@@ -105,7 +105,11 @@ def interrupt_at_step(step: int, number: signal.Signals) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", interrupt)
+        before = signal.getsignal(signal.SIGINT)
+        if number == signal.SIGTERM:  # as in a background job of a script
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         yield
+        signal.signal(signal.SIGINT, before)
 
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
