@@ -47,5 +47,5 @@ def plot(
     if format not in FORMATS:
         raise UsageError(f"--format is required unless --output ends in .{', .'.join(FORMATS)}")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
-    job.log_summary, job.counts["in"] = job.output != STANDARD, len(inputs)
+    job.log_summary, job.is_text, job.counts["in"] = job.output != STANDARD, False, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")

@@ -12,7 +12,6 @@ from math import isfinite
 from operator import gt
 from typing import Literal
 
-import numpy as np
 import orjson
 
 from drtk.data.rows import Row, parse_id, take_field
@@ -283,13 +282,14 @@ def _format_ranks(count: int) -> list[str]:
     return [f" {rank} " for rank in range(1, count + 1)]
 
 
-def _format_floats(values: Sequence[float]) -> list[str]:
+def _format_floats(values: Iterable[float]) -> list[str]:
     """Return `repr(float(value))` of each value."""
-    numbers = np.array(values, dtype=np.float64)
-    sizes = np.abs(numbers)
-    if not ((sizes < 1e16) & ((sizes >= 1e-4) | (sizes == 0))).all():  # repr would write exponents, or nan
-        return [repr(value) for value in numbers.tolist()]
-    return orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode().split(",")  # ten times as fast
+    numbers = [float(value) for value in values]
+    text = orjson.dumps(numbers)[1:-1].decode()  # ten times as fast as repr
+    # orjson writes exponents and numbers below .0001 otherwise, and NaN and infinity as null.
+    if "e" in text or "0.0000" in text or "null" in text:
+        return [repr(number) for number in numbers]
+    return text.split(",")
 
 
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:

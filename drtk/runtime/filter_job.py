@@ -136,6 +136,7 @@ class FilterJob:
         message if the output is useless, else None
     side_outputs: further outputs, which are flushed to disk before the journal is written
     total: number of input records for the progress bar, if it cannot be counted from the lines of the source
+    is_text: whether the output consists of lines, which are counted; otherwise files, such as pictures
     """
 
     command: str
@@ -158,6 +159,7 @@ class FilterJob:
     counts: dict[str, Any] = field(default_factory=dict)
     side_outputs: list[Output] = field(default_factory=list)
     total: int | None = None
+    is_text: bool = True
 
     def __post_init__(self) -> None:
         self._clock = Clock()
@@ -397,7 +399,7 @@ class FilterJob:
         before = self._finished.lines
         for lines in result.lines:
             output.write(lines)
-            self._finished.lines += lines.count(b"\n")
+            self._finished.lines += lines.count(b"\n") if self.is_text else 1
         _add_counts(self.counts, result.counts)
         return self._finished.lines - before
 

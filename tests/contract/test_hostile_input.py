@@ -247,7 +247,7 @@ def test_control_characters_are_escaped_in_search_results(monkeypatch, capsys):
         folders: ClassVar[list[str]] = []
         manifests: ClassVar[list[Any]] = []
 
-        def search(self, texts: list[str], k: int) -> list[list[tuple[str, float]]]:
+        def iter_rankings(self, texts: list[str], k: int) -> list[list[tuple[str, float]]]:
             return [[("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]]
 
         def __len__(self) -> int:
