@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from drtk.data.arrays import scale_to_unit_length
 from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.indexing import INDEXES
 from drtk.indexing.base import Ranking, sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.vectors import Vectors, scale_to_unit_length
+from drtk.indexing.vectors import Vectors
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity

@@ -44,6 +44,7 @@ def export(
     from drtk.models.checkpoint import load_encoder, save_encoder
     from drtk.models.export import export_backbone
     from drtk.runtime.manifest import find_inputs
+    from drtk.runtime.progress import log
 
     encoder = load_encoder(folder)
     if encoder.encoder.is_sparse:
@@ -51,6 +52,7 @@ def export(
     target = job.begin()
     save_encoder(encoder, target)
     name = export_backbone(encoder, target, format=settings.format, quantize=settings.quantize)
+    log(f"export: {name}; drtk encode uses it with --set model_file={name}")
     figures = None
     if dev is not None:
         exported = load_encoder(target, model_file=name, strict=False)

@@ -46,8 +46,7 @@ def serve(
 
         from drtk.serving.app import create_app
     except ImportError as error:
-        command = format_pip_command("dense-retrieval-toolkit[serve]")
-        raise MissingDependency("fastapi", "drtk serve", command) from error
+        raise MissingDependency("fastapi", "drtk serve", format_pip_command("fastapi", "uvicorn")) from error
     from drtk.runtime.progress import log
     from drtk.serving.systems import Systems
 

@@ -65,8 +65,9 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
     with Workers(create_import_task, fields, count=1 if is_small else settings.num_workers or count_cores()) as workers:
         job.run_batches(files, lambda batches: parse_batches(batches, workers), unit="files")  # type: ignore[arg-type,return-value]
     if empty:
+        advice = "; scanned pages need OCR first" if any(path.lower().endswith(".pdf") for path in empty) else ""
         more = f" and {len(empty) - _MAX_SHOWN:,} more" if len(empty) > _MAX_SHOWN else ""
-        warn(f"no text in {', '.join(empty[:_MAX_SHOWN])}{more}; scanned pages need OCR first")
+        warn(f"no text in {', '.join(empty[:_MAX_SHOWN])}{more}{advice}")
 
 
 def _describe_source(source: str) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def is_too_deep(line: bytes, row: Row) -> bool:
 
 def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return the error message for bytes that are not JSON."""
+    if re.match(rb"I[xwH][A-Za-z0-9]{2}.{0,8}\0", text, re.DOTALL):
+        return "a faiss index, not JSON; give the ids of its vectors with drtk index --ids"
     try:
         text.decode()
     except UnicodeDecodeError as fault:

@@ -32,6 +32,11 @@ UNREADABLE = [  # a call, the content of its file, and the message; unit tests o
     (PASSAGES, FIRST + b'{"_id": ["b"], "text": "two"}\n', "in.jsonl:2: '_id' must be a string, got a list"),
     (PASSAGES, FIRST + b'{"_id": "b", "text": "t\x00o"}\n', "in.jsonl:2: not JSON"),
     (PASSAGES, FIRST + b"\x00\x00\x00\x00\n", "in.jsonl:2: expected a JSON object, got other text"),
+    (
+        PASSAGES,
+        FIRST + b"IxFI\x08\x00\x00\x00",
+        "in.jsonl:2: a faiss index, not JSON; give the ids of its vectors with drtk index --ids",
+    ),
     (TABLE, b"a\tone\nb\n", "in.tsv:2: expected 2 columns, got 1"),
     (TABLE, b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, got 2"),
     (TABLE, b"a\tone\n\ttwo\n", "in.tsv:2: '_id' is empty"),
