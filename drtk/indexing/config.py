@@ -91,7 +91,7 @@ class DenseSearchSettings:
     )
     block: int = setting(
         4096,
-        "Vectors scored per block (exact), at least 262144 on a GPU; limits memory.",
+        "Vectors scored per block (exact); more on a GPU; limits memory.",
         at_least=1,
         no_effect=_require_types("exact", key="index_type"),
     )

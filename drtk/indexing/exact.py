@@ -17,12 +17,12 @@ from drtk.errors import DrtkError
 from drtk.indexing.base import HITS_AT_A_TIME, RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
-from drtk.models.device import choose_device
+from drtk.models.device import choose_device, report_out_of_memory
 from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.runners import read_ahead
 
 _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
-_GPU_BLOCK = 262_144  # passages per matrix product
+_GPU_BLOCK = 262_144  # passages per matrix product, if GPU memory allows
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
 _KEYS_PER_PASS = 1 << 25  # 256 MB, over all shards; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
@@ -50,11 +50,11 @@ class _DeviceShard(NamedTuple):
 def list_devices(name: str) -> list[torch.device]:
     """Return the devices that search an index, by the name of a device.
 
-    "cuda" means all CUDA GPUs; "auto" also, or the CPU if there are none.
+    "cuda" means all CUDA GPUs; "auto" also, or the CPU if there are none. Apple GPUs are not used.
     Raises DrtkError if the device is not available.
     """
     device = choose_device(name)
-    if name == "auto" and device.type == "mps":  # hits are selected by 64-bit integers
+    if device.type == "mps":  # hits are selected by 64-bit integers
         return [torch.device("cpu")]
     if device.type == "cuda" and ":" not in name:
         return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -111,7 +111,8 @@ class ExactIndex:
         self._group_size, self._block, self._product_dtype = _GROUP_SIZE, settings.block, torch.float32
         if devices[0].type == "cuda":
             self._group_size, self._product_dtype = _GPU_GROUP_SIZE, torch.float16
-            self._block = max(settings.block, _GPU_BLOCK)
+            free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
+            self._block = max(settings.block, _choose_gpu_block(free, self.dimension))
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # HALF_ERROR is for float32 sums
         self._shards: list[_DeviceShard] = []
@@ -143,7 +144,8 @@ class ExactIndex:
         depth = self._get_depth(k)
         group_size = max(1, HITS_AT_A_TIME // depth) if self._full is None else _GROUP_SIZE
         for queries in _split_rows(vectors, self._get_pass_size(depth)):
-            all_keys = self._find_top_keys(queries, depth)
+            with report_out_of_memory(self._shards[0].device.type, "use `device` cpu"):
+                all_keys = self._find_top_keys(queries, depth)
             all_keys.numpy().sort(axis=1)
             for keys, part in zip(all_keys.split(group_size), _split_rows(queries, group_size), strict=True):
                 keys = keys.flip(1)
@@ -205,6 +207,16 @@ class ExactIndex:
                     raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
                 keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
         return torch.cat(keys).cpu()
+
+
+def _choose_gpu_block(free: int, dimension: int) -> int:
+    """Return the number of passages per matrix product, at most _GPU_BLOCK, for a GPU with `free` bytes of free memory.
+
+    The vectors of the index take up to 60% of the memory, a block 30%. Per passage, a block needs 2 bytes for the product
+    with each query and 1 for a comparison, and 20 per dimension: float32 vectors of the block, of the next two, and
+    divided by their length, and float16 vectors.
+    """
+    return min(_GPU_BLOCK, int(0.3 * free) // (3 * _GPU_GROUP_SIZE + 20 * dimension))
 
 
 def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -302,7 +314,7 @@ class _Float16Block:
 
 def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
     """Return the row and column indices of the scores (queries, block) that reach the floor (queries,) of their row."""
-    if scores.is_cuda:
+    if scores.device.type != "cpu":
         at = (scores >= floor[:, None]).nonzero()
         return at[:, 0], at[:, 1]
     # On a CPU, comparing, finding and partitioning take numpy a quarter of torch's time (docs/benchmarks.md).
@@ -312,7 +324,7 @@ def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
 
 def _take_largest(values: Tensor, count: int) -> Tensor:
     """Return the `count` largest values of each row, unsorted."""
-    if values.is_cuda:
+    if values.device.type != "cpu":
         return values.topk(count, dim=1, sorted=False).values
     first = values.shape[1] - count
     return torch.from_numpy(np.partition(values.numpy(), first, axis=1)[:, first:])

@@ -35,7 +35,7 @@ except ImportError as error:
 INDEX_FILE, FACTS_FILE = "index.faiss", "faiss.json"
 QUERIES_AT_A_TIME = 1024
 MIN_VECTORS_PER_CENTROID = 39  # below, faiss warns of poor centroids
-GPU_DEPTH = 2048  # maximum depth that faiss supports on GPUs
+GPU_DEPTH = 2048  # maximum depth, and maximum number of clusters per query, that faiss supports on GPUs
 EXACT_STORE = re.compile(r"(?:(?:IVF\d+(?:_HNSW\d+)?|HNSW\d+),)?Flat|HNSW\d+")
 _NAMED = re.compile(r"(flat(?!\d)|hnsw|ivf)(?!0)(\d*)")
 STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
@@ -198,6 +198,12 @@ class FaissIndex:
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); HNSW and IVF may return fewer."""
+        depth = min(len(self), k if self._full is None else k * self._settings.rescore)
+        if self._on_gpu is not None and depth > GPU_DEPTH:
+            warn(
+                f"{self._folder}: faiss finds at most {GPU_DEPTH:,} hits on a GPU; depth {depth:,} is searched on the CPU"
+            )
+            self._on_gpu = None
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_AT_A_TIME], dtype=np.float32)
@@ -331,6 +337,7 @@ def _build_on_gpu(
     try:
         _train_index(on_gpu, vectors, settings, factory)
         index = faiss.index_gpu_to_cpu(on_gpu)
+        on_gpu = _copy_to_gpu(index, settings.device)  # several GPUs may have trained different clusters
         _add_vectors(on_gpu, vectors, progress)
         return faiss.index_gpu_to_cpu(on_gpu)
     except (RuntimeError, DrtkError) as error:
@@ -371,11 +378,17 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     Unless `device` is auto, raises DrtkError for a device that faiss does not find, and UsageError for an index that
     faiss does not support on GPUs.
     """
-    count = faiss.get_num_gpus()
+    count, clusters = faiss.get_num_gpus(), faiss.try_extract_index_ivf(index)
     if device == "cpu" or (device == "auto" and (not count or _cast_to_hnsw(index) is not None)):
         return None
     if _cast_to_hnsw(index) is not None:
         raise UsageError(f"`device={device}`: HNSW is only supported on the CPU; use `device=cpu`")
+    if clusters is not None and clusters.nprobe > GPU_DEPTH:
+        problem = f"`nprobe` {clusters.nprobe:,}: faiss searches at most {GPU_DEPTH:,} clusters on a GPU"
+        if device != "auto":
+            raise UsageError(f"{problem}; use `device=cpu` or a lower `nprobe`")
+        warn(f"{problem}, and uses the CPU")
+        return None
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:
         raise DrtkError(f"`device={device}`: not among the {count} GPUs that faiss finds; use auto or cpu")

@@ -51,9 +51,11 @@ def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> No
     """Move a model to a device and convert its weights to a dtype, in place. The frequencies of RoPE stay float32.
 
     In 16 bits, these frequencies give wrong rotary embeddings at later positions (ModernBERT, Llama and similar models).
+    Raises DrtkError if the device is out of memory.
     """
     frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
-    model.to(device, dtype)
+    with report_out_of_memory(device, "free memory on the device, or use `device` cpu"):
+        model.to(device, dtype)
     for name, frequency in frequencies.items():
         module, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(module), attribute, frequency.to(device))
@@ -61,7 +63,12 @@ def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> No
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether a torch error is an out-of-memory error of a GPU or a CPU."""
-    messages = ("can't allocate memory", "MPS backend out of memory")
+    messages = (
+        "can't allocate memory",
+        "MPS backend out of memory",
+        "CUDA error: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    )
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in messages)
 
 

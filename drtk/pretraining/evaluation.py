@@ -104,7 +104,7 @@ def _compute_alignment_and_uniformity(
     name, rows = next(iter(vectors.items()))
     first = rows[present[name]]
     if len(first) > 1:
-        values["uniformity"] = float(torch.pdist(first).pow(2).mul(-2).exp().mean().log())
+        values["uniformity"] = float(torch.pdist(first.cpu()).pow(2).mul(-2).exp().mean().log())
     for objective in network.composition.objectives:
         if isinstance(objective, ContrastiveObjective):
             both = present[objective.a] & present[objective.b]

@@ -179,6 +179,31 @@ def test_auto_and_cuda_search_on_all_gpus(monkeypatch):
     assert exact.list_devices("cuda:1") == [torch.device("cuda:1")]
 
 
+@pytest.mark.parametrize("name", ["auto", "mps"])
+def test_apple_gpus_encode_queries_but_the_cpu_searches(name, monkeypatch):
+    monkeypatch.setattr(exact, "choose_device", lambda _: torch.device("mps"))
+    assert exact.list_devices(name) == [torch.device("cpu")]
+
+
+@pytest.mark.parametrize(("gigabytes", "dimension"), [(80, 768), (24, 768), (8, 768), (8, 384), (4, 3072)])
+def test_a_block_fits_beside_an_index_of_most_of_the_gpu(gigabytes, dimension):
+    size = exact._choose_gpu_block(gigabytes * 10**9, dimension)
+    vectors = size * dimension * (3 * 4 + 4 + 2)  # three blocks, their unit vectors in float32 and float16
+    products = size * exact._GPU_GROUP_SIZE * (2 + 1)  # float16 and bool
+    assert vectors + products < 0.4 * gigabytes * 10**9
+    assert size == exact._GPU_BLOCK or gigabytes < 80
+
+
+def test_a_full_gpu_is_one_line(tmp_path, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 MiB.")
+
+    index, _ = build(tmp_path, np.ones((300, 2)), device="cpu")
+    monkeypatch.setattr(index, "_search_shard", fail)
+    with pytest.raises(DrtkError, match=r"^cpu: out of memory; use `device` cpu$"):
+        index.search(np.ones((1, 2)), 3)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16"])  # whole numbers are exact in both
 def test_gpus_give_the_ranking_of_the_cpu_ties_included(tmp_path, monkeypatch, dtype):

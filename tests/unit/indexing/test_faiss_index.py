@@ -209,6 +209,36 @@ def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, ca
         FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device="cuda"))
 
 
+def test_all_gpus_get_the_same_clusters(tmp_path, monkeypatch):
+    copies = []
+
+    def copy_to_gpu(index, _device):
+        copies.append(index.is_trained)
+        return faiss.clone_index(index)
+
+    monkeypatch.setattr("drtk.indexing.faiss_index._copy_to_gpu", copy_to_gpu)
+    monkeypatch.setattr(faiss, "index_gpu_to_cpu", faiss.clone_index, raising=False)
+    source = write_embeddings(tmp_path / "v", VECTORS)
+    FaissIndex.build(Vectors(read_shards(source)), tmp_path, DenseIndexSettings(), kind="ivf4")
+    assert copies == [False, True]
+
+
+def test_searches_beyond_the_limits_of_faiss_on_a_gpu_use_the_cpu(tmp_path, monkeypatch, caplog):
+    build(tmp_path, VECTORS, "ivf4")
+    folder = tmp_path / "index-ivf4"
+    expected = FaissIndex.open(folder, DenseSearchSettings(nprobe=4)).search(QUERIES, 20)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: object(), raising=False)  # cannot search
+    monkeypatch.setattr("drtk.indexing.faiss_index.GPU_DEPTH", 4)
+    assert FaissIndex.open(folder, DenseSearchSettings(nprobe=4)).search(QUERIES, 20) == expected
+    assert "faiss finds at most 4 hits on a GPU; depth 20 is searched on the CPU" in caplog.text
+    assert len(FaissIndex.open(folder, DenseSearchSettings(nprobe=5)).search(QUERIES, 3)) == len(QUERIES)
+    assert "`nprobe` 5: faiss searches at most 4 clusters on a GPU, and uses the CPU" in caplog.text
+    with pytest.raises(UsageError, match="use `device=cpu` or a lower `nprobe`"):
+        FaissIndex.open(folder, DenseSearchSettings(nprobe=5, device="cuda"))
+
+
 @pytest.mark.gpu
 def test_faiss_on_a_gpu_finds_what_it_finds_on_the_cpu(tmp_path):
     build(tmp_path, VECTORS, "flat")

@@ -47,9 +47,27 @@ def test_auto_prefers_cuda_then_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
         assert choose_device("auto").type == expected
 
 
-def test_out_of_memory_on_an_apple_gpu_is_recognized() -> None:
-    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB)."))
+@pytest.mark.parametrize(
+    "message",
+    [
+        "MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB).",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+    ],
+)
+def test_out_of_memory_on_a_gpu_is_recognized(message: str) -> None:
+    assert is_out_of_memory(RuntimeError(message))
     assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+def test_a_model_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 MiB.")
+
+    model = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(model, "to", fail)
+    with pytest.raises(DrtkError, match=r"^cpu: out of memory; free memory on the device, or use `device` cpu$"):
+        move_model(model, CPU, torch.float32)
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "mps", "gpu"])

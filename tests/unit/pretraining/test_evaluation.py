@@ -56,6 +56,20 @@ def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(files: Pretrai
     assert parts["held_out_contrast"] == pytest.approx(whole["held_out_contrast"], abs=1e-5)
 
 
+def test_uniformity_is_computed_on_the_cpu(files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch):
+    class OnTheCpu(torch.Tensor):
+        """A result of Tensor.cpu."""
+
+    def compute_distances(vectors: torch.Tensor) -> torch.Tensor:
+        assert isinstance(vectors, OnTheCpu), "Apple GPUs have no pdist"
+        return pdist(vectors.as_subclass(torch.Tensor))
+
+    stage, pdist, cpu = files.prepare("simlm"), torch.pdist, torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: cpu(self).as_subclass(OnTheCpu))
+    monkeypatch.setattr(torch, "pdist", compute_distances)
+    assert evaluate_network(stage.network, [stage.batch(*range(4))], CPU)["uniformity"] <= 0
+
+
 @pytest.mark.parametrize(
     ("counts", "groups"), [([32, 32, 32, 32, 2], [64, 64, 2]), ([100, 29], [64, 64]), ([5], [5]), ([1], []), ([], [])]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -98,17 +99,21 @@ def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_gpus_starts_the_command_again_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches: list[tuple[str, list[str]]] = []
+    launches: list[tuple[str, list[str], str]] = []
 
     def launch(options: argparse.Namespace) -> None:
-        launches.append((options.nproc_per_node, [options.training_script, *options.training_script_args]))
+        command = [options.training_script, *options.training_script_args]
+        launches.append((options.nproc_per_node, command, os.environ["OMP_NUM_THREADS"]))
+
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
 
     monkeypatch.setattr("torch.distributed.run.run", launch)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(sys, "argv", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])
     with pytest.raises(SystemExit):
         start_torchrun(2)
-    assert launches == [("2", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])]
+    assert launches == [("2", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"], "3")]
     with pytest.raises(DrtkError, match="`gpus` 3: 2 CUDA GPUs are available; use fewer"):
         start_torchrun(3)
     monkeypatch.setattr(sys, "argv", ["drtk", "train-retriever", "-", "--gpus", "2"])
