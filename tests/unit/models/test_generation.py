@@ -188,7 +188,7 @@ def test_the_cache_with_its_padding_fits_into_the_token_budget(
     generator = TextGenerator(str(save_tiny_generator(tmp_path / kind, kind)), settings, seed=3, device="cpu")
     passages = [passage.text for passage in make_passages(30)]
     short = [text[:9] for text in passages] * 3
-    texts = short + [" ".join([text] * 9) for text in passages[:3]] + short
+    texts = short + [" ".join([text] * 9) for text in passages[:1]] + short
     sizes: list[int] = []
     step = DecodingState.append
 
