@@ -22,8 +22,10 @@ from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.runners import read_ahead
 
 _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
-_GPU_BLOCK = 262_144  # passages per matrix product, if GPU memory allows
+_GPU_BLOCK = 262_144  # passages per matrix product
+_MIN_BLOCK = 8192  # smaller blocks are not tried if memory runs out
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
+_CANDIDATES = 1 << 14  # per query, merged at once; a query of which all scores are equal must not need memory for all
 _KEYS_PER_PASS = 1 << 25  # 256 MB, over all shards; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
@@ -32,7 +34,8 @@ MAX_CANDIDATES = 4  # per result; with more, the block is first reduced to its o
 # Bound on the error of a float16 inner product of unit vectors with float32 sums: the inputs are off by 2**-11 of
 # themselves each, the output by 2**-11; the rest is for float32 sums and the smallest float16 numbers.
 HALF_ERROR = 2**-9
-EMPTY_KEY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
+EMPTY_KEY = -0x7F800001 << 32  # the key of -inf with rank 0, below that of every finite score
+_TINY = torch.finfo(torch.float32).tiny
 
 
 class _DeviceShard(NamedTuple):
@@ -111,8 +114,7 @@ class ExactIndex:
         self._group_size, self._block, self._product_dtype = _GROUP_SIZE, settings.block, torch.float32
         if devices[0].type == "cuda":
             self._group_size, self._product_dtype = _GPU_GROUP_SIZE, torch.float16
-            free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
-            self._block = max(settings.block, _choose_gpu_block(free, self.dimension))
+            self._block = max(settings.block, _GPU_BLOCK)
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # HALF_ERROR is for float32 sums
         self._shards: list[_DeviceShard] = []
@@ -144,8 +146,7 @@ class ExactIndex:
         depth = self._get_depth(k)
         group_size = max(1, HITS_AT_A_TIME // depth) if self._full is None else _GROUP_SIZE
         for queries in _split_rows(vectors, self._get_pass_size(depth)):
-            with report_out_of_memory(self._shards[0].device.type, "use `device` cpu"):
-                all_keys = self._find_top_keys(queries, depth)
+            all_keys = self._find_top_keys(queries, depth)
             all_keys.numpy().sort(axis=1)
             for keys, part in zip(all_keys.split(group_size), _split_rows(queries, group_size), strict=True):
                 keys = keys.flip(1)
@@ -180,8 +181,23 @@ class ExactIndex:
             keys = pool.map(lambda shard: self._search_shard(shard, vectors, depth), self._shards)
             return _take_largest(torch.cat([*keys], dim=1), depth)
 
-    @torch.inference_mode()
     def _search_shard(self, shard: _DeviceShard, vectors: np.ndarray, depth: int) -> Tensor:
+        """Return what `_search_blocks` returns; use smaller blocks if GPU memory runs out.
+
+        Raises DrtkError if it runs out with small blocks too.
+        """
+        while self._block > _MIN_BLOCK:
+            try:
+                return self._search_blocks(shard, vectors, depth)
+            except torch.OutOfMemoryError:
+                self._block //= 2
+            log_detail(f"{shard.device}: out of memory; trying blocks of {self._block:,} passages")
+        advice = "lower `block`" if shard.device.type == "cpu" else "free GPU memory, or use `device` cpu"
+        with report_out_of_memory(shard.device, advice):
+            return self._search_blocks(shard, vectors, depth)
+
+    @torch.inference_mode()
+    def _search_blocks(self, shard: _DeviceShard, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of a shard, unsorted, (queries, depth), on the CPU.
 
         The vectors of the shard are read once, for all queries. EMPTY_KEY pads the keys of a shard with fewer passages.
@@ -195,7 +211,7 @@ class ExactIndex:
         for block, ranks in read_ahead(_iter_blocks(shard, self._block)):
             if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
                 buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=shard.device)
-            coarse = _Float16Block(block) if self._product_dtype == torch.float16 else None
+            coarse = _Float16Block(block, len(ranks)) if self._product_dtype == torch.float16 else None
             for number, queries in enumerate(groups):
                 scores = buffer[: len(queries)]
                 if coarse is not None and (merged := coarse.merge(keys[number], queries, ranks, scores)) is not None:
@@ -207,16 +223,6 @@ class ExactIndex:
                     raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
                 keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
         return torch.cat(keys).cpu()
-
-
-def _choose_gpu_block(free: int, dimension: int) -> int:
-    """Return the number of passages per matrix product, at most _GPU_BLOCK, for a GPU with `free` bytes of free memory.
-
-    The vectors of the index take up to 60% of the memory, a block 30%. Per passage, a block needs 2 bytes for the product
-    with each query and 1 for a comparison, and 20 per dimension: float32 vectors of the block, of the next two, and
-    divided by their length, and float16 vectors.
-    """
-    return min(_GPU_BLOCK, int(0.3 * free) // (3 * _GPU_GROUP_SIZE + 20 * dimension))
 
 
 def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -266,8 +272,14 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
     if not len(rows):
         return sort_keys
     counts = rows.bincount(minlength=len(sort_keys))
+    most = int(counts.max())
     places = torch.arange(len(rows), device=sort_keys.device) - (counts.cumsum(0) - counts)[rows]
-    candidates = torch.full((len(sort_keys), int(counts.max())), EMPTY_KEY, dtype=torch.int64, device=sort_keys.device)
+    if most > _CANDIDATES:
+        for start in range(0, most, _CANDIDATES):
+            part = (places >= start) & (places < start + _CANDIDATES)
+            sort_keys = _add_candidates(sort_keys, rows[part], candidate_keys[part])
+        return sort_keys
+    candidates = torch.full((len(sort_keys), most), EMPTY_KEY, dtype=torch.int64, device=sort_keys.device)
     candidates[rows, places] = candidate_keys
     return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
 
@@ -275,13 +287,20 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
 class _Float16Block:
     """A block of passages in float16, whose inner products select candidates for exact scores.
 
+    The center of the passages is subtracted, and scores are compared without the query's product with it. So float16 also
+    separates the passages of encoders whose vectors have a large common part.
+
     block: passage vectors (block, dimension) float32
+    num_rows: number of passages; further rows are padding
     """
 
-    def __init__(self, block: Tensor) -> None:
+    def __init__(self, block: Tensor, num_rows: int) -> None:
         self._exact = block
-        self._length = block.norm(dim=1).amax().clamp_min(torch.finfo(torch.float32).tiny)
-        self._half = (block / self._length).half()
+        self._center = block[:num_rows].mean(dim=0)
+        centered = block - self._center
+        length = block[:num_rows].norm(dim=1).amax() / 32  # lower lengths would enlarge the rounding errors of float32
+        self._length = torch.maximum(length, centered[:num_rows].norm(dim=1).amax()).clamp_min(_TINY)
+        self._half = centered.div_(self._length).half()
 
     def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
         """Merge the block into the sort keys like `merge_top_k`.
@@ -296,20 +315,20 @@ class _Float16Block:
         if not bool(self._length.isfinite()):
             return None
         depth = sort_keys.shape[1]
-        lengths = queries.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        lengths = queries.norm(dim=1, keepdim=True).clamp_min(_TINY)
         torch.mm((queries / lengths).half(), self._half.T, out=products)
         scores = products[: len(sort_keys), : len(ranks)]
-        floor = unpack_scores(sort_keys.amin(dim=1)) / (lengths[: len(sort_keys), 0] * self._length) - HALF_ERROR
+        lowest = unpack_scores(sort_keys.amin(dim=1)) - (queries @ self._center)[: len(sort_keys)]
+        floor = lowest / (lengths[: len(sort_keys), 0] * self._length) - HALF_ERROR
         if scores.shape[1] > depth and bool((floor == -torch.inf).any()):
             floor = torch.maximum(floor, _find_kth_scores(scores, depth).float() - 2 * HALF_ERROR)
         rows, columns = _find_at_least(scores, floor)
         if len(rows) > 2 * MAX_CANDIDATES * depth * len(sort_keys):
             return None
-        exact = [
-            (queries[rows[part]] * self._exact[columns[part]]).sum(dim=1)
-            for part in torch.arange(len(rows), device=rows.device).split(_PAIRS)
-        ]
-        return _add_candidates(sort_keys, rows, pack_sort_keys(torch.cat(exact), ranks[columns]))
+        # Whole tiles, because a GPU sums few rows in another order, and scores of equal vectors would differ.
+        padded = torch.nn.functional.pad(torch.stack([rows, columns]), (0, -len(rows) % PASSAGE_TILE))
+        exact = [(queries[row] * self._exact[column]).sum(dim=1) for row, column in padded.split(_PAIRS, dim=1)]
+        return _add_candidates(sort_keys, rows, pack_sort_keys(torch.cat(exact)[: len(rows)], ranks[columns]))
 
 
 def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:

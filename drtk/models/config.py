@@ -158,6 +158,8 @@ class GenerationSettings:
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":
             raise UsageError("`engine` vllm cannot be combined with `decode` beam; use `engine` transformers")
+        if self.engine == "vllm" and self.temperature > 2:
+            raise UsageError(f"`temperature` {self.temperature}: must be at most 2 with `engine` vllm")
         if self.decode == "greedy" and self.n not in (1, type(self).n):
             raise UsageError(f"`n` {self.n}: cannot be combined with `decode` greedy, which generates one text")
 

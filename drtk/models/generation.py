@@ -317,21 +317,22 @@ class _InputQueue:
         self._model, self._budget, self._device = model, budget, device
         self._count = 1 if settings.decode == "greedy" else settings.n
         self._new_tokens = settings.max_new_tokens
-        self._used = 0.0  # tokens of the unfinished texts, at their last step
+        self._open: dict[int, tuple[int, int]] = {}  # length and number of unfinished texts of the inputs in memory
+        self._update_used()
         self._tokens, self._keys = TokenizedTexts.from_lists([], None), list[str]()
         self._order, self._first = np.empty(0, dtype=np.int64), 0  # rows of `_tokens` to read; number of the first row
-        self._places: dict[int, tuple[_Results, float]] = {}  # results and tokens of a text, by number of the input
+        self._places: dict[int, _Results] = {}  # by number of the input
         self._results: deque[_Results] = deque()
         self._decoded: deque[tuple[list[tuple[int, int]], Future[list[str]]]] = deque()
 
-    def _count_tokens(self, lengths: Any) -> Any:
-        """Return the number of tokens in the KV cache for an input and its generated sequences, at their last step.
+    def _count_tokens(self, length: Any, inputs: int, texts: int) -> Any:
+        """Return the number of tokens in the KV cache at the last step.
 
-        lengths: tokens of the input, a number or an array
+        length: tokens of the longest input, to which all are padded; a number or an array
+        inputs, texts: number of inputs, and of their generated sequences
         In an encoder-decoder the sequences share the cached input; in a decoder-only model each has its own copy.
         """
-        inputs = 1 if self._model.is_encoder_decoder else self._count
-        return inputs * lengths + self._count * self._new_tokens
+        return (inputs if self._model.is_encoder_decoder else texts) * length + texts * self._new_tokens
 
     def read(self) -> InputBatch | None:
         """Return the next inputs that fit into the free part of the token budget.
@@ -346,17 +347,25 @@ class _InputQueue:
         if not len(self._order):
             return None
         length = int(self._tokens.lengths[self._order[0]])
-        cost = self._count_tokens(length)
-        number = min(int((self._budget - self._used) // cost), _ENCODED_TOKENS // max(1, length))
-        if number < 1 and self._used:
+        longest = max(length, self._longest)
+        free = self._budget - self._count_tokens(longest, len(self._open), self._num_texts)
+        number = min(int(free // self._count_tokens(longest, 1, self._count)), _ENCODED_TOKENS // max(1, length))
+        if number < 1 and self._open:
             return None
         rows, self._order = np.split(self._order, [max(1, number)])
-        for number in (self._first + rows).tolist():
-            self._places[number] = self._places[number][0], cost / self._count
-        self._used += cost * len(rows)
+        numbers = (self._first + rows).tolist()
+        self._open |= {
+            number: (int(self._tokens.lengths[row]), self._count) for number, row in zip(numbers, rows, strict=True)
+        }
+        self._update_used()
         batch = self._tokens.pad(rows, pad=self._model.pad, left=not self._model.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
-        return InputBatch(ids, mask, (self._first + rows).tolist(), [self._keys[row] for row in rows])
+        return InputBatch(ids, mask, numbers, [self._keys[row] for row in rows])
+
+    def _update_used(self) -> None:
+        self._longest = max((length for length, _ in self._open.values()), default=0)
+        self._num_texts = sum(texts for _, texts in self._open.values())
+        self._used = self._count_tokens(self._longest, len(self._open), self._num_texts)
 
     def _read_batches(self) -> None:
         """Read the next batches until their inputs fill the token budget."""
@@ -367,11 +376,11 @@ class _InputQueue:
             tokens, keys = batch
             begin = self._first + len(self._keys)
             results = _Results([[""] * self._count for _ in keys], begin, len(keys) * self._count)
-            self._places |= {begin + row: (results, 0.0) for row in range(len(keys))}
+            self._places |= {begin + row: results for row in range(len(keys))}
             self._results.append(results)
             self._keys += keys
             parts.append(tokens)
-            needed += int(self._count_tokens(tokens.lengths).sum())
+            needed += int(self._count_tokens(tokens.lengths, 1, self._count).sum())
         self._tokens = TokenizedTexts.concatenate(parts)
         self._order = np.argsort(-self._tokens.lengths, kind="stable")
 
@@ -381,7 +390,11 @@ class _InputQueue:
         texts: (index of the input, index of the text) of each text    decoded: the decoded texts in the same order
         """
         texts = list(texts)
-        self._used -= sum(self._places[number][1] for number, _ in texts)
+        for number, _ in texts:
+            length, unfinished = self._open.pop(number)
+            if unfinished > 1:
+                self._open[number] = length, unfinished - 1
+        self._update_used()
         self._decoded.append((texts, decoded))
 
     def pop_finished(self, *, wait: bool) -> Iterator[list[list[str]]]:
@@ -389,7 +402,7 @@ class _InputQueue:
         while self._decoded and (wait or self._decoded[0][1].done()):
             texts, decoded = self._decoded.popleft()
             for (number, index), text in zip(texts, decoded.result(), strict=True):
-                results, _ = self._places[number]
+                results = self._places[number]
                 results.texts[number - results.first][index] = text
                 results.missing -= 1
         while self._results and not self._results[0].missing:

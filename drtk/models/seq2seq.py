@@ -221,8 +221,14 @@ class DecodingState:
             inputs, places = torch.unique(texts // self._num_texts, return_inverse=True)
             self._texts = places * self._num_texts + texts % self._num_texts
             if len(inputs) < len(self._shared_mask):
+                mask = self._shared_mask[inputs]
+                width = (
+                    int((mask * torch.arange(mask.shape[-1], device=mask.device)).max()) + 1
+                )  # without padding of all
+                for layer in self._cache.cross_attention_cache.layers:
+                    layer.keys, layer.values = layer.keys[..., :width, :], layer.values[..., :width, :]
                 self._cache.cross_attention_cache.batch_select_indices(inputs)
-                self._shared_mask = self._shared_mask[inputs]
+                self._shared_mask = mask[..., :width]
         else:
             self._cache.batch_select_indices(rows)
             if self._model.is_encoder_decoder:

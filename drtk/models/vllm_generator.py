@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -22,8 +24,11 @@ def load_generator(
 ) -> TextGenerator:
     """Return a text generator with the engine `settings.engine`.
 
-    Arguments and errors are those of TextGenerator or VllmGenerator.
+    Arguments and errors are those of TextGenerator or VllmGenerator. vLLM uses the first visible GPU: raises UsageError for
+    another device.
     """
+    if settings.engine == "vllm" and device not in ("auto", "cuda"):
+        raise UsageError(f"`device` {device}: `engine` vllm uses the first GPU; select one by CUDA_VISIBLE_DEVICES")
     engine = VllmGenerator if settings.engine == "vllm" else TextGenerator
     return engine(model, settings, seed=seed, device=device, needs_encoder=needs_encoder)
 
@@ -38,18 +43,20 @@ class VllmGenerator(TextGenerator):
     def _prepare_model(self, folder: Path) -> None:
         if self.is_encoder_decoder:
             raise MismatchError(f"{folder}: `engine` vllm requires a decoder-only model; use `engine` transformers")
-        try:
-            from vllm import LLM, SamplingParams
-        except ImportError:
-            raise UsageError(f"`engine` vllm requires vllm; run {format_pip_command('vllm')}") from None
-        self._params: Any = SamplingParams
-        self._engine: Any = LLM(
-            model=str(folder),
-            dtype=self._settings.precision,
-            max_model_len=self.max_input_tokens + self._settings.max_new_tokens,
-            trust_remote_code=is_remote_code_trusted(),
-            generation_config="vllm",  # use the settings only
-        )
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # by default stdout, which is for records
+        with _redirect_stdout_to_stderr():
+            try:
+                from vllm import LLM, SamplingParams
+            except ImportError:
+                raise UsageError(f"`engine` vllm requires vllm; run {format_pip_command('vllm')}") from None
+            self._params: Any = SamplingParams
+            self._engine: Any = LLM(
+                model=str(folder),
+                dtype=self._settings.precision,
+                max_model_len=self.max_input_tokens + self._settings.max_new_tokens,
+                trust_remote_code=is_remote_code_trusted(),
+                generation_config="vllm",  # use the settings only
+            )
 
     def generate_batches(self, batches: Iterable[tuple[TokenizedTexts, Sequence[str]]]) -> Iterator[list[list[str]]]:
         """Yield what `generate` returns for each batch (inputs, keys). Several batches are processed together."""
@@ -95,3 +102,15 @@ class VllmGenerator(TextGenerator):
     def _cut_at_end_token(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the first end token."""
         return [*tokens][: next((at for at, token in enumerate(tokens) if token in self._model.ends), None)]
+
+
+@contextmanager
+def _redirect_stdout_to_stderr() -> Iterator[None]:
+    """Redirect what this process, its libraries and processes started meanwhile write to stdout."""
+    original = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(original, 1)
+        os.close(original)

@@ -124,6 +124,7 @@ def test_keys_hold_score_and_rank():
     assert pack_sort_keys(scores[6:7], torch.tensor(2**32 - 1)) < pack_sort_keys(scores[7:], torch.tensor(0))
     assert (unpack_scores(keys) == scores).all()
     assert (unpack_ranks(keys) == 7).all()
+    assert pack_sort_keys(scores[0], torch.tensor(0)) == exact.EMPTY_KEY
 
 
 @pytest.mark.parametrize(("rows", "k"), [(150, 20), (150, 150), (2, 2), (1, 1)])
@@ -185,23 +186,88 @@ def test_apple_gpus_encode_queries_but_the_cpu_searches(name, monkeypatch):
     assert exact.list_devices(name) == [torch.device("cpu")]
 
 
-@pytest.mark.parametrize(("gigabytes", "dimension"), [(80, 768), (24, 768), (8, 768), (8, 384), (4, 3072)])
-def test_a_block_fits_beside_an_index_of_most_of_the_gpu(gigabytes, dimension):
-    size = exact._choose_gpu_block(gigabytes * 10**9, dimension)
-    vectors = size * dimension * (3 * 4 + 4 + 2)  # three blocks, their unit vectors in float32 and float16
-    products = size * exact._GPU_GROUP_SIZE * (2 + 1)  # float16 and bool
-    assert vectors + products < 0.4 * gigabytes * 10**9
-    assert size == exact._GPU_BLOCK or gigabytes < 80
+def test_smaller_blocks_are_used_if_gpu_memory_runs_out(tmp_path, monkeypatch):
+    random = np.random.default_rng(4)
+    index, _ = build(tmp_path, random.integers(-1, 2, (300, 3)), block=256)
+    queries = random.integers(-2, 3, (9, 3)).astype(np.float32)
+    expected, sizes, most = index.search(queries, 20), [], 100
+    iter_blocks = exact._iter_blocks
+
+    def run_out(shard, size):
+        sizes.append(size)
+        if size > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return iter_blocks(shard, size)
+
+    monkeypatch.setattr(exact, "_iter_blocks", run_out)
+    monkeypatch.setattr(exact, "_MIN_BLOCK", 32)
+    assert index.search(queries, 20) == index.search(queries, 20) == expected
+    assert sizes == [256, 128, 64, 64]
+    most = 10
+    with pytest.raises(DrtkError, match="cpu: out of memory; lower `block`"):
+        index.search(queries, 20)
 
 
-def test_a_full_gpu_is_one_line(tmp_path, monkeypatch):
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 MiB.")
+def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypatch):
+    monkeypatch.setattr(exact, "_CANDIDATES", 64)
+    shapes, take_largest = [], exact._take_largest
+    monkeypatch.setattr(exact, "_take_largest", lambda *args: [shapes.append(args[0].shape), take_largest(*args)][1])
+    keys = torch.full((2, 5), exact.EMPTY_KEY)
+    rows = torch.tensor([0] * 3 + [1] * 500)
+    candidates = pack_sort_keys(torch.ones(503), torch.randperm(503))
+    merged = exact._add_candidates(keys, rows, candidates).sort(descending=True).values
+    assert merged[0].tolist() == [*candidates[:3].sort(descending=True).values, exact.EMPTY_KEY, exact.EMPTY_KEY]
+    assert merged[1].tolist() == candidates[3:].sort(descending=True).values[:5].tolist()
+    assert max(columns for _, columns in shapes) <= 64 + 5
 
-    index, _ = build(tmp_path, np.ones((300, 2)), device="cpu")
-    monkeypatch.setattr(index, "_search_shard", fail)
-    with pytest.raises(DrtkError, match=r"^cpu: out of memory; use `device` cpu$"):
-        index.search(np.ones((1, 2)), 3)
+
+def half_precision(index, monkeypatch):
+    """Let an index on the CPU select candidates in float16, as on a GPU; return the list of scored numbers of pairs."""
+    index._product_dtype, numbers, sum_products = torch.float16, [], torch.Tensor.sum
+    monkeypatch.setattr(
+        torch.Tensor, "sum", lambda self, **args: [numbers.append(len(self)), sum_products(self, **args)][1]
+    )
+    return numbers
+
+
+def test_pairs_are_scored_in_whole_tiles(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    index, _ = build(tmp_path, random.standard_normal((300, 8)), block=64)
+    queries = random.standard_normal((3, 8)).astype(np.float32)
+    expected, numbers = index.search(queries, 5), half_precision(index, monkeypatch)
+    assert [[hit for hit, _ in ranking] for ranking in index.search(queries, 5)] == [
+        [hit for hit, _ in ranking] for ranking in expected
+    ]
+    assert numbers
+    assert all(number % 64 == 0 for number in numbers)
+
+
+def test_a_common_part_of_all_vectors_adds_no_candidates(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    spread, part = random.standard_normal((2000, 24)), 40 * random.standard_normal(24)
+    queries = (random.standard_normal((32, 24)) + part).astype(np.float32)
+    totals = []
+    for vectors in (spread, spread + part):
+        index, _ = build(tmp_path / str(len(totals)), vectors, block=2048)
+        expected, numbers = index.search(queries, 10), half_precision(index, monkeypatch)
+        hits = [[hit for hit, _ in ranking] for ranking in index.search(queries, 10)]
+        assert hits == [[hit for hit, _ in ranking] for ranking in expected]
+        totals.append(sum(numbers))
+        monkeypatch.undo()
+    assert totals[0] < 2 * 10 * 32  # results and queries
+    assert totals[1] < 1.5 * totals[0]
+
+
+@pytest.mark.gpu
+def test_equal_vectors_get_equal_scores_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(exact, "_GPU_BLOCK", 512)
+    random = np.random.default_rng(8)
+    vectors = random.standard_normal((5000, 384))
+    vectors[::97] = vectors[0]
+    index, _ = build(tmp_path, vectors, block=512, device="cuda")
+    for queries in (vectors[:1], vectors[:40]):
+        ranking = index.search(queries.astype(np.float32), 60)[0]
+        assert len({score for _, score in ranking[:52]}) == 1
 
 
 @pytest.mark.gpu
@@ -226,7 +292,8 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     queries[3] = 0
     expected = index.search(queries, 30)
     index._product_dtype, index._group_size = torch.float16, 32
-    monkeypatch.setattr(exact, "_PAIRS", 1000)
+    monkeypatch.setattr(exact, "_PAIRS", 1024)
+    monkeypatch.setattr(exact, "_CANDIDATES", 50)
     for ranking, other in zip(index.search(queries, 30), expected, strict=True):
         assert [score for _, score in ranking] == pytest.approx([score for _, score in other], rel=1e-5, abs=1e-3)
         assert spread < 1 or [hit for hit, _ in ranking] == [hit for hit, _ in other]

@@ -179,6 +179,32 @@ def test_batches_are_processed_together_and_returned_in_order(tmp_path: Path) ->
     assert [len(batch) for batch in generated[0]] == [11, 0, 2, 17]
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_the_cache_with_its_padding_fits_into_the_token_budget(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = 480
+    settings = GenerationSettings(n=2, max_new_tokens=8, batch_tokens=budget, top_p=1.0)
+    generator = TextGenerator(str(save_tiny_generator(tmp_path / kind, kind)), settings, seed=3, device="cpu")
+    passages = [passage.text for passage in make_passages(30)]
+    short = [text[:9] for text in passages] * 3
+    texts = short + [" ".join([text] * 9) for text in passages[:1]] + short
+    sizes: list[int] = []
+    step = DecodingState.append
+
+    def record_size(self: DecodingState, tokens: torch.Tensor) -> None:
+        step(self, tokens)
+        caches = [self._self_attention] + ([self._cache.cross_attention_cache] if kind == "t5" else [])
+        sizes.append(sum(cache.layers[0].keys.shape[0] * cache.layers[0].keys.shape[2] for cache in caches))
+
+    monkeypatch.setattr(DecodingState, "append", record_size)
+    batches = [(generator.tokenize([text]), [str(at)]) for at, text in enumerate(texts)]
+    lengths = [int(tokens.lengths[0]) for tokens, _ in batches]
+    assert max(lengths) > 10 * lengths[0]
+    assert len([*generator.generate_batches(batches)]) == len(texts)
+    assert 0.7 * budget < max(sizes) <= budget
+
+
 def test_memory_of_a_token_is_that_of_keys_and_values() -> None:
     for kind in ("t5", "bart", "gpt2"):
         assert (

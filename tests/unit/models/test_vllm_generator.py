@@ -1,7 +1,9 @@
-"""Engine vllm: the calls of vLLM 0.19's API that drtk makes, on a module that stands in for it."""
+"""Engine vllm: the calls of vLLM's API (0.19 and 0.33) that drtk makes, on a module that stands in for it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,6 +31,8 @@ class FakeLLM:
         self, *, model: str, dtype: str, max_model_len: int, generation_config: str, trust_remote_code: bool
     ) -> None:
         assert not trust_remote_code
+        os.write(1, b"[Gloo] Rank 0 is connected\n")
+        subprocess.run(["echo", "loading weights"], check=True)
         self.engines.append({"model": model, "dtype": dtype, "length": max_model_len, "config": generation_config})
 
     def generate(
@@ -49,6 +53,8 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> type[FakeLLM]:
     module: Any = ModuleType("vllm")
     module.LLM, module.SamplingParams = FakeLLM, SimpleNamespace
     monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+    monkeypatch.delenv("VLLM_LOGGING_STREAM")
     FakeLLM.engines, FakeLLM.requests = [], []
     return FakeLLM
 
@@ -56,7 +62,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> type[FakeLLM]:
 def make_generator(model: Path, **settings: Any) -> TextGenerator:
     given = ExpansionSettings(engine="vllm", **({"max_new_tokens": 4, "decode": "greedy"} | settings))
     given.check()
-    return load_generator(str(model), given, seed=3, device="cpu")
+    return load_generator(str(model), given, seed=3, device="auto")
 
 
 @pytest.mark.parametrize(
@@ -107,11 +113,24 @@ def test_continue_text_runs_the_engine(models, vllm, tmp_path, monkeypatch, capf
     assert len(vllm.requests) == len(TEXTS)
 
 
+def test_stdout_is_for_records(models, vllm, monkeypatch, capfd):
+    make_generator(models / "gpt2")
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "[Gloo] Rank 0 is connected\nloading weights\n")
+    os.write(1, b"record\n")
+    assert capfd.readouterr().out == "record\n"
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
+
+
 def test_beams_encoder_decoders_and_a_missing_package_are_errors(models, vllm, monkeypatch):
     with pytest.raises(UsageError, match="`engine` vllm cannot be combined with `decode` beam"):
         make_generator(models / "gpt2", decode="beam")
     with pytest.raises(UsageError, match="batch_tokens"):
         make_generator(models / "gpt2", batch_tokens=100)
+    with pytest.raises(UsageError, match="must be at most 2 with `engine` vllm"):
+        make_generator(models / "gpt2", decode="sample", temperature=3)
+    with pytest.raises(UsageError, match=r"`device` cuda:1: `engine` vllm uses the first GPU"):
+        load_generator(str(models / "gpt2"), ExpansionSettings(engine="vllm"), seed=3, device="cuda:1")
     with pytest.raises(MismatchError, match="requires a decoder-only model"):
         make_generator(models / "t5")
     monkeypatch.setitem(sys.modules, "vllm", None)
