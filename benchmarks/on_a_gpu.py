@@ -358,7 +358,7 @@ def search(options: argparse.Namespace) -> Iterator[Row]:
     for row, less, more in zip(large, *scoring, strict=True):
         per_passage = max(0.0, more - less) / (sizes[1] - sizes[0])
         seconds = row["measured"] + (FULL_CORPUS - sizes[1]) * per_passage
-        lists = 1e6 * (row["measured"] - more) / num_queries
+        lists = 1e6 * max(0.0, row["measured"] - more) / num_queries
         note = f"extrapolated from {sizes[0]:,} and {sizes[1]:,} passages; {lists:,.0f} µs per query for lists"
         yield row | {"measured": num_queries / seconds, "note": note, "scoring_s": [less, more]}
 
@@ -538,7 +538,7 @@ def main() -> None:
     device += ", toy size" * options.toy
     options.corpus = options.corpus and str(Path(options.corpus).resolve())
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    patience = 5 if options.toy else 1  # a toy run on a busy CPU is a test, not a measurement
+    patience = 20 if options.toy else 1  # a toy run on a busy CPU is a test, not a measurement
     start, rows, seconds, planned = time.perf_counter(), list[Row](), dict[str, float](), 0
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)

@@ -116,7 +116,9 @@ def _make_inputs(options: argparse.Namespace) -> None:
 def _add_head(start: str, folder: str) -> None:
     """Save a model with a new LM head as a masked language model."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # no list of the head's weights
     torch.manual_seed(1)
     AutoModelForMaskedLM.from_pretrained(start).save_pretrained(folder)
     AutoTokenizer.from_pretrained(start).save_pretrained(folder)

@@ -173,7 +173,7 @@ def main() -> None:
     for result in results.values():
         result["agrees"] = round(compute_agreement(result.pop("found"), wanted), 6)
         result["queries_per_s"] = round(given.queries / result["search_s"], 1)
-        result |= {key: round(value, 4) for key, value in result.items() if key.endswith("_s")}
+        result |= {key: round(value, 6) for key, value in result.items() if key.endswith("_s")}
     report = {
         "benchmark": "search",
         "settings": {"passages": given.passages, "queries": given.queries, "dimension": given.dimension, "k": given.k},
