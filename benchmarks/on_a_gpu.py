@@ -2,11 +2,12 @@
 
     benchmarks/on_a_gpu.sh [CORPUS] [--toy] [--steps NAME ...] [--out PREFIX] [--work DIR]
 
-Each step runs in its own process with a time limit, so the others run even if one fails. The limits of the first steps, one for each rate
-of docs/benchmarks.md, fit into the 10 minutes; checks and variants use the time that remains. Models have the shapes of BERT-base, MiniLM-L6
-and T5-base with random weights, on which speed does not depend. CORPUS is a file of passages or documents, by default passages.jsonl.gz
-beside this script, else `drtk sample`. Writes a table to stdout and PREFIX.md, and everything measured to PREFIX.json. --toy runs all
-steps at a tiny size, on a CPU too. Predictions and limits in the table are derived for an H200, not measured.
+Each step runs in its own process with a time limit, so the others run even if one fails. The rates of docs/benchmarks.md come first, with
+limits that fit into the 10 minutes; a rate may also use the time that earlier ones left. Checks and variants use the rest. Models have the
+shapes of BERT-base, MiniLM-L6 and T5-base with random weights, on which speed does not depend. CORPUS is a file of passages or documents,
+by default passages.jsonl.gz beside this script, else `drtk sample`. After each step, PREFIX.md has a table of the results so far, and
+PREFIX.json all that was measured. --toy runs all steps at a tiny size, on a CPU too. Predictions and limits in the table are derived for an
+H200, not measured.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
+
 HERE = Path(__file__).resolve().parent
-TOTAL = 570  # seconds for all steps; the table is written within 10 minutes
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOTAL = 560  # seconds for all steps; the rest of the 10 minutes is for installing wheels
 PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "liger-kernel", "faiss-gpu", "faiss-cpu")
 DECODED_ROWS = (370, 1280, 4096, 16_384)  # queries decoded at once; 1,280: the former limit
 FULL_CORPUS = 8.8e6  # passages of MS MARCO, to which the times of exact search are extrapolated
@@ -66,8 +70,7 @@ PREDICTED = {
     "rerank BERT-base, CrossEncoder, pairs/s": ("12,000", ""),
 }
 Row = dict[str, Any]
-Options = argparse.Namespace  # of main, with the device added
-Step = Callable[[Options], Iterator[Row]]
+Step = Callable[[argparse.Namespace], Iterator[Row]]  # of the options of main
 
 
 def make_row(name: str, measured: float | str, note: str = "", **details: Any) -> Row:
@@ -79,12 +82,11 @@ def get_last_line(text: str) -> str:
 
 
 def run_python(command: str) -> str:
-    """Run Python with arguments and return its stdout; exit with its last error line if it fails."""
+    """Run Python with arguments and return its stdout; exit if it fails. Its stderr goes to the log of the step."""
     print("$ python", command, file=sys.stderr, flush=True)
-    done = subprocess.run([sys.executable, *shlex.split(command)], capture_output=True, text=True, check=False)
-    print(done.stderr, file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit(get_last_line(done.stderr or done.stdout))
+        sys.exit(done.returncode)
     return done.stdout
 
 
@@ -94,27 +96,25 @@ def run_drtk(command: str) -> str:
 
 def time_best_of(rounds: int, work: Callable[[], object]) -> float:
     """Return the seconds of the fastest round, after one that is not timed."""
-    import torch
-
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
         work()
-        if torch.cuda.is_available():
+        if DEVICE == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return min(times[1:])
 
 
-def find_reason_to_skip(variant: str, options: Options) -> str:
+def find_reason_to_skip(variant: str) -> str:
     """Return why a variant (compile, liger) cannot run, or an empty string."""
-    if variant in ("compile", "liger") and options.device == "cpu":
+    if variant in ("compile", "liger") and DEVICE == "cpu":
         return "skipped: no CUDA device"
     missing = variant == "liger" and importlib.util.find_spec("liger_kernel") is None
     return "skipped: liger-kernel is not installed" * missing
 
 
-def prepare(options: Options) -> Iterator[Row]:
+def prepare(options: argparse.Namespace) -> Iterator[Row]:
     """Write passages of about MS MARCO's lengths, longer documents, queries and examples, and initialize the models."""
     from drtk.data.readers import read_passages
 
@@ -140,30 +140,30 @@ def prepare(options: Options) -> Iterator[Row]:
     )
     examples = ({"query_id": f"q{at}", "positives": [f"p{at}"], "negatives": ids} for at, ids in enumerate(negatives))
     write("passages.jsonl", ({"_id": f"p{at}", "text": text} for at, text in enumerate(texts)))
+    write("few.jsonl", ({"_id": f"p{at}", "text": text} for at, text in enumerate(texts[:5120])))  # for pre-training
     write("documents.jsonl", ({"_id": f"d{at}", "text": cut(400)} for at in range(documents)))
     write("queries.jsonl", ({"_id": f"q{at}", "text": " ".join(texts[at].split()[:8])} for at in range(queries)))
     write("examples.jsonl", examples)
-    tiny = "--layers 3 --hidden 32 --heads 2 --vocab-size 500"
-    base = tiny if options.toy else "--layers 12 --hidden 768 --heads 12"
-    shapes = (f"{base} -o bert-base", f"{tiny if options.toy else ''} -o minilm", f"{base} --arch t5 -o t5-base")
+    tiny = "--layers 3 --hidden 32 --heads 2 --vocab-size 500" * options.toy
+    base = tiny or "--layers 12 --hidden 768 --heads 12"
+    small = tiny or "--layers 12 --hidden 256 --heads 4"  # as ELECTRA's generator, which SimLM uses
+    shapes = (f"{base} -o bert-base", f"{tiny} -o minilm", f"{small} -o generator", f"{base} --arch t5 -o t5-base")
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda shape: run_drtk(f"init-model passages.jsonl {shape}"), shapes))
     yield make_row("prepare, s", time.perf_counter() - start, f"{len(words):,} words of text")
 
 
-def measure_ceilings(options: Options) -> Iterator[Row]:
+def measure_ceilings(options: argparse.Namespace) -> Iterator[Row]:
     """Measure the rates of a matrix product and of a copy, which bound all others."""
-    import torch
-
     n, numbers = (256, 1 << 20) if options.toy else (8192, 1 << 30)
-    one, other = (torch.randn(n, n, device=options.device, dtype=torch.bfloat16) for _ in range(2))
+    one, other = (torch.randn(n, n, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     rate = 2 * n**3 / time_best_of(5, lambda: one @ other)
     yield make_row("matmul 8192^3 bfloat16, TFLOP/s", rate / 1e12, f"{n}^3" * options.toy)
-    source, target = (torch.zeros(numbers, device=options.device) for _ in range(2))
+    source, target = (torch.zeros(numbers, device=DEVICE) for _ in range(2))
     yield make_row("copy, GB/s", 2 * source.nbytes / time_best_of(5, lambda: target.copy_(source)) / 1e9)
 
 
-def check_descriptors(options: Options) -> Iterator[Row]:
+def check_descriptors(options: argparse.Namespace) -> Iterator[Row]:
     """Pre-train with many tensors per step under the usual limit of open files, and count the files of the process."""
     run_drtk("chunk documents.jsonl --tokenizer minilm --max-tokens 30 -o chunks.jsonl")
     command = (
@@ -171,48 +171,35 @@ def check_descriptors(options: Options) -> Iterator[Row]:
         f" --max-steps {2 if options.toy else 6} --set held_out=0 --set trainer=dataloader_num_workers=2 -o descriptors --force -q"
     )
     call = ["sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, *command.split()]
-    process, peak = subprocess.Popen(call, stderr=subprocess.PIPE, text=True), 0
+    process, peak = subprocess.Popen(call), 0
     while process.poll() is None:
         with contextlib.suppress(OSError):  # the process has just ended, or this system has no /proc
             peak = max(peak, len(os.listdir(f"/proc/{process.pid}/fd")))
         time.sleep(0.02)
     if process.returncode:
-        sys.exit(get_last_line(process.communicate()[1]))
+        sys.exit(process.returncode)
     yield make_row("open files at the peak", peak or "passed", command=command)
 
 
-def run_gpu_tests(options: Options) -> Iterator[Row]:
+def run_gpu_tests(options: argparse.Namespace) -> Iterator[Row]:
     """Run the tests that need a GPU, the short ones first; stop in time to report those that were run."""
-    if options.device == "cpu":
+    if DEVICE == "cpu":
         yield make_row("GPU tests", "skipped: no CUDA device")
         return
-    yield make_row("GPU tests", *run_tests("gpu", STEPS["tests"][1] - 15))
-
-
-def run_tests(mark: str, limit: float) -> tuple[str, str]:
-    """Run the tests with a mark, and print their output to stderr; return pytest's last line and a note.
-
-    limit: seconds after which pytest is interrupted
-    """
-    files = [path for path in (HERE.parent / "tests").rglob("test_*.py") if f"mark.{mark}" in path.read_text("utf-8")]
+    limit = STEPS["tests"][0] - 15
+    files = [path for path in (HERE.parent / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text("utf-8")]
     files.sort(key=lambda path: "slow" in path.parts)
-    call = [sys.executable, "-m", "pytest", "-v", "-m", mark, *map(str, files)]
-    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=HERE.parent)
-    timer, lines = threading.Timer(limit, process.send_signal, [signal.SIGINT]), list[str]()
-    timer.start()
-    assert process.stdout is not None
-    for line in process.stdout:
-        print(line, end="", file=sys.stderr, flush=True)
-        lines.append(line)
-    is_stopped = not timer.is_alive()
-    timer.cancel()
-    failed = process.wait() and not (is_stopped and " FAILED" not in "".join(lines))
-    return "failed: " * bool(failed) + get_last_line("".join(lines)), f"stopped after {limit:.0f} s" * is_stopped
+    call = ["timeout", "-s", "INT", str(limit), sys.executable, "-m", "pytest", "-v", "-m", "gpu", *map(str, files)]
+    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, cwd=HERE.parent, check=False)
+    print(done.stdout, file=sys.stderr)
+    is_stopped = done.returncode == 124
+    failed = "FAILED" in done.stdout or (done.returncode and not is_stopped)
+    result = "failed: " * bool(failed) + get_last_line(done.stdout)
+    yield make_row("GPU tests", result, f"stopped after {limit} s" * is_stopped)
 
 
-def check_rope(options: Options) -> Iterator[Row]:
+def check_rope(options: argparse.Namespace) -> Iterator[Row]:
     """Compare vectors in bfloat16 and float32 at length 2,048, and the rotary angles of both."""
-    import torch
     from transformers import AutoModel, LlamaConfig, ModernBertConfig
 
     from drtk.models.device import move_model
@@ -223,7 +210,7 @@ def check_rope(options: Options) -> Iterator[Row]:
     shape |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     configs = {"ModernBERT": ModernBertConfig(**shape, cls_token_id=1, sep_token_id=2), "Llama": LlamaConfig(**shape)}
     torch.manual_seed(0)
-    inputs = torch.randint(3, 1000, (4, length), device=options.device)
+    inputs = torch.randint(3, 1000, (4, length), device=DEVICE)
 
     def compute_cosines(model: Any) -> Any:
         found = [each.double().cpu() for name, each in model.named_buffers() if name.endswith("inv_freq")]
@@ -232,8 +219,8 @@ def check_rope(options: Options) -> Iterator[Row]:
     for name, config in configs.items():
         exact: Any = AutoModel.from_config(config, dtype=torch.float32).eval()
         half, rounded = deepcopy(exact), deepcopy(exact).to(torch.bfloat16)
-        move_model(half, torch.device(options.device), torch.bfloat16)
-        exact.to(options.device)
+        move_model(half, torch.device(DEVICE), torch.bfloat16)
+        exact.to(DEVICE)
         with torch.inference_mode():
             one, other = (model(inputs).last_hidden_state.float().mean(1) for model in (exact, half))
         cosines = compute_cosines(exact)
@@ -242,9 +229,8 @@ def check_rope(options: Options) -> Iterator[Row]:
         yield make_row(f"RoPE {name}, largest error of a position's cosine", error, f"{unfixed:.2f} if rounded")
 
 
-def compare_cross_entropies(options: Options) -> Iterator[Row]:
+def compare_cross_entropies(options: argparse.Namespace) -> Iterator[Row]:
     """Compare the variants of the vocabulary cross-entropy with float64: gradients, speed and memory."""
-    import torch
     import torch.nn.functional as F
 
     from drtk.losses import language
@@ -252,24 +238,24 @@ def compare_cross_entropies(options: Options) -> Iterator[Row]:
     n, width, words = (64, 32, 500) if options.toy else (16_384, 768, 30_522)
     torch.manual_seed(0)
     leaves = [torch.randn(n, width), torch.randn(words, width) * 0.05, torch.randn(words) * 0.05]
-    inputs = [leaf.to(options.device).requires_grad_() for leaf in leaves]
-    labels = torch.randint(words, (n,)).to(options.device)
+    inputs = [leaf.to(DEVICE).requires_grad_() for leaf in leaves]
+    labels = torch.randint(words, (n,)).to(DEVICE)
 
     def compute_plain(features: Any, weight: Any, bias: Any, labels: Any) -> Any:
         logits = F.linear(features, weight, bias)
         return F.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), labels, reduction="sum")
 
     def compute_gradients(loss: Callable[..., Any], inputs: list[Any]) -> list[Any]:
-        with torch.autocast(options.device, dtype=torch.bfloat16, enabled=inputs[0].dtype != torch.float64):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=inputs[0].dtype != torch.float64):
             total = loss(*inputs, labels)
         return [total.detach(), *torch.autograd.grad(total, inputs)]
 
     exact = compute_gradients(compute_plain, [each.detach().double().requires_grad_() for each in inputs])
     load_liger, ours = language._load_liger_loss, language.linear_cross_entropy
     own: Callable[..., Any] = language._replace_by_gradients
-    for name, loss in {"drtk's chunks": ours, "compile": ours, "liger": ours, "plain torch": compute_plain}.items():
+    for name, loss in {"drtk's chunks": ours, "plain torch": compute_plain, "liger": ours, "compile": ours}.items():
         label = f"cross-entropy, {name}, Mtok/s"
-        if name in ("compile", "liger") and (reason := find_reason_to_skip(name, options)):
+        if reason := find_reason_to_skip(name):
             yield make_row(label, reason)
             continue
         language._load_liger_loss = load_liger if name == "liger" else lambda: None  # type: ignore[assignment]
@@ -278,24 +264,33 @@ def compare_cross_entropies(options: Options) -> Iterator[Row]:
         errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)]
         del found
         note, before = f"relative error {max(errors):.1e}", 0
-        if options.device == "cuda":
+        if DEVICE == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         seconds = time_best_of(3, partial(compute_gradients, loss, inputs))
-        if options.device == "cuda":
+        if DEVICE == "cuda":
             note += f", peak {(torch.cuda.max_memory_allocated() - before) / 2**30:.2f} GiB"
         yield make_row(label, n / seconds / 1e6, note, errors=errors)
 
 
 def run_benchmark(
-    command: str, rows: dict[str, str], options: Options, *, factor: float = 1, note: str = ""
+    command: str,
+    rows: dict[str, str],
+    options: argparse.Namespace,
+    *,
+    factor: float = 1,
+    note: str = "",
+    variant: str = "",
 ) -> Iterator[Row]:
     """Run another benchmark, and yield a row for each of the named values of its report.
 
     command: script and arguments; FULL//TOY is the value at full and at toy size
     rows: {name of the row: keys of the value, separated by slashes; a number is the position of a key}
-    factor: number to multiply the values by
+    factor: number to multiply the values by    variant: see `find_reason_to_skip`
     """
+    if reason := find_reason_to_skip(variant):
+        yield from (make_row(name, reason) for name in rows)
+        return
     command = re.sub(r"(\S+)//(\S+)", r"\2" if options.toy else r"\1", command)
     report = json.loads(run_python(f"{shlex.quote(str(HERE))}/{command}"))
     details = {"command": command, "report": report}
@@ -315,54 +310,20 @@ def run_benchmark(
         details = {}  # once is enough
 
 
-def pretrain(preset: str, variant: str, options: Options) -> Iterator[Row]:
-    """Time pre-training steps with drtk's own loss, liger-kernel, compiled layers or padding; a textbook loop beside SimLM."""
-    name, systems = f"pretrain {preset}{', ' * bool(variant)}{variant}, sequences/s", "drtk"
-    if reason := find_reason_to_skip(variant, options):
-        yield make_row(name, reason)
-        return
-    rows = {name: "best/drtk/sequences_per_second"}
-    if name == "pretrain simlm, sequences/s":
-        systems = "textbook drtk --profile"
-        rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
-    flags = {
-        "": "--no-liger",
-        "liger": "",
-        "compile": "--no-liger --compile --warm 8 --max-steps 20",
-        "padded": "--no-liger --padded",
-    }[variant]
-    sizes = "--batch-size 256//4 --max-steps 14//4 --length 144//32 --rounds 1"
-    inputs = "pretrain.py documents.jsonl --model bert-base --folder pretrain"
-    yield from run_benchmark(f"{inputs} {sizes} --preset {preset} {flags} --systems {systems}", rows, options)
-
-
-def encode(name: str, model: str, options: Options) -> Iterator[Row]:
-    """Time encoding without and with padding, beside sentence-transformers in float16 with batches of 512 sorted by length."""
-    rows = {f"encode {name}, passages/s": "systems/0/texts_per_second"}
-    rows[f"encode {name}, sentence-transformers, passages/s"] = "systems/1/texts_per_second"
-    rows[f"encode {name}, padded, passages/s"] = "systems/2/texts_per_second"
-    sizes = (
-        "--padded --texts 32768//64 --repeats 2 --st-batch 512 --precision float16//float32 --st-dtype float16//float32"
-    )
-    yield from run_benchmark(f"encode.py passages.jsonl --model {model} {sizes}", rows, options)
-
-
-def time_decoding_steps(options: Options) -> Iterator[Row]:
+def time_decoding_steps(options: argparse.Namespace) -> Iterator[Row]:
     """Time decoding steps of T5-base for passages of 76 tokens with five queries each, by the number of queries."""
-    import torch
-
     from drtk.models.config import GenerationSettings
     from drtk.models.device import move_model
     from drtk.models.generation import generate_tokens
     from drtk.models.seq2seq import load_generation_model
 
     model, length = load_generation_model(Path("t5-base")), 16 if options.toy else 76
-    on_gpu = options.device == "cuda"
-    move_model(model.model, torch.device(options.device), torch.bfloat16 if on_gpu else torch.float32)
+    on_gpu = DEVICE == "cuda"
+    move_model(model.model, torch.device(DEVICE), torch.bfloat16 if on_gpu else torch.float32)
     model = replace(model, ends=(-1,))  # no query ends early
     for rows in DECODED_ROWS:
         passages = rows // 5 // (40 if options.toy else 1)
-        ids = torch.randint(5, 400, (passages, length), device=options.device)
+        ids = torch.randint(5, 400, (passages, length), device=DEVICE)
         seconds = []
         for steps in (4, 36):  # the difference is without the encoder
             work = partial(
@@ -375,139 +336,147 @@ def time_decoding_steps(options: Options) -> Iterator[Row]:
         yield make_row(f"decoding {rows:,} queries, tokens/s", 5 * passages / step, note, seconds=seconds)
 
 
-def generate(options: Options, *, batch_tokens: int) -> Iterator[Row]:
-    """Time doc2query, by default beside model.generate with batches of 256; else with `batch_tokens` in memory."""
-    rows = {"doc2query T5-base, passages/s": "passages a second/drtk"}
-    rows["doc2query T5-base, generate at batch 256, passages/s"] = "passages a second/model.generate"
-    sizes = "--passages 2048//8 --batch 256 --max-new-tokens 12 --rounds 1"
-    command = f"generate.py --model t5-base --corpus passages.jsonl {sizes}"
-    if batch_tokens:
-        rows = {f"doc2query T5-base, {batch_tokens:,} tokens in memory, passages/s": "passages a second/drtk"}
-    flags = f"--batch-tokens {batch_tokens}" if batch_tokens else "--profile"
-    yield from run_benchmark(f"{command} {flags}", rows, options, note="5 queries of 12 tokens")
-
-
-def search(options: Options) -> Iterator[Row]:
+def search(options: argparse.Namespace) -> Iterator[Row]:
     """Time exact search, k = 1000, beside faiss flat on the GPU or torch.topk; times are extrapolated to 8.8M passages.
 
-    Two numbers of passages are searched, since writing the hits of a query takes the same time for any number.
+    Two numbers of passages are searched: the time of scoring grows with them, that of the lists of ids and scores does not.
     """
-    import torch
+    peer = "torch topk"
+    with contextlib.suppress(ImportError):
+        import faiss
 
-    passages, num_queries, peer = 20_000, 16, "torch topk"
-    if not options.toy:
-        num_queries = 4096
-        passages = min(500_000, int(0.1 * torch.cuda.mem_get_info()[0] / (4 * 768)))
-        with contextlib.suppress(ImportError):
-            import faiss
-
-            peer = "faiss flat" if getattr(faiss, "get_num_gpus", int)() else peer
-    name = "exact search of 8.8M passages"
+        peer = "faiss flat" if getattr(faiss, "get_num_gpus", int)() else peer
     rows = {
-        f"{name}{variant}, queries/s": f"results/{at}/search_s"
+        f"exact search of 8.8M passages{variant}, queries/s": f"results/{at}/search_s"
         for at, variant in enumerate(("", ", float16", f", {peer}"))
     }
     systems = f"'torch exact float32' 'torch exact float16' '{peer} float32'"
+    num_queries, sizes = (16, (10_000, 20_000)) if options.toy else (4096, (1 << 18, 1 << 19))  # a block and two
     settings = f"--queries {num_queries} --dimension 768//32 -k 1000//10 --systems {systems}"
-    fewer = passages // 5
-    small, large = (
-        [*run_benchmark(f"search.py --passages {count} {settings}", rows, options)] for count in (fewer, passages)
-    )
-    for few, many in zip(small, large, strict=True):
-        per_passage = max(0.0, many["measured"] - few["measured"]) / (passages - fewer)
-        seconds = many["measured"] + (FULL_CORPUS - passages) * per_passage
-        fixed = max(0.0, many["measured"] - passages * per_passage) / num_queries
-        note = f"extrapolated from {fewer:,} and {passages:,} passages; {1e6 * fixed:,.0f} µs per query for any number"
-        yield many | {"measured": num_queries / seconds, "note": note}
+    small, large = ([*run_benchmark(f"search.py --passages {size} {settings}", rows, options)] for size in sizes)
+    scoring = [[each["scoring_s"] for each in found[0]["report"]["results"].values()] for found in (small, large)]
+    for row, less, more in zip(large, *scoring, strict=True):
+        per_passage = max(0.0, more - less) / (sizes[1] - sizes[0])
+        seconds = row["measured"] + (FULL_CORPUS - sizes[1]) * per_passage
+        lists = 1e6 * max(0.0, row["measured"] - more) / num_queries
+        note = f"extrapolated from {sizes[0]:,} and {sizes[1]:,} passages; {lists:,.0f} µs per query for lists"
+        yield row | {"measured": num_queries / seconds, "note": note, "scoring_s": [less, more]}
 
 
-TRAIN = "train.py examples.jsonl --corpus passages.jsonl --queries queries.jsonl --model bert-base --rounds 1"
+def weigh_terms(options: argparse.Namespace) -> Iterator[Row]:
+    """Time the weighting of passages by attention, as the difference of a long and a short run, after one that is not timed."""
+    from drtk.cli.main import app
 
-
-def train_retriever(options: Options, *, padded: bool) -> Iterator[Row]:
-    """Time retriever training, plain and with gradient caching, beside sentence-transformers; or plain, with padding."""
-    rows = {}
-    for flag, form in (("", "plain"), (", gradient caching", "cached")):
-        for peer, system in (("", "drtk"), (", sentence-transformers", "sentence-transformers")):
-            rows[f"train-retriever{flag}{peer}, passages/s"] = f"{form}/best/{system}/samples_per_second"
-    command = f"{TRAIN} --negatives 3 --batch-size 128//4 --max-steps 12//4"
-    if padded:
-        rows = {"train-retriever, padded, passages/s": "plain/best/drtk/samples_per_second"}
-    flags = "--chunk 0 --padded" if padded else "--chunk 64//2"
-    yield from run_benchmark(f"{command} {flags}", rows, options, factor=4)
-
-
-def train_reranker(options: Options, *, padded: bool) -> Iterator[Row]:
-    """Time listwise re-ranker training without padding, beside sentence-transformers' CrossEncoder; or with padding."""
-    command = f"{TRAIN} --reranker --negatives 15 --batch-size 32//2 --max-steps 22//4"
-    rows = {"train-reranker, pairs/s": "reranker/best/drtk-reranker/samples_per_second"}
-    rows["train-reranker, CrossEncoder, pairs/s"] = "reranker/best/CrossEncoder/samples_per_second"
-    if padded:
-        rows = {"train-reranker, padded, pairs/s": "reranker/best/drtk-reranker/samples_per_second"}
-    yield from run_benchmark(f"{command}{' --padded' * padded}", rows, options, factor=16)
-
-
-def weigh_terms(options: Options) -> Iterator[Row]:
-    """Time the weighting of passages by attention, as the difference of a long and a short run."""
-    lines, seconds = Path("passages.jsonl").read_text(encoding="utf-8").splitlines(keepends=True), []
-    sizes = (50, 400) if options.toy else (1024, 9216)
-    for size in sizes:
-        Path("few.jsonl").write_text("".join(lines[:size]), encoding="utf-8")
+    sizes, seconds = (50, 400) if options.toy else (1024, 17_408), []
+    for size in (sizes[0], *sizes):
+        with open("passages.jsonl", encoding="utf-8") as lines:
+            Path("weighted.jsonl").write_text("".join(islice(lines, size)), encoding="utf-8")
         start = time.perf_counter()
-        run_drtk("termweight few.jsonl --method bprop --model bert-base -o weights.jsonl")
+        command = "termweight weighted.jsonl --method bprop --model bert-base -o weights.jsonl --force -q"
+        app(command.split(), prog_name="drtk", standalone_mode=False)
         seconds.append(time.perf_counter() - start)
-    rate = (sizes[1] - sizes[0]) / max(seconds[1] - seconds[0], 0.001)
+    rate = (sizes[1] - sizes[0]) / max(seconds[2] - seconds[1], 0.001)
     yield make_row("termweight bprop, passages/s", rate, seconds=seconds, passages=sizes)
 
 
-def rerank(options: Options) -> Iterator[Row]:
-    """Time reranking in float16, beside sentence-transformers' CrossEncoder with batches of 512."""
-    rows = {"rerank BERT-base, pairs/s": "systems/0/pairs_per_second"}
-    rows["rerank BERT-base, CrossEncoder, pairs/s"] = "systems/1/pairs_per_second"
-    sizes = "--passages 8000//100 --queries 64//2 --depth 200//8 --precision float16//float32 --st-batch 512"
-    yield from run_benchmark(f"rerank.py passages.jsonl --model bert-base {sizes}", rows, options)
+def make_encoding(name: str, model: str) -> Step:
+    """Return the step that times encoding without and with padding, beside sentence-transformers, all sorted by length."""
+    systems = ("", "sentence-transformers, ", "padded, ")
+    rows = {f"encode {name}, {each}passages/s": f"systems/{at}/texts_per_second" for at, each in enumerate(systems)}
+    sizes = "--texts 32768//64 --repeats 2 --st-batch 512 --precision float16//float32 --st-dtype float16//float32"
+    return partial(run_benchmark, f"encode.py passages.jsonl --model {model} --padded {sizes}", rows)
 
 
-RATES: dict[str, tuple[Step, int]] = {  # with the time limit in seconds; all limits add up to at most TOTAL
-    "prepare": (prepare, 80),
-    "ceilings": (measure_ceilings, 15),
-    "encode": (partial(encode, "BERT-base", "bert-base"), 50),
-    "encode-minilm": (partial(encode, "MiniLM-L6", "minilm"), 40),
-    "simlm": (partial(pretrain, "simlm", ""), 60),
-    "master": (partial(pretrain, "master", ""), 40),
-    "train-retriever": (partial(train_retriever, padded=False), 60),
-    "train-reranker": (partial(train_reranker, padded=False), 45),
-    "doc2query": (partial(generate, batch_tokens=0), 50),
-    "search": (search, 60),
-    "termweight": (weigh_terms, 35),
-    "rerank": (rerank, 35),
+def make_pretraining(preset: str, flags: str, variant: str = "") -> Step:
+    """Return the step that times pre-training; without a variant, a textbook loop runs beside SimLM."""
+    name = f"pretrain {preset}{', ' * bool(variant)}{variant}, sequences/s"
+    rows, systems = {name: "best/drtk/sequences_per_second"}, "drtk"
+    if name == "pretrain simlm, sequences/s":
+        rows["pretrain simlm, textbook loop, sequences/s"] = "best/textbook/sequences_per_second"
+        systems = "textbook drtk --profile"
+    inputs = "pretrain.py few.jsonl --model bert-base --generator generator --folder pretrain"
+    sizes = "--batch-size 256//4 --max-steps 14//4 --length 144//32 --rounds 1"
+    command = f"{inputs} {sizes} --preset {preset} {flags} --systems {systems}"
+    return partial(run_benchmark, command, rows, variant=variant)
+
+
+def make_training(flags: str, rows: dict[str, str], factor: int) -> Step:
+    """Return the step that times the training of a retriever or re-ranker; factor: passages per query."""
+    inputs = "train.py examples.jsonl --corpus passages.jsonl --queries queries.jsonl --model bert-base --rounds 1"
+    rows = {name: f"{path}/samples_per_second" for name, path in rows.items()}
+    return partial(run_benchmark, f"{inputs} --negatives {factor - 1} {flags}", rows, factor=factor)
+
+
+COMPILED, PADDED = "--no-liger --compile --warm 8 --max-steps 20//10", "--no-liger --padded"
+RETRIEVER, RERANKER = "--batch-size 128//4 --max-steps 12//4", "--reranker --batch-size 32//2 --max-steps 22//4"
+TRAINED_RETRIEVERS = {
+    "train-retriever, passages/s": "plain/best/drtk",
+    "train-retriever, sentence-transformers, passages/s": "plain/best/sentence-transformers",
+    "train-retriever, gradient caching, passages/s": "cached/best/drtk",
+    "train-retriever, gradient caching, sentence-transformers, passages/s": "cached/best/sentence-transformers",
+}
+TRAINED_RERANKERS = {
+    "train-reranker, pairs/s": "reranker/best/drtk-reranker",
+    "train-reranker, CrossEncoder, pairs/s": "reranker/best/CrossEncoder",
+}
+GENERATED = {
+    "doc2query T5-base, passages/s": "passages a second/drtk",
+    "doc2query T5-base, generate at batch 256, passages/s": "passages a second/model.generate",
+}
+GENERATE = (
+    "generate.py --model t5-base --corpus passages.jsonl --passages 2048//8 --batch 256 --max-new-tokens 12"
+    " --rounds 2 --profile"  # the first round is slower
+)
+RERANKED = {
+    "rerank BERT-base, pairs/s": "systems/0/pairs_per_second",
+    "rerank BERT-base, CrossEncoder, pairs/s": "systems/1/pairs_per_second",
+}
+RERANK = (
+    "rerank.py passages.jsonl --model bert-base --passages 8000//100 --queries 64//2 --depth 200//8"
+    " --precision float16//float32 --st-batch 512"
+)
+RATES: dict[str, tuple[int, Step]] = {  # time limits in seconds, which add up to at most TOTAL
+    "prepare": (70, prepare),
+    "ceilings": (20, measure_ceilings),
+    "encode": (50, make_encoding("BERT-base", "bert-base")),
+    "encode-minilm": (35, make_encoding("MiniLM-L6", "minilm")),
+    "simlm": (70, make_pretraining("simlm", "--no-liger")),
+    "master": (40, make_pretraining("master", "--no-liger")),
+    "train-retriever": (60, make_training(f"{RETRIEVER} --chunk 64//2", TRAINED_RETRIEVERS, 4)),
+    "train-reranker": (45, make_training(RERANKER, TRAINED_RERANKERS, 16)),
+    "doc2query": (50, partial(run_benchmark, GENERATE, GENERATED, note="5 queries of 12 tokens")),
+    "search": (55, search),
+    "termweight": (35, weigh_terms),
+    "rerank": (30, partial(run_benchmark, RERANK, RERANKED)),
 }
 STEPS = RATES | {
-    "descriptors": (check_descriptors, 60),
-    "rope": (check_rope, 40),
-    "simlm-liger": (partial(pretrain, "simlm", "liger"), 60),
-    "cross-entropy": (compare_cross_entropies, 40),
-    "decoding": (time_decoding_steps, 60),
-    "simlm-padded": (partial(pretrain, "simlm", "padded"), 90),
-    "train-retriever-padded": (partial(train_retriever, padded=True), 60),
-    "train-reranker-padded": (partial(train_reranker, padded=True), 60),
-    "doc2query-small": (partial(generate, batch_tokens=131_072), 60),
-    "tests": (run_gpu_tests, 120),
-    "master-liger": (partial(pretrain, "master", "liger"), 60),
-    "simlm-compile": (partial(pretrain, "simlm", "compile"), 90),
-    "master-compile": (partial(pretrain, "master", "compile"), 90),
+    "descriptors": (60, check_descriptors),
+    "rope": (40, check_rope),
+    "simlm-liger": (60, make_pretraining("simlm", "", "liger")),
+    "cross-entropy": (40, compare_cross_entropies),
+    "decoding": (60, time_decoding_steps),
+    "simlm-padded": (60, make_pretraining("simlm", PADDED, "padded")),
+    "train-retriever-padded": (
+        60,
+        make_training(f"{RETRIEVER} --chunk 0 --padded", {"train-retriever, padded, passages/s": "plain/best/drtk"}, 4),
+    ),
+    "train-reranker-padded": (
+        60,
+        make_training(f"{RERANKER} --padded", {"train-reranker, padded, pairs/s": "reranker/best/drtk-reranker"}, 16),
+    ),
+    "tests": (120, run_gpu_tests),
+    "master-liger": (60, make_pretraining("master", "", "liger")),
+    "simlm-compile": (90, make_pretraining("simlm", COMPILED, "compile")),
+    "master-compile": (90, make_pretraining("master", COMPILED, "compile")),
 }
 
 
-def run_step(name: str, limit: float, options: Options, work: Path) -> list[Row]:
+def run_step(name: str, limit: float, options: argparse.Namespace, work: Path) -> list[Row]:
     """Run a step in its own process group, in the work folder; return its rows, with one more if it fails."""
-    call = [sys.executable, __file__, options.corpus, "--run", name, "--device", options.device] + [
-        "--toy"
-    ] * options.toy
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
+    call = [sys.executable, __file__, options.corpus, "--run", name, *["--toy"] * options.toy]
     log, failure = work / f"{name}.log", ""
     with open(work / f"{name}.rows", "w+", encoding="utf-8") as rows, open(log, "w", encoding="utf-8") as errors:
-        process = subprocess.Popen(call, stdout=rows, stderr=errors, cwd=work, env=environment, start_new_session=True)
+        process = subprocess.Popen(call, stdout=rows, stderr=errors, cwd=work, start_new_session=True)
         try:
             if process.wait(limit):
                 failure = f"failed: {get_last_line(log.read_text(encoding='utf-8'))}"
@@ -536,6 +505,17 @@ def format_table(rows: list[Row], device: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_report(rows: list[Row], seconds: dict[str, float], device: str, out: Path) -> None:
+    """Write the table and everything measured to the files `out`.md and `out`.json."""
+    versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    report = {"device": device, "versions": versions, "seconds": seconds, "predicted": PREDICTED, "rows": rows}
+    out.with_name(f"{out.name}.md").write_text(format_table(rows, device), encoding="utf-8")
+    out.with_name(f"{out.name}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     beside = HERE / "passages.jsonl.gz"
@@ -547,48 +527,40 @@ def main() -> None:
         "--work", type=Path, metavar="DIR", help="folder for models and logs [default: a temporary folder]"
     )
     parser.add_argument("--run", choices=list(STEPS), help=argparse.SUPPRESS)
-    parser.add_argument("--device", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        for row in STEPS[options.run][0](options):
+        for row in STEPS[options.run][1](options):
             print(json.dumps(row), flush=True)
         return
-    import torch
-
-    options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    if options.device == "cpu" and not options.toy:
+    if DEVICE == "cpu" and not options.toy:
         parser.error("no CUDA device; --toy runs at a tiny size on a CPU")
-    device = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} CPU cores"
-    if options.corpus:
-        options.corpus = str(Path(options.corpus).resolve())
-    start, rows, seconds = time.perf_counter(), list[Row](), dict[str, float]()
+    device = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{os.cpu_count()} CPU cores"
+    device += ", toy size" * options.toy
+    options.corpus = options.corpus and str(Path(options.corpus).resolve())
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    patience = 20 if options.toy else 1  # a toy run on a busy CPU is a test, not a measurement
+    start, rows, seconds, planned = time.perf_counter(), list[Row](), dict[str, float](), 0
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         for name in options.steps:
             begin = time.perf_counter()
-            patience = 5 if options.toy else 1  # a toy run on a busy CPU is a test, not a measurement
+            limit: float = patience * STEPS[name][0]
             remaining = patience * TOTAL - (begin - start)
+            if name in RATES:  # also the time that earlier rates left
+                planned += patience * STEPS[name][0]
+                limit = max(limit, planned - (begin - start))
             if remaining < 10:
-                found = [
-                    {"step": name} | make_row(name, f"skipped: the {TOTAL} s are over; use --steps prepare {name}")
-                ]
+                message = f"skipped: the {TOTAL} s are over; use --steps prepare {name}"
+                found = [{"step": name} | make_row(name, message)]
             else:
-                found = run_step(name, min(patience * STEPS[name][1], remaining), options, work)
+                found = run_step(name, min(limit, remaining), options, work)
             seconds[name] = time.perf_counter() - begin
             rows += found
             for row in found:
                 print(f"{row['row']}: {row['measured']}", file=sys.stderr, flush=True)
-    versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    table = format_table(rows, device + ", toy size" * options.toy)
-    report = {"device": device, "versions": versions, "seconds": seconds, "predicted": PREDICTED, "rows": rows}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.with_name(f"{options.out.name}.md").write_text(table, encoding="utf-8")
-    options.out.with_name(f"{options.out.name}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(table)
+            write_report(rows, seconds, device, options.out)
+    print(format_table(rows, device))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Pre-training: drtk compared with a textbook loop of SimLM, with the same models, passages, batch size and precision.
 
-    python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N]
+    python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--generator DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N]
     [--preset simlm|master] [--compile] [--padded] [--no-liger] [--systems NAME ...] [--profile] [--out FILE]
 
-Both start from MODEL after two steps of masked language modeling, which add an LM head; the generator has the same weights.
+Both start from MODEL with a new LM head, and the generator from --generator, by default the same model.
 They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
 of all tokens. Sequences per second exclude the first --warm steps; memory is the peak of the process (or GPU) minus the memory
 before the first step, and the share of waiting for data that of the process. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
@@ -92,32 +92,18 @@ def _make_inputs(options: argparse.Namespace) -> None:
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
     common = ["--skip-done", "--force", "-q"]
-    longest = str(options.length - 2)
-    warm = [
-        "--preset",
-        "mlm",
-        "--max-steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--max-length",
-        str(options.length),
-        "--set",
-        "held_out=0",
-    ]
     ready = _open_inputs(options)
-    for call in (
-        ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.chunks],
-        ["pretrain", ready.chunks, "--model", options.model, *warm, "-o", ready.model],
-        ["convert", "--masked-lm", ready.model, "-o", ready.masked_lm],
-    ):
-        _run_drtk(*call, *common)
+    for start, model in ((options.model, ready.model), (options.generator or options.model, ready.generator)):
+        _add_head(start, model)
+    longest = str(options.length - 2)
+    chunk = ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest]
+    _run_drtk(*chunk, "-o", ready.chunks, *common)
     if options.preset == "master" and not Path(ready.passages).exists():
         fields = folder / "fields.jsonl"
         rows = [json.loads(line) for line in Path(ready.chunks).read_text(encoding="utf-8").splitlines()]
         with open(fields, "w", encoding="utf-8") as file:
             for at, row in enumerate(rows):
-                words = row["text"].split()
+                words = 5 * row["text"].split()
                 more = {
                     "queries": [" ".join(words[i * 8 : i * 8 + 8]) for i in range(5)],
                     "continuations": [rows[at - 1]["text"]],
@@ -125,6 +111,17 @@ def _make_inputs(options: argparse.Namespace) -> None:
                 print(json.dumps({"_id": row["_id"]} | more), file=file)
         call = ["termweight", ready.chunks, "--with", str(fields), "--method", "inv-freq", "--tokenizer", options.model]
         _run_drtk(*call, "-o", ready.passages, *common)
+
+
+def _add_head(start: str, folder: str) -> None:
+    """Save a model with a new LM head as a masked language model."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # no list of the head's weights
+    torch.manual_seed(1)
+    AutoModelForMaskedLM.from_pretrained(start).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(start).save_pretrained(folder)
 
 
 def _run_drtk(*arguments: str) -> None:
@@ -135,7 +132,7 @@ def _run_drtk(*arguments: str) -> None:
 def _open_inputs(options: argparse.Namespace) -> argparse.Namespace:
     folder = Path(options.folder)
     chunks = f"passages-{options.length}.jsonl"
-    ready = {"chunks": chunks, "passages": chunks, "model": "model", "masked_lm": "masked-lm"}
+    ready = {"chunks": chunks, "passages": chunks, "model": "model", "generator": "generator"}
     if options.preset == "master":
         ready["passages"] = f"passages-{options.length}-master.jsonl"
     return argparse.Namespace(**vars(options) | {name: str(folder / path) for name, path in ready.items()})
@@ -157,13 +154,18 @@ def _compute_share_of_peak(options: argparse.Namespace, tokens_per_second: float
         return None
     from transformers import AutoModelForMaskedLM
 
-    model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm)
-    layer = sum(each.numel() for each in model.base_model.encoder.layer[0].parameters())
-    layers, head = model.config.num_hidden_layers, model.config.vocab_size * model.config.hidden_size
+    def count_weights(folder: str) -> tuple[int, int, int]:
+        """Return the number of layers, of the weights of a layer, and of the head."""
+        model: Any = AutoModelForMaskedLM.from_pretrained(folder)
+        layer = sum(each.numel() for each in model.base_model.encoder.layer[0].parameters())
+        return model.config.num_hidden_layers, layer, model.config.vocab_size * model.config.hidden_size
+
+    layers, layer, head = count_weights(options.model)
     if options.preset == "master":  # three encoder passes and five decoders, predicting at masked positions alone
         operations = 6 * ((3 * layers + 5 * 2) * layer + (0.3 + 0.5 + 0.3 + 5 * 0.5) * head)
     else:
-        generator = 2 * layers * layer + (0.3 + 0.5) * head  # both inputs; its head at masked positions alone
+        its_layers, its_layer, its_head = count_weights(options.generator)
+        generator = 2 * its_layers * its_layer + (0.3 + 0.5) * its_head  # both inputs; head at masked positions alone
         operations = 6 * ((layers + 2) * layer + 2 * head) + 2 * generator
     return operations * tokens_per_second / peak
 
@@ -179,8 +181,8 @@ def train_textbook(options: argparse.Namespace) -> dict[str, float]:
     device, half = _get_device()
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm).to(device).train()
-    generator: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm).to(device).eval()
+    model: Any = AutoModelForMaskedLM.from_pretrained(options.model).to(device).train()
+    generator: Any = AutoModelForMaskedLM.from_pretrained(options.generator).to(device).eval()
     body = model.base_model
     decoder = deepcopy(body.encoder.layer[-2:])
     optimizer = torch.optim.AdamW([*model.parameters(), *decoder.parameters()], lr=3e-4)
@@ -250,7 +252,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, Any]:
     set_verbosity(quiet=True, verbose=False)
     device, half = _get_device()
     preset = load_preset(options.preset)
-    generator = {"generator": {"model": options.model}} if "generator" in preset.content else {}
+    generator = {"generator": {"model": options.generator}} if "generator" in preset.content else {}
     plan = parse_composition(preset.content | generator, options.preset)
     if options.no_liger:
         language._load_liger_loss = lambda: None  # type: ignore[assignment]
@@ -346,6 +348,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", nargs="?", default="runs/quickstart/data/documents.jsonl")
     parser.add_argument("--model", default="runs/quickstart/minilm")
+    parser.add_argument("--generator", default="", metavar="DIR", help="model of SimLM's generator; default: --model")
     parser.add_argument("--folder", default="runs/bench-pretrain", help="where the model and the passages are prepared")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--micro", type=int, default=0)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,15 +18,25 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "on_a_gpu.sh"
 REASONS = ("skipped: no CUDA device", "skipped: liger-kernel is not installed")
 
 
-def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
-    out = tmp_path / "result"
-    command = ["sh", str(SCRIPT), "--toy", "--out", str(out)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"DRTK_PYTHON": sys.executable}
-    )
+def run_script(folder: Path, *arguments: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Run the script at toy size; return its report, the rows of the report by name, and its stdout."""
+    command = ["sh", str(SCRIPT), "--toy", "--out", str(folder / "result"), *arguments]
+    environment = os.environ | {"DRTK_PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "result.json").read_text())
-    rows = {row["row"]: row for row in report["rows"]}
+    report = json.loads((folder / "result.json").read_text())
+    return report, {row["row"]: row for row in report["rows"]}, done.stdout
+
+
+def test_a_step_that_fails_is_a_row_of_the_table(tmp_path: Path) -> None:
+    _, rows, table = run_script(tmp_path, "--steps", "termweight", "ceilings")  # without the inputs of `prepare`
+    assert rows["termweight"]["measured"].startswith("failed: FileNotFoundError")
+    assert rows["copy, GB/s"]["measured"] > 0
+    assert "| termweight | failed: FileNotFoundError" in table
+
+
+def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
+    report, rows, table = run_script(tmp_path)
     for name, row in rows.items():
         value = row["measured"]
         if isinstance(value, str):
@@ -33,11 +44,11 @@ def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
             assert value in REASONS or (name == "GPU tests" and "passed" in value), f"{name}: {value}\n{row.get('log')}"
         else:
             assert value > 0 or "largest error" in name, f"{name}: {value}"
-        assert f"| {name} |" in done.stdout
+        assert f"| {name} |" in table
     assert {row["step"] for row in rows.values()} == report["seconds"].keys()
     missing = report["predicted"].keys() - rows.keys()  # a prediction without a row is misspelled
     assert missing <= {"exact search of 8.8M passages, faiss flat, queries/s"}
-    assert (tmp_path / "result.md").read_text() in done.stdout
+    assert (tmp_path / "result.md").read_text() in table
     # each step did its work
     assert 3 < rows["open files at the peak"]["measured"] < 256
     for model in ("ModernBERT", "Llama"):
@@ -66,5 +77,5 @@ def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
 def test_all_rates_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     script = importlib.import_module("on_a_gpu")
-    assert sum(limit for _, limit in script.RATES.values()) <= script.TOTAL
+    assert sum(limit for limit, _ in script.RATES.values()) <= script.TOTAL
     assert [*script.STEPS][: len(script.RATES)] == [*script.RATES]  # before the checks and variants
