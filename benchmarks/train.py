@@ -5,9 +5,9 @@ python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--
 InfoNCE with cosine similarity and temperature .05 over the positives and hard negatives of the batch, compared with sentence-transformers'
 MultipleNegativesRankingLoss; then gradient caching compared with its cached version (--chunk 0 skips this). Both get the same texts in the
 same order, run in separate processes and take turns. Samples per second exclude the first two steps; processor seconds vary less on a
-shared machine. Memory is the peak of the process (of the GPU, if there is one) minus that before the first step; --tensors adds the peak
-of new tensors in a step and makes the timing invalid. With --reranker, instead, listwise training of a cross-encoder is compared with
-sentence-transformers' CrossEncoderTrainer and ListNetLoss; a sample is a query with all its passages. Writes JSON.
+shared machine. Memory is the peak of the process (of the GPU, if there is one), minus that before the first step and in total; --tensors
+adds the peak of new tensors in a step and makes the timing invalid. With --reranker, instead, listwise training of a cross-encoder is
+compared with sentence-transformers' CrossEncoderTrainer and ListNetLoss; a sample is a query with all its passages. Writes JSON.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def compare(options: argparse.Namespace, chunk: int, systems: list[str]) -> dict
             "samples_per_second": max(each["samples_per_second"] for each in found),
             "samples_per_processor_second": max(each["samples_per_processor_second"] for each in found),
             "peak_mib": min(each["peak_mib"] for each in found),
+            "process_mib": min(each["process_mib"] for each in found),
         }
         | ({"tensors_mib": found[0]["tensors_mib"]} if options.tensors else {})
         for name, found in rounds.items()
@@ -285,6 +286,7 @@ class Clock:
             "samples_per_second": samples / self._seconds,
             "samples_per_processor_second": samples / self._spent,
             "peak_mib": _measure_peak_memory() - self._memory,
+            "process_mib": _measure_peak_memory(),
             **({} if self._tensors is None else {"tensors_mib": self._most / 2**20}),
             "first_loss": self._losses[0],
             "last_loss": self._losses[-1],

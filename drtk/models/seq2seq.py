@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -19,6 +20,7 @@ from drtk.models.loading import load_config, load_tokenizer, load_weights, repor
 from drtk.runtime.remote_code import is_remote_code_trusted
 
 SHARED_KEYS = "drtk_shared_keys"  # name of the attention implementation of `_attend`
+_CPU_ENCODED_TOKENS = 1 << 11  # input tokens encoded at once on a CPU, so that the activations fit into its cache
 _T5 = ("t5", "mt5", "umt5")
 # Fusion-in-Decoder's released checkpoints are T5 models with wrappers around the encoder and each of its layers
 _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module\.": r"\1."}
@@ -89,6 +91,7 @@ def load_generation_model(
         tokenizer = load_tokenizer(tokenizer_folder or folder, config)
     if config.is_encoder_decoder and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(SHARED_KEYS)
+    _fuse_gelu(model)
     generation = model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else tokenizer.eos_token_id
     if ends is None:
@@ -105,6 +108,14 @@ def load_generation_model(
         min(limits, default=DEFAULT_MAX_LENGTH),
         generation.forced_bos_token_id,
     )
+
+
+def _fuse_gelu(model: nn.Module) -> None:
+    """Compute GELU's tanh approximation with one operation of torch instead of transformers' eight, up to rounding."""
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
 
 
 class DecodingState:
@@ -134,7 +145,11 @@ class DecodingState:
         self._texts = torch.arange(len(mask), device=mask.device)  # input x texts per input + text of each row
         if model.is_encoder_decoder:
             if hidden is None:
-                hidden = network.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+                assert ids is not None
+                size = max(1, _CPU_ENCODED_TOKENS // ids.shape[1]) if ids.device.type == "cpu" else len(ids)
+                parts = zip(ids.split(size), mask.split(size), strict=True)
+                encoder = network.get_encoder()
+                hidden = torch.cat([encoder(input_ids=i, attention_mask=m).last_hidden_state for i, m in parts])
             self._hidden = hidden
             self._cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
             self._self_attention: Any = self._cache.self_attention_cache
@@ -274,7 +289,12 @@ def _pad_and_concatenate(one: Tensor, other: Tensor, *, dim: int, left: bool) ->
     """
     width = max(one.shape[dim], other.shape[dim])
     after = [0, 0] * (one.dim() - 1 - dim)
-    return torch.cat([F.pad(each, after + [width - each.shape[dim], 0][:: 1 if left else -1]) for each in (one, other)])
+
+    def pad(tensor: Tensor) -> Tensor:
+        missing = width - tensor.shape[dim]  # F.pad would copy a tensor that needs no padding
+        return F.pad(tensor, after + [missing, 0][:: 1 if left else -1]) if missing else tensor
+
+    return torch.cat([pad(one), pad(other)])
 
 
 def _merge_caches(cache: Any, other: Any, *, left: bool) -> None:

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     BartConfig,
     BartForConditionalGeneration,
     GPT2Config,
@@ -18,6 +20,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.activations import NewGELUActivation
 
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
@@ -226,6 +229,26 @@ def test_caches_and_logits_of_the_default_budget_fit_into_half_of_a_gpu(
         rows = generator._choose_budget() / new  # of inputs without tokens
         size = rows * (new * count_bytes_per_token(generator._model) + vocabulary * 4)
         assert size == pytest.approx(free / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_loaded_models_have_the_logits_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = save_tiny_generator(tmp_path / kind, kind)
+    writer = load_generation_model(folder)
+    assert not any(isinstance(module, NewGELUActivation) for module in writer.model.modules())
+    monkeypatch.setattr("drtk.models.seq2seq._CPU_ENCODED_TOKENS", 25)  # two texts of 12 tokens
+    ids, mask = make_inputs(writer, [0, 1, 2, 3, 4])
+    if kind == "t5":
+        reference = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        start = torch.full((len(ids), 1), writer.start)
+        expected = reference(input_ids=ids, attention_mask=mask, decoder_input_ids=start).logits[:, -1]
+    else:
+        reference = AutoModelForCausalLM.from_pretrained(folder).eval()
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        expected = reference(input_ids=ids, attention_mask=mask, position_ids=positions).logits[:, -1]
+    torch.testing.assert_close(DecodingState(writer, ids, mask).logits, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
