@@ -23,7 +23,8 @@ def import_(
 ) -> None:
     """Import text, Markdown, HTML, PDF, DOCX, notebooks, e-mail, CSV and JSON files as documents.
 
-    The id of a document is the path of its file, relative to the folder; rows and messages have the id FILE:NUMBER.
+    The id of a document is the path of its file, relative to the folder (several folders: with the folder's name);
+    rows and messages have the id FILE:NUMBER.
     Headings and page numbers are kept.
 
     Examples:

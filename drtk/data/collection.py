@@ -138,19 +138,24 @@ def _copy_irds(source: str, part: Part) -> Path:
         raise DrtkError(
             f"{source}: has no {names[part]}; choose another dataset of ir_datasets, such as one of its splits"
         )
-    if part == "corpus":  # the datasets of all splits have one corpus
-        parent = library.docs_parent_id(id) or id
-        return _write_copy(
-            source, IRDS_PREFIX + parent, _FILES[part], lambda: map(_make_irds_passage, dataset.docs_iter())
-        )
-    if part == "queries":
-        return _write_copy(source, source, _FILES[part], lambda: map(_make_irds_query, dataset.queries_iter()))
-    return _write_copy(
-        source,
-        source,
-        "qrels.tsv",
-        lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter()),
-    )
+    key, name = source, _FILES.get(part, "qrels.tsv")
+    read: Callable[[], Iterable[Any]]
+    if part == "corpus":
+        key = IRDS_PREFIX + (library.docs_parent_id(id) or id)  # the datasets of all splits have one corpus
+        read = lambda: map(_make_irds_passage, dataset.docs_iter())  # noqa: E731
+    elif part == "queries":
+        read = lambda: map(_make_irds_query, dataset.queries_iter())  # noqa: E731
+    else:
+        read = lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter())  # noqa: E731
+    try:
+        return _write_copy(source, key, name, read)
+    except DrtkError:
+        raise
+    except Exception as error:  # ir_datasets raises errors of many types if a download fails
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DrtkError(
+            f"{source}: ir_datasets cannot load it ({reason}); check the network, or provide the files that it names"
+        ) from error
 
 
 def _make_irds_passage(document: Any) -> Passage:

@@ -49,7 +49,11 @@ def parse_example_row(row: Row) -> ParsedExample:
     row = row.copy()
     for field, parse in _PARSERS:
         if field in row:
-            return parse(row)
+            parsed = parse(row)
+            for name in ("positives", "negatives", "scores", "sources"):
+                if name in parsed.example.extra:
+                    raise ValueError(f"'{name}' is not a field of examples with '{field}'; rename or remove it")
+            return parsed
     raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}")
 
 
@@ -177,11 +181,15 @@ def _parse_sbert(row: Row) -> ParsedExample:
 
 
 def _parse_triplet(row: Row) -> ParsedExample:
-    """Parse a pair, triplet or n-tuple of texts: anchor, positive, negative, negative_1, …, score."""
+    """Parse a pair, triplet or n-tuple of texts: anchor, positive, negative, negative_1, …, score or scores."""
     if "anchor" in row:
         row.setdefault("query", row.pop("anchor"))
+    if isinstance(row.get("scores"), list):  # as written by sentence-transformers' mine_hard_negatives
+        row.setdefault("score", row.pop("scores"))
     query = _take_query(row)
     names = sorted(filter(NEGATIVE.fullmatch, row), key=lambda name: int(name.partition("_")[2] or 0))
+    if not names and row.get("label") == 0 and isinstance(row["label"], int):  # a float is a score
+        raise ValueError("'label' is 0, so 'positive' is not relevant; write triplets, or remove these rows")
     texts = [parse_text(row.pop("positive"), "positive")]
     texts += [parse_text(text, name) for name in names if (text := row.pop(name)) is not None]
     score, scores = row.get("score"), None

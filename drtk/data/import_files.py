@@ -92,12 +92,13 @@ def parse_field_map(arguments: Sequence[str]) -> FieldMap:
 def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> list[File]:
     """Return the files to import, sorted by the path relative to their folder, or the name of a given file.
 
-    This path or name is also the id (see `make_file_id`).
+    This path or name is also the id (see `make_file_id`); with several folders, it begins with the folder's name.
     exclude: patterns of .gitignore; skip: path of the output
     Raises DrtkError for a missing source, two files with the same id, or no files at all.
     """
     is_excluded = _build_filter(exclude)
     names: list[tuple[str, Path]] = []
+    has_folders = sum(map(os.path.isdir, sources)) > 1
     ignored: Counter[str] = Counter()
     for source in sources:
         folder = Path(source)
@@ -108,6 +109,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
             continue
         for root, folders, members in os.walk(folder):
             place = Path(root).relative_to(folder)
+            own_name = f"{folder.resolve().name}/" if has_folders else ""
             folders[:] = [
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]
@@ -117,7 +119,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                 if member[0] == "." or is_excluded(name) or _is_output(path, skip) or not path.is_file():
                     continue
                 if path.suffix.lower() in PARSERS:
-                    names.append((name, path))
+                    names.append((own_name + name, path))
                 else:
                     ignored[path.suffix.lower() or "no suffix"] += 1
     if ignored:

@@ -15,6 +15,7 @@ from drtk.records import Example, Expansion, Passage, Prediction, Query, describ
 Row = dict[str, Any]
 MAX_SHOWN_FIELDS = 10  # in messages
 MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be nested in others
+FAISS_ADVICE = "a faiss index, not JSON; give the ids of its vectors with drtk index --ids"
 TOO_DEEP = f"JSON nested more than {MAX_DEPTH} levels deep"
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
 _new = Passage.__new__
@@ -70,10 +71,15 @@ def is_too_deep(line: bytes, row: Row) -> bool:
     return bool(level)
 
 
+def is_faiss_index(head: bytes) -> bool:
+    """Return whether a file that begins with `head` is a faiss index."""
+    return re.match(rb"I[xwH][A-Za-z0-9]{2}.{0,8}\0", head, re.DOTALL) is not None
+
+
 def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return the error message for bytes that are not JSON."""
-    if re.match(rb"I[xwH][A-Za-z0-9]{2}.{0,8}\0", text, re.DOTALL):
-        return "a faiss index, not JSON; give the ids of its vectors with drtk index --ids"
+    if is_faiss_index(text):
+        return FAISS_ADVICE
     try:
         text.decode()
     except UnicodeDecodeError as fault:

@@ -67,9 +67,7 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder
 def check_encoder(source: str, dimension: int, encoder: dict[str, Any] | None) -> None:
     """Raise MismatchError if imported vectors have another dimension than those of `encoder`; log if it is None."""
     if encoder is None:
-        log(
-            f"{source}: the encoder is not recorded, so queries must be vectors and scores are inner products; give `model`"
-        )
+        log(f"{source}: the encoder is not recorded, so queries must be vectors; to record it, give `model`")
     elif dimension != encoder["dimension"]:
         raise MismatchError(
             f"{source}: has vectors of dimension {dimension}, but those of {encoder['model']} have {encoder['dimension']}; "

@@ -157,6 +157,7 @@ OWN_MODULES = "sentence_transformers."  # types of modules that need no remote c
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 _OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
 _OLD_SETTINGS.append("sentence_xlm-roberta_config.json")
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _OLD_POOLINGS = {  # in the order in which sentence-transformers concatenates the vectors
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -273,6 +274,12 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / SHARED, **keys)
 
 
+def list_other_prompts(folder: Path) -> list[str]:
+    """Return the names of prompts that are not for queries or passages in general, such as sts_query of E5-Mistral."""
+    prompts = read_shared_config(folder).get("prompts") or {}
+    return sorted(name for name, text in prompts.items() if text and name not in ("query", *_PASSAGE_PROMPTS))
+
+
 def read_module_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a Transformer module of sentence-transformers; {} if there is no file. path: its folder"""
     for name in (SETTINGS, *_OLD_SETTINGS):
@@ -292,7 +299,7 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
     """Return the EncodingConfig fields that config_sentence_transformers.json sets: prompts, similarity, truncate, title."""
     content = read_shared_config(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
-    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    passage = next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), "")
     return {
         "query_prompt": prompts.get("query", ""),
         "passage_prompt": passage,

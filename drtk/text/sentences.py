@@ -19,7 +19,9 @@ BLOCK = 50_000  # characters split together; no sentence is longer
 _KIND = "drtk punkt model"
 _TRAINING_BLOCK = 1 << 18  # characters given to the trainer at once: it holds an object for each of their tokens
 _LONGEST_LINE = 1 << 15  # nltk aborts a regular expression on a line after five seconds
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
+_PARAGRAPH_END = re.compile(
+    r"\n[^\S\n]*\n\s*|\n(?=\|)"
+)  # blank lines, or the line end before a row of a Markdown table
 _WORD = re.compile(r"\S+")
 
 # Added to every English model that is trained here, because its training text may be short. They rarely end a sentence;
@@ -214,12 +216,12 @@ def find_word_spans(text: str) -> list[Span]:
 def normalize_whitespace(text: str, *, paragraphs: bool, keep_whitespace: bool) -> tuple[str, list[Span]]:
     """Normalize white space; return the text and the spans to split into sentences separately.
 
-    paragraphs: start a new span after each blank line; otherwise the text is one span
+    paragraphs: start a new span after each blank line and at each row of a Markdown table; otherwise the text is one span
     keep_whitespace: keep the text unchanged; otherwise replace each run of white space by one space
     """
     pieces: list[Span] = []
     begin = 0
-    for gap in _BLANK_LINE.finditer(text) if paragraphs else ():
+    for gap in _PARAGRAPH_END.finditer(text) if paragraphs else ():
         pieces.append((begin, gap.start()))
         begin = gap.end()
     pieces.append((begin, len(text)))

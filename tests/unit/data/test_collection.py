@@ -130,6 +130,17 @@ def test_a_data_set_of_ir_datasets(capfd: Capture, tmp_path: Path, cache: Path) 
         resolve_collection_file("irds:beir/scifact", "qrels")
 
 
+def test_a_download_of_ir_datasets_that_fails_is_an_error(tmp_path: Path, cache: Path) -> None:
+    library = pytest.importorskip("ir_datasets")
+    if "drtk-test/missing" not in library.registry:
+        library.registry.register("drtk-test/missing", library.create_dataset(docs_tsv=str(tmp_path / "missing.tsv")))
+    with pytest.raises(
+        DrtkError, match=r"irds:drtk-test/missing: ir_datasets cannot load it \(.*missing\.tsv.*\); check"
+    ):
+        resolve_collection_file("irds:drtk-test/missing", "corpus")
+    assert not list(cache.glob("collections/*/*"))
+
+
 def test_a_development_set_of_ir_datasets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     library = pytest.importorskip("ir_datasets")
     files = {"docs_tsv": "d1\twind\nd2\tsun\n", "queries_tsv": "q1\twind\n", "qrels_trec": "q1 0 d1 2\n"}

@@ -105,6 +105,11 @@ TRIPLET = {"anchor": "who is it", "positive": "it is me", "negative": "not you",
             ["it is me", "not you", "or him"],
             {"positives": [3.0], "negatives": [1.0, 2.0]},
         ),
+        (  # the format of sentence_transformers.util.mine_hard_negatives(output_scores=True)
+            {"query": "x", "positive": "a", "negative": "b", "scores": [0.9, 0.1]},
+            ["a", "b"],
+            {"positives": [0.9], "negatives": [0.1]},
+        ),
         ({"question": "x", "positive": "a", "score": 0.5}, ["a"], {"positives": [0.5], "negatives": []}),
     ],
 )
@@ -114,6 +119,7 @@ def test_pairs_and_triplets_of_sentence_transformers(
     (parsed,) = parse_rows(tmp_path, row)
     assert [passage.text for passage in parsed.passages] == texts
     assert (len(parsed.example.positives), parsed.example.scores) == (1, scores)
+    assert not parsed.example.extra
     assert [passage.text for passage in read_passages(str(tmp_path / "train.jsonl"))] == texts
 
 
@@ -210,6 +216,9 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
         ({"anchor": "q", "positive": ["a"]}, "'positive' must be a string"),
         ({"anchor": "q", "positive": "a", "negative": "b", "score": [1]}, "'score' has 1 entries for 2 passages"),
+        ({"anchor": "q", "positive": "a", "label": 0}, "'label' is 0, so 'positive' is not relevant"),
+        ({"query": "q", "positive": "a", "negatives": ["b"]}, "'negatives' is not a field of examples with 'positive'"),
+        ({"query": "q", "pos": ["a"], "scores": [1]}, "'scores' is not a field of examples with 'pos'"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
 )

@@ -235,7 +235,8 @@ def test_an_interrupted_import_resumes(capfd: Capture, tmp_path: Path) -> None:
 def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = write(tmp_path / "a/x.md", "x"), write(tmp_path / "b/x.md", "y")
     with pytest.raises(DrtkError, match=rf"{second}: has the same id as {first}; import a folder that contains both"):
-        run_command(capfd, "import", first.parent, second.parent)
+        run_command(capfd, "import", first, second)
+    assert list(import_rows(capfd, first.parent, second.parent)) == ["a/x.md", "b/x.md"]
     with pytest.raises(DrtkError, match=r"no files to import; known types: \.txt"):
         run_command(capfd, "import", first.parent, "--exclude", "*.md")
     with pytest.raises(DrtkError, match="none: no such file or folder"):

@@ -90,6 +90,19 @@ def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name:
         assert np.abs(ours(TEXTS) - theirs.encode(TEXTS, prompt="")).max() > 1e-3  # the prompt does something
 
 
+def test_prompts_of_other_names_are_not_used_but_named(plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    prompts = {"web_search_query": "rivers engine: ", "sts_query": "castled "}  # as in E5-Mistral
+    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "mean"), prompts=prompts)
+    with caplog.at_level("WARNING", "drtk"):
+        ours = Embedder(str(tmp_path / "m"), role="query")
+    np.testing.assert_allclose(ours(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
+    assert "queries get no prompt; to use sts_query or web_search_query" in caplog.text
+    caplog.clear()
+    Embedder(str(tmp_path / "m"), role="query", settings=EncodeSettings(prompt="x "))
+    Embedder(str(tmp_path / "m"), role="passage")
+    assert not caplog.text
+
+
 def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
     theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, ("max", "mean")), make_module("Normalize"))
     old = {"word_embedding_dimension": 32, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}

@@ -189,6 +189,8 @@ def test_white_space_paragraphs_and_overlap():
     text = "A heading\n\nthe text of it\n \nmore text"
     assert texts(text, 4) == ["A heading the text", "of it more text"]
     assert texts(text, 4, paragraphs=True) == ["A heading", "the text of it", "more text"]
+    table = "As a table:\n| a | b c |\n| d | e f |\n| g | h i |"
+    assert texts(table, 9, paragraphs=True) == ["As a table: | a | b c |", "| d | e f |", "| g | h i |"]
     overlapping = texts("He went. She came. It was. They left.", 4, overlap=1)
     assert overlapping == ["He went. She came.", "She came. It was.", "It was. They left."]
 
