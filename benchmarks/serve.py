@@ -3,8 +3,9 @@
 python benchmarks/serve.py [--data DIR] [--type NAME] [--requests N] [--clients N ...] [-k N] [--out FILE]
 
 Writes JSON: for plain search, one query after the other in this process, and for each number of clients that ask the server: queries per
-second, and the median and 99th percentile of the latency in milliseconds. Server and clients share the processors of this machine. Each
-client keeps its connection open and sends the next query when it has the answer. --data is a BEIR folder.
+second; in milliseconds, median and 99th percentile of the latency, and processor time of the search or the server per query. Server and
+clients share the processors of this machine. Each client keeps its connection open and sends the next query when it has the answer.
+--data is a BEIR folder.
 """
 
 from __future__ import annotations
@@ -62,18 +63,26 @@ def ask_server(port: int, texts: list[str], k: int) -> list[float]:
     return seconds
 
 
-def summarize(seconds: list[float], total: float) -> dict[str, float]:
-    """Return queries per second, and the median and 99th percentile of the latency in milliseconds."""
-    median, high = np.percentile(seconds, [50, 99])
-    return {"queries_per_s": len(seconds) / total, "median_ms": 1000 * float(median), "p99_ms": 1000 * float(high)}
+def summarize(seconds: list[float], total: float, cpu: float) -> dict[str, float]:
+    """Return queries per second; in milliseconds, median and 99th percentile of the latency, and processor time per query."""
+    median, high = (1000 * float(value) for value in np.percentile(seconds, [50, 99]))
+    count = len(seconds)
+    return {"queries_per_s": count / total, "median_ms": median, "p99_ms": high, "cpu_ms": 1000 * cpu / count}
 
 
-def time_clients(port: int, texts: list[str], clients: int, k: int) -> dict[str, float]:
-    """Spread the texts over concurrent clients, and return the figures of `summarize`."""
+def read_cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def time_clients(pid: int, port: int, texts: list[str], clients: int, k: int) -> dict[str, float]:
+    """Spread the texts over concurrent clients of the server process, and return the figures of `summarize`."""
     with ThreadPoolExecutor(clients) as pool:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), read_cpu_seconds(pid)
         parts = list(pool.map(lambda number: ask_server(port, texts[number::clients], k), range(clients)))
-        return summarize([seconds for part in parts for seconds in part], time.perf_counter() - start)
+        total = time.perf_counter() - start
+    return summarize([seconds for part in parts for seconds in part], total, read_cpu_seconds(pid) - cpu)
 
 
 def main() -> None:
@@ -97,16 +106,16 @@ def main() -> None:
         subprocess.run([*drtk, "index", arguments.data, "--type", arguments.type, "-o", index, "-q"], check=True)
         search = TextQuerySearcher(IndexGroup([index], SearchSettings()), None)
         measure(lambda text: list(search([Query("q", text)], RankingOptions(k))), texts[:20])
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         seconds = measure(lambda text: list(search([Query("q", text)], RankingOptions(k))), texts)
-        results["search"] = summarize(seconds, time.perf_counter() - start)
+        results["search"] = summarize(seconds, time.perf_counter() - start, time.process_time() - cpu)
         server = subprocess.Popen([*drtk, "serve", index, "--port", "0"], stderr=subprocess.PIPE, text=True)
         try:
             assert server.stderr is not None
             port = next(int(found[1]) for line in server.stderr if (found := re.search(r"127\.0\.0\.1:(\d+)", line)))
             ask_server(port, texts[:20], k)
             for clients in arguments.clients:
-                results[f"serve, {clients} clients"] = time_clients(port, texts, clients, k)
+                results[f"serve, {clients} clients"] = time_clients(server.pid, port, texts, clients, k)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait()

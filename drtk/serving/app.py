@@ -10,6 +10,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from drtk import __version__
 from drtk.errors import DrtkError
 from drtk.serving.systems import FullPassage, ListedQuery, SystemHits, Systems
 
@@ -29,7 +30,7 @@ _HEADERS = {
 
 def create_app(systems: Systems) -> FastAPI:
     """Return the application: `/` is the page, `/api/…` its data, `/openapi.json` the description of the API."""
-    app = FastAPI(title="drtk serve", docs_url=None, redoc_url=None)
+    app = FastAPI(title="drtk serve", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
 
     @app.middleware("http")
@@ -51,13 +52,14 @@ def create_app(systems: Systems) -> FastAPI:
 
     @app.get("/api/systems")
     def list_systems() -> dict[str, Any]:
-        """Return name, index type and number of passages of each system, and the names of the measures."""
+        """Return name, index type and number of passages of each system, the names of the measures, and the number of queries."""
         return {
             "systems": [
                 {"name": system.name, "type": system.group.manifest["type"], "passages": len(system.group)}
                 for system in systems.systems
             ],
             "measures": systems.measures,
+            "queries": len(systems.list_queries()),
         }
 
     @app.get("/api/search")

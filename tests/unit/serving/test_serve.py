@@ -114,7 +114,7 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     loaded = re.findall(r'(?:src|href)="([^"]*)"', page.text)
-    assert loaded == ["/page.css", "/page.js"]
+    assert loaded == ["/page.css", "?", "/page.js"]  # "?" is the link to the list of queries
     for path in loaded:
         assert client.get(path).status_code == 200
     assert not re.search(
@@ -122,6 +122,7 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     )
     assert client.get("/", headers={"host": "other.example"}).status_code == 400
     assert {"/api/search", "/api/queries", "/api/passage"} <= set(client.get("/openapi.json").json()["paths"])
+    assert client.get("/api/systems").json()["queries"] == 2
 
 
 def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
