@@ -256,11 +256,11 @@ def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     can_raise_floor = scores.shape[1] > depth
     if can_raise_floor and bool((floor == -torch.inf).any()):
         floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
-    rows, columns = _find_at_least(scores, floor)
+    rows, columns, values = _find_at_least(scores, floor)
     if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(sort_keys):
         floor = torch.maximum(floor, _find_kth_scores(scores, depth))
-        rows, columns = _find_at_least(scores, floor)
-    return _add_candidates(sort_keys, rows, pack_sort_keys(scores[rows, columns], ranks[columns]))
+        rows, columns, values = _find_at_least(scores, floor)
+    return _add_candidates(sort_keys, rows, pack_sort_keys(values, ranks[columns]))
 
 
 def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> Tensor:
@@ -273,14 +273,15 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
         return sort_keys
     counts = rows.bincount(minlength=len(sort_keys))
     most = int(counts.max())
-    places = torch.arange(len(rows), device=sort_keys.device) - (counts.cumsum(0) - counts)[rows]
     if most > _CANDIDATES:
+        places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
         for start in range(0, most, _CANDIDATES):
             part = (places >= start) & (places < start + _CANDIDATES)
             sort_keys = _add_candidates(sort_keys, rows[part], candidate_keys[part])
         return sort_keys
-    candidates = torch.full((len(sort_keys), most), EMPTY_KEY, dtype=torch.int64, device=sort_keys.device)
-    candidates[rows, places] = candidate_keys
+    is_candidate = torch.arange(most, device=rows.device) < counts[:, None]
+    candidates = torch.full(is_candidate.shape, EMPTY_KEY, device=rows.device)
+    candidates.masked_scatter_(is_candidate, candidate_keys)
     return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
 
 
@@ -322,7 +323,7 @@ class _Float16Block:
         floor = lowest / (lengths[: len(sort_keys), 0] * self._length) - HALF_ERROR
         if scores.shape[1] > depth and bool((floor == -torch.inf).any()):
             floor = torch.maximum(floor, _find_kth_scores(scores, depth).float() - 2 * HALF_ERROR)
-        rows, columns = _find_at_least(scores, floor)
+        rows, columns, _ = _find_at_least(scores, floor)
         if len(rows) > 2 * MAX_CANDIDATES * depth * len(sort_keys):
             return None
         # Whole tiles, because a GPU sums few rows in another order, and scores of equal vectors would differ.
@@ -331,14 +332,15 @@ class _Float16Block:
         return _add_candidates(sort_keys, rows, pack_sort_keys(torch.cat(exact)[: len(rows)], ranks[columns]))
 
 
-def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row and column indices of the scores (queries, block) that reach the floor (queries,) of their row."""
+def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return row and column indices and values of the scores (queries, block) that reach the floor (queries,) of their row."""
     if scores.device.type != "cpu":
-        at = (scores >= floor[:, None]).nonzero()
-        return at[:, 0], at[:, 1]
+        rows, columns = (scores >= floor[:, None]).nonzero().T
+        return rows, columns, scores[rows, columns]
     # On a CPU, comparing, finding and partitioning take numpy a quarter of torch's time (docs/benchmarks.md).
-    flat = torch.from_numpy(np.flatnonzero(scores.numpy() >= floor[:, None].numpy()))
-    return flat // scores.shape[1], flat % scores.shape[1]
+    flat = np.flatnonzero(scores.numpy() >= floor[:, None].numpy())
+    rows, columns = map(torch.from_numpy, np.divmod(flat, scores.shape[1]))
+    return rows, columns, torch.from_numpy(scores.numpy().take(flat))
 
 
 def _take_largest(values: Tensor, count: int) -> Tensor:

@@ -14,13 +14,15 @@ from drtk.pretraining.masking import (
     MASKING,
     MaskInput,
     Vocabulary,
+    WordGroups,
     corrupt_tokens,
     delete_tokens,
+    group_words,
     insert_masks,
 )
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields
-from drtk.text.rng import create_generator, sample_uniform
+from drtk.text.rng import create_generator, sample_uniform, seed_generator
 from drtk.text.token_dataset import TokenizedText
 
 
@@ -116,7 +118,7 @@ class ExampleBuilder:
         seed: int,
     ) -> None:
         self._composition, self._corpus, self._special = composition, corpus, special
-        self._max_length, self._seed = max_length, seed
+        self._max_length, self._seed, self._rng = max_length, seed, create_generator()
         slots = composition.slots
         self._order: list[str] = []  # slot names; a slot comes after the slot that its `of` names
         while len(self._order) < len(slots):
@@ -153,7 +155,7 @@ class ExampleBuilder:
         Raises MismatchError if a masking needs token weights and the text has none, UsageError for an unknown VIEW.KEY.
         """
         key = (self._seed, epoch, self.get_id(row))
-        texts: dict[Any, Mapping[str, TokenizedText] | None] = {}  # by key in `_samples`
+        texts: dict[Any, Mapping[str, tuple[TokenizedText, WordGroups]] | None] = {}  # by key in `_samples`
         slots: dict[str, TokenizedSlot] = {}
         for name in self._order:
             slots[name] = self._build_slot(name, row, key, step, texts, slots)
@@ -169,11 +171,12 @@ class ExampleBuilder:
         slots: Mapping[str, TokenizedSlot],
     ) -> TokenizedSlot:
         slot, vocabulary = self._composition.slots[name], self._special.vocabulary
-        text = self._get_text(name, row, key, step, texts)
-        if text is None:
+        text_and_words = self._get_text(name, row, key, step, texts)
+        if text_and_words is None:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
             return TokenizedSlot(ids, ids, nothing, nothing, None, None, present=False)
-        rng = create_generator(*key, "slot", name)
+        text, words = text_and_words
+        rng = seed_generator(self._rng, *key, "slot", name)
         corruption: Any = slot.corruption
         if corruption == "any":
             corruption = EDITS[int(sample_uniform(*key, "edit", name) * len(EDITS))]
@@ -185,11 +188,10 @@ class ExampleBuilder:
             text, masked, edited = edit
             noise = rng.random(len(text.ids), dtype=np.float32) if masked.any() else None
             return TokenizedSlot(text.ids, text.ids, text.words >= 0, masked, edited, noise, True, text.types)
-        content = text.words >= 0
         masked = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
-            counted = len(text.ids) if slot.count == "with-specials" else int(np.count_nonzero(content))
-            inputs = MaskInput(text, slot.rate, rng, counted)
+            counted = len(text.ids) if slot.count == "with-specials" else int(np.count_nonzero(words.content))
+            inputs = MaskInput(text, words, slot.rate, rng, counted)
             if slot.of:
                 inputs = inputs._replace(other=slots[slot.of].masked, other_rate=self._composition.slots[slot.of].rate)
             try:
@@ -201,23 +203,24 @@ class ExampleBuilder:
         scheme = generator.reads if corruption == "replaced" and generator is not None else corruption
         input_ids = corrupt_tokens(text.ids, masked, scheme, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
-        return TokenizedSlot(text.ids, input_ids, content, masked, None, noise, True, text.types)
+        return TokenizedSlot(text.ids, input_ids, words.content, masked, None, noise, True, text.types)
 
     def _get_text(
         self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]
-    ) -> TokenizedText | None:
-        """Return the text of a slot with special tokens; None for a row without such a text."""
+    ) -> tuple[TokenizedText, WordGroups] | None:
+        """Return the text of a slot with special tokens, and its words; None for a row without such a text."""
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key
             choice = int(sample_uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
         view, sample = self._views[name][choice], self._samples[name][choice]
         if sample not in texts:
-            rng = create_generator(*key, "view", view.name)
+            rng = seed_generator(self._rng, *key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
             max_length = slot.compute_max_text_length(self._max_length)
             views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
-            texts[sample] = None if views is None else {key: self._special.add_to(text) for key, text in views.items()}
+            full_texts = {key: self._special.add_to(text) for key, text in (views or {}).items()}
+            texts[sample] = views and {key: (text, group_words(text.words)) for key, text in full_texts.items()}
         result = texts[sample]
         if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)

@@ -37,13 +37,15 @@ MASKING = Registry(
 class MaskInput(NamedTuple):
     """The input of a masking strategy.
 
-    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: random number generator
+    text: a text with its special tokens    words: its words
+    rate: share of tokens to mask, in [0, 1]    rng: random number generator
     counted: number of tokens that `rate` refers to, with or without special tokens
     other: mask of the same text in another encoder input (the slot that `of` names), (tokens,) bool; None without `of`
     other_rate: share of tokens to mask in that input
     """
 
     text: TokenizedText
+    words: WordGroups
     rate: float
     rng: np.random.Generator
     counted: int
@@ -58,7 +60,7 @@ class MaskInput(NamedTuple):
     @property
     def content(self) -> np.ndarray:
         """(tokens,) bool, False at special tokens."""
-        return self.text.words >= 0
+        return self.words.content
 
     @property
     def weights(self) -> np.ndarray:
@@ -103,7 +105,7 @@ def mask_bernoulli(inputs: MaskInput) -> np.ndarray:
 
 def mask_whole_words(inputs: MaskInput) -> np.ndarray:
     """Mask whole words in random order up to `inputs.budget` tokens, and skip words that do not fit; return (tokens,) bool."""
-    words = group_words(inputs.text.words)
+    words = inputs.words
     order = inputs.rng.permutation(len(words.sizes))
     return words.expand_to_tokens(fill_budget(order, words.sizes, inputs.budget))
 
@@ -140,7 +142,7 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
 
     Returns (tokens,) bool. The weight of a word is the maximum weight of its word pieces.
     """
-    words = group_words(inputs.text.words)
+    words = inputs.words
     order = order_by_weight(words.compute_max_weights(inputs.weights), rng=inputs.rng)
     chosen = np.zeros(len(order), dtype=bool)
     if inputs.budget:
@@ -165,7 +167,7 @@ def mask_rom(
         return sort_largest_first(scale_weights(weights, scale) * weight_scale + inputs.rng.random(len(weights)))
 
     if whole_word:
-        words = group_words(inputs.text.words)
+        words = inputs.words
         return words.expand_to_tokens(
             fill_budget(order(words.compute_max_weights(inputs.weights)), words.sizes, inputs.budget)
         )

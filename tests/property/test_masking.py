@@ -49,11 +49,15 @@ def count_tokens(text, with_specials):
 
 
 def mask(name, text, rate, *, seed, counted, other=(), **options):
-    return MASKING.load(name)(MaskInput(text, rate, create_generator(seed), counted, *other), **options)
+    return MASKING.load(name)(
+        MaskInput(text, group_words(text.words), rate, create_generator(seed), counted, *other), **options
+    )
 
 
 def make_other_mask(text, rate, *, seed, counted):
-    return mask_whole_words(MaskInput(text, rate, create_generator(seed, "other"), counted)), rate
+    return mask_whole_words(
+        MaskInput(text, group_words(text.words), rate, create_generator(seed, "other"), counted)
+    ), rate
 
 
 @pytest.mark.parametrize("name", MASKING)

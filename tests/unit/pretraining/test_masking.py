@@ -14,6 +14,7 @@ from drtk.pretraining.masking import (
     compute_mask_budget,
     corrupt_tokens,
     delete_tokens_at,
+    group_words,
     insert_masks,
     insert_masks_at,
     mask_bernoulli,
@@ -50,7 +51,7 @@ def mask(
 ) -> np.ndarray:
     """Apply a masking strategy. rng: a random generator, or its key"""
     rng = rng if hasattr(rng, "random") else create_generator(rng)
-    hidden = strategy(MaskInput(text, rate, rng, counted, other, other_rate), **options)
+    hidden = strategy(MaskInput(text, group_words(text.words), rate, rng, counted, other, other_rate), **options)
     assert hidden.dtype == bool
     return hidden
 

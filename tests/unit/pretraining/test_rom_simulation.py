@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from drtk.expansion.term_weights.bprop import compute_contrasts, gather_occurrences, normalize, saturate, softmax
-from drtk.pretraining.masking import MaskInput, Scale, mask_rom
+from drtk.pretraining.masking import MaskInput, Scale, group_words, mask_rom
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import TokenizedText
 
@@ -69,7 +69,9 @@ def compute_share(weighing: Weighing, scale: Scale) -> float:
         text = TokenizedText(
             row.astype(np.int32), np.arange(LENGTH, dtype=np.int32), np.array([weights[word(r)] for r in row.tolist()])
         )
-        stop += (row[mask_rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()
+        stop += (
+            row[mask_rom(MaskInput(text, group_words(text.words), 0.15, rng, LENGTH), scale=scale)] < STOP
+        ).tolist()
     return 100 * float(np.mean(stop))
 
 
