@@ -219,8 +219,8 @@ class ExampleBuilder:
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
             max_length = slot.compute_max_text_length(self._max_length)
             views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
-            full_texts = {key: self._special.add_to(text) for key, text in (views or {}).items()}
-            texts[sample] = views and {key: (text, group_words(text.words)) for key, text in full_texts.items()}
+            complete = {part: self._special.add_to(text) for part, text in (views or {}).items()}
+            texts[sample] = views and {part: (text, group_words(text.words)) for part, text in complete.items()}
         result = texts[sample]
         if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)
