@@ -220,7 +220,8 @@ class ExampleBuilder:
             max_length = slot.compute_max_text_length(self._max_length)
             views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
             complete = {part: self._special.add_to(text) for part, text in (views or {}).items()}
-            texts[sample] = views and {part: (text, group_words(text.words)) for part, text in complete.items()}
+            grouped = {part: (text, group_words(text.words)) for part, text in complete.items()}
+            texts[sample] = None if views is None else grouped
         result = texts[sample]
         if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)
