@@ -128,10 +128,30 @@ def _option_item(option: str) -> str:
 def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
-    titles = [expected["title"] for expected in recipes.values()]
-    contents = [f"- [{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})" for title in titles]
-    tables = [_format_recipe(name, expected, RESULTS / f"{name}.jsonl") for name, expected in recipes.items()]
-    return "\n\n".join(["\n".join(contents), *tables])
+    summary = [
+        "| table | rows measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
+        "| --- | ---: | --- | --- |",
+    ]
+    tables = []
+    for name, expected in recipes.items():
+        result = RESULTS / f"{name}.jsonl"
+        systems = read_result(result, expected["measure"]["mini"])[0] if result.exists() else {}
+        rows, title = expected["rows"], expected["title"]
+        anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+        orders: dict[bool, list[str]] = {True: [], False: []}  # by whether the paper has the same order
+        for order in expected.get("orders", {}).get("mini", []):
+            higher, lower = order.split(" > ")
+            orders[rows[higher].get("full", 1) > rows[lower].get("full", 0)].append(order)
+        measured = len(systems.keys() & rows.keys())
+        cells = [
+            f"[{title}](#{anchor})",
+            f"{measured} of {len(rows)}",
+            "; ".join(orders[True]),
+            "; ".join(orders[False]),
+        ]
+        summary.append(f"| {' | '.join(cells)} |")
+        tables.append(_format_recipe(name, expected, result))
+    return "\n\n".join(["\n".join(summary), *tables])
 
 
 def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
@@ -159,6 +179,8 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
             if found["sd"]:
                 reach = stdtrit(found["runs"] - 1, 0.975) * found["sd"] / found["runs"] ** 0.5
                 here += f" ± {reach:.4f}"
+            if found["runs"] < 3:
+                here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
             if test := against.get(row):
                 difference, p = f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])
         lines.append(f"| {row} | {paper} | {here} | {difference} | {p} |")

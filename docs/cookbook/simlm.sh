@@ -26,6 +26,8 @@
 #   K            hits per test query (1000)
 #   NEGATIVES    a run or examples to take negatives from instead of the BM25 index (MS MARCO's official triples), for retriever 1, with
 #                UNION for all. The first 1000 of a query are used, as official lists are in random order; MINE="--depth N" changes that
+#   POOL         training passages: the positives, and the passages to mine negatives from (CORPUS). For a small corpus, exclude the test
+#                queries' passages: a reranker memorizes them as negatives
 #   RERANK       documents to rerank per test query (200)
 #   BY           source: judgments are for documents, passages are their chunks; test runs are of passages
 #   SCORED       options of mine-negatives for the examples that the teacher scores ("--negatives 23"); by default all mined negatives
@@ -40,9 +42,10 @@ set -eu
 stop() { echo "simlm.sh: $*" >&2 && exit 1; }
 [ $# -ge 5 ] || stop "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got $# arguments"
 corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
+pool=${POOL:-$corpus} pooled=${POOL:+.pool}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
 case $recipe in master-*) title=${TITLE:-sep} ;; *) title=${TITLE:-segment} ;; esac
-for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # fail now, not after hours
+for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}" "$pool"; do # fail now, not after hours
   case $file in hf:* | irds:*) ;; *) [ -e "$file" ] || stop "$file: No such file or directory" ;; esac
 done
 case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac
@@ -66,13 +69,17 @@ search_test() {
 search() {
   drtk encode "$corpus" --model "$2" -o "$out/$1.vectors" ${ENCODE:-} $again
   drtk index "$out/$1.vectors" --type "${INDEX:-flat}" -o "$out/$1.index" $made
+  if [ -n "${POOL:-}" ]; then
+    drtk encode "$POOL" --model "$2" -o "$out/$1.pool.vectors" ${ENCODE:-} $again
+    drtk index "$out/$1.pool.vectors" --type "${INDEX:-flat}" -o "$out/$1.pool.index" $made
+  fi
   search_test "$1"
 }
 
 # mine NAME SOURCE DEPTH [OPTION…]: training examples from an index, a run or examples
 mine() {
   name=$1 source=$2 ranks=$3 && shift 3
-  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --by "$by" --policy msmarco \
+  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$pool" --by "$by" --policy msmarco \
     --depth "$ranks" -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
 }
 
@@ -87,14 +94,15 @@ choose_examples() {
 
 retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
   name=$1 examples=$2 preset=$3 && shift 3
-  train train-retriever "$examples" --corpus "$corpus" --queries "$queries" --model "$encoder" \
+  train train-retriever "$examples" --corpus "$pool" --queries "$queries" --model "$encoder" \
     --preset "$recipe-$preset$variant" -o "$out/$name" "$@"
 }
 
 step "BM25"
 drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
 search_test bm25
-negatives=$out/bm25.index ranks_of_negatives=$depth
+if [ -n "${POOL:-}" ]; then drtk index "$POOL" --type "${BM25:-bm25}" -o "$out/bm25.pool.index" $made; fi
+negatives=$out/bm25$pooled.index ranks_of_negatives=$depth
 if [ -n "${NEGATIVES:-}" ]; then negatives=$NEGATIVES ranks_of_negatives=1000; fi
 mine bm25 "$negatives" "$ranks_of_negatives"
 systems="bm25"
@@ -121,26 +129,26 @@ retriever retriever1 "$out/bm25.jsonl" r1 ${R1:-}
 search retriever1 "$out/retriever1"
 
 step "Retriever 2: negatives mined with retriever 1"
-mine mined1 "$out/retriever1.index" "$depth"
+mine mined1 "$out/retriever1$pooled.index" "$depth"
 choose_examples mined1 bm25 union
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
 
 step "Reranker: negatives mined with retriever 2"
-mine mined2 "$out/retriever2.index" "$depth"
+mine mined2 "$out/retriever2$pooled.index" "$depth"
 choose_examples mined2 bm25 union2
-train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
+train train-reranker "$examples" --corpus "$pool" --queries "$queries" --model "${TEACHER:-$encoder}" \
   --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
 drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$queries}" --model "$out/reranker" --depth "${RERANK:-200}" \
   -o "$out/reranked.run" $again
 
 step "Distilled retriever: trained on the reranker's scores"
 if [ -n "${SCORED:-}" ]; then
-  mine teacher "$out/retriever2.index" "$depth" $SCORED
+  mine teacher "$out/retriever2$pooled.index" "$depth" $SCORED
   if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$negatives" "$ranks_of_negatives" $SCORED; fi
   choose_examples teacher teacher-bm25 teacher-union
 fi
-drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \
+drtk score "$examples" --corpus "$pool" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \
   -o "$out/scored.jsonl" $again
 retriever distilled "$out/scored.jsonl" distill ${DISTILL:-}
 search distilled "$out/distilled"

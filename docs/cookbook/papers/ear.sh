@@ -12,7 +12,7 @@ if [ "$scale" = full ]; then
   exit 2
 fi
 mine_bm25
-export RI_EPOCHS=2 RD_EPOCHS=2 BATCH=8 EVERY=120 SWEEP="1 2 5" RERANK_EPOCHS=2 EAR_DATA="$source/squad"
+export RI_EPOCHS=2 RD_EPOCHS=2 BATCH=8 MAX_LR=5e-3 EVERY=120 SWEEP="2 5" RERANK_EPOCHS=2 RERANK_LENGTH=128 EAR_DATA="$source/squad"
 export GENERATOR="$out/t5" GENERATOR_STEPS=300 SAMPLES=10
 drtk init-model "$out/all.jsonl" --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 512 -o "$GENERATOR" $made
 for seed in $seeds; do

@@ -5,6 +5,7 @@ python docs/cookbook/papers/mini_data.py SQUAD PASSAGES OUT
 SQUAD is SQuAD in BEIR layout with `documents.jsonl.gz`; PASSAGES are chunks of these documents. Writes to OUT:
 
 corpus.jsonl      all paragraphs of dev and the last 3,000 of train
+pool.jsonl        those 3,000 of train
 qrels/test.tsv    every fifth question of dev
 qrels/train.tsv   every second question about these 3,000 paragraphs of train
 queries.jsonl     the questions of both
@@ -49,10 +50,13 @@ def main() -> None:
     corpus = read_records(squad / "corpus.jsonl.gz")
     queries = {query["_id"]: query for query in read_records(squad / "queries.jsonl.gz")}
     dev, train = read_judgments(squad / "qrels" / "dev.tsv"), read_judgments(squad / "qrels" / "train.tsv")
-    pool = corpus[-3000 - len({paragraph for _, paragraph in dev}) :]  # the paragraphs of dev are the last
+    of_dev = {paragraph for _, paragraph in dev}
+    searched = corpus[-3000 - len(of_dev) :]  # the paragraphs of dev are the last
+    pool = [paragraph for paragraph in searched if paragraph["_id"] not in of_dev]
     in_pool = {paragraph["_id"] for paragraph in pool}
     splits = {"test": dev[::5], "train": [pair for pair in train if pair[1] in in_pool][::2]}
-    write_records(out / "corpus.jsonl", pool)
+    write_records(out / "corpus.jsonl", searched)
+    write_records(out / "pool.jsonl", pool)
     write_records(out / "queries.jsonl", (queries[query] for pairs in splits.values() for query, _ in pairs))
     for name, pairs in splits.items():
         write_judgments(out / "qrels" / f"{name}.tsv", pairs)

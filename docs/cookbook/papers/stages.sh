@@ -3,12 +3,14 @@
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
 #
+# mini: the first 20 passages are reranked; the reranker scores 1,500 questions with 7 negatives each for distillation.
 # full: after SimLM's pre-training; ENCODER=NAME starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
 both_queries=$queries
 if [ "$scale" = mini ]; then
-  export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=50 SCORED_QUERIES=1500 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 15" TITLE=none
-  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 7"
+  export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=20 SCORED_QUERIES=1500 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 7" TITLE=none
+  export POOL="$data/pool.jsonl" # without the passages of test questions
+  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3"
   export RERANKER="--set warmup=0.1 --set title=none --learning-rate 5e-4 --batch-size 8 --negatives 7 --max-length 128 --max-steps 600 --set log_steps=20"
 else
   export TEACHER=google/electra-base-discriminator SCORED="--negatives 48 --set min_negatives=0"
@@ -20,4 +22,4 @@ for seed in $seeds; do
   ENCODER=$encoder SEED=$seed sh "$here/../simlm.sh" "$corpus" "$both_queries" "$train_qrels" "$qrels" "$start" "$work/$seed"
   for system in bm25 retriever1 retriever2 reranked distilled; do cp -p "$work/$seed/$system.run" "$work/$system.$seed.run"; done
 done
-compare_rows retriever1
+compare_rows retriever2

@@ -108,6 +108,7 @@ def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[lis
         *(f"{first}/{row}.1.retriever" for first in firsts for row in rows if recipe == "second"),
         "data/fields.jsonl",
         "data/corpus.jsonl",
+        "data/pool.jsonl",
         "data/queries.jsonl",
         "data/qrels/train.tsv",
         "data/qrels/test.tsv",
