@@ -17,7 +17,7 @@ from drtk.errors import DrtkError
 from drtk.indexing.base import HITS_AT_A_TIME, RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
-from drtk.models.device import choose_device, report_out_of_memory
+from drtk.models.device import choose_device, is_out_of_memory, report_out_of_memory
 from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.runners import read_ahead
 
@@ -186,11 +186,13 @@ class ExactIndex:
 
         Raises DrtkError if it runs out with small blocks too.
         """
-        while self._block > _MIN_BLOCK:
+        while (size := self._block) > _MIN_BLOCK:
             try:
                 return self._search_blocks(shard, vectors, depth)
-            except torch.OutOfMemoryError:
-                self._block //= 2
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._block = min(self._block, size // 2)  # another shard may have reduced it
             log_detail(f"{shard.device}: out of memory; trying blocks of {self._block:,} passages")
         advice = "lower `block`" if shard.device.type == "cpu" else "free GPU memory, or use `device` cpu"
         with report_out_of_memory(shard.device, advice):

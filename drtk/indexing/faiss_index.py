@@ -198,7 +198,8 @@ class FaissIndex:
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); HNSW and IVF may return fewer."""
-        depth = min(len(self), k if self._full is None else k * self._settings.rescore)
+        depth = k + self._compares_all if self._full is None else k * self._settings.rescore
+        depth = min(len(self), depth)
         if self._on_gpu is not None and depth > GPU_DEPTH:
             warn(
                 f"{self._folder}: faiss finds at most {GPU_DEPTH:,} hits on a GPU; depth {depth:,} is searched on the CPU"
@@ -338,6 +339,8 @@ def _build_on_gpu(
         _train_index(on_gpu, vectors, settings, factory)
         index = faiss.index_gpu_to_cpu(on_gpu)
         on_gpu = _copy_to_gpu(index, settings.device)  # several GPUs may have trained different clusters
+        if on_gpu is None:
+            return index
         _add_vectors(on_gpu, vectors, progress)
         return faiss.index_gpu_to_cpu(on_gpu)
     except (RuntimeError, DrtkError) as error:

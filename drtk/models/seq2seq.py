@@ -146,7 +146,7 @@ class DecodingState:
         if model.is_encoder_decoder:
             if hidden is None:
                 assert ids is not None
-                size = max(1, _CPU_ENCODED_TOKENS // ids.shape[1]) if ids.device.type == "cpu" else len(ids)
+                size = max(1, _CPU_ENCODED_TOKENS // max(1, ids.shape[1])) if ids.device.type == "cpu" else len(ids)
                 parts = zip(ids.split(size), mask.split(size), strict=True)
                 encoder = network.get_encoder()
                 hidden = torch.cat([encoder(input_ids=i, attention_mask=m).last_hidden_state for i, m in parts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -107,10 +108,12 @@ class VllmGenerator(TextGenerator):
 @contextmanager
 def _redirect_stdout_to_stderr() -> Iterator[None]:
     """Redirect what this process, its libraries and processes started meanwhile write to stdout."""
+    sys.stdout.flush()
     original = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
+        sys.stdout.flush()
         os.dup2(original, 1)
         os.close(original)
