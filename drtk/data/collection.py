@@ -185,7 +185,7 @@ def _resolve_hub(source: str, part: Part, split: str) -> str:
     if part != "qrels":
         read: Callable[[str], Iterator[Any]] = read_passages if part == "corpus" else read_queries
         table, file = f"{source}:{part}:", _FILES[part]
-        return str(_write_copy(table, f"{table} {get_version(name, part)}", file, lambda: read(table)))
+        return str(_write_copy(f"{source}:{part}", f"{table} {get_version(name, part)}", file, lambda: read(table)))
     configuration = next((known for known in ("qrels", "default") if known in configurations), None)
     if configuration is None:  # BEIR's datasets of the hub have their judgments in NAME-qrels
         name, configuration = f"{name.partition('@')[0]}-qrels", "default"

@@ -249,6 +249,8 @@ def _parse_notebook(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     """Yield a document with the Markdown and code cells, without outputs."""
     notebook = _load_json(path, path.read_bytes())
     language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "")
+    if "cells" not in notebook:
+        raise RecordError(f"{path}:1", "has no 'cells'; convert it to nbformat 4, or exclude it")
     cells = []
     for cell in notebook["cells"]:
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])

@@ -201,7 +201,10 @@ def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data or MS MARCO's top-1000 candidates."""
     if os.path.isdir(source) and not is_table(source):
-        raise DrtkError(f"{source}: is a folder; expected a file; run `drtk import {source}`")
+        advice = f"drtk import {source}"
+        if os.path.isfile(f"{source}/index") and os.path.isfile(f"{source}/docid"):  # Pyserini's faiss indexes
+            advice = f"drtk index {source}/index --ids {source}/docid"
+        raise DrtkError(f"{source}: is a folder; expected a file; run `{advice}`")
     if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
         yield from _iter_distinct(found, lambda passage: passage.text)

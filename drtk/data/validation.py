@@ -22,6 +22,7 @@ from drtk.data.rows import Row, is_example, parse_expansion, parse_prediction, p
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, load_qrels
+from drtk.data.tsv import parse_example_header
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import InputTracker
@@ -328,12 +329,14 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns; examples, expansions and predictions by the fields of the first
+    Runs and judgments are detected by their columns, examples in TSV by their header; other examples, expansions and predictions by the fields of the first
     record; passages by `title`, `contents` or `docid` in one of the first ten records; queries by `question`, `query`
     or `answers` in all of them, and `answer` in none.
     """
     if not is_table(source) and (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
+    if not is_table(source) and parse_example_header(tracker.peek(source).partition(b"\n")[0]) is not None:
+        return "examples"
     if is_stream(source):
         lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
         rows = [row for line in islice(lines, MAX_LINES) if (row := _try_parse_row(line)) is not None]

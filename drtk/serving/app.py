@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -12,7 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from drtk import __version__
 from drtk.errors import DrtkError
-from drtk.serving.systems import FullPassage, ListedQuery, SystemHits, Systems
+from drtk.serving.systems import FullPassage, ListedQuery, SystemDescription, SystemHits, Systems, SystemsOverview
 
 HOSTS = ["127.0.0.1", "localhost", "testserver"]  # against DNS rebinding: sites with names that resolve to this machine
 MAX_QUERY, MAX_HITS = 2000, 100  # characters, passages
@@ -51,18 +51,15 @@ def create_app(systems: Systems) -> FastAPI:
         add_file(path, name, media_type)
 
     @app.get("/api/systems")
-    def list_systems() -> dict[str, Any]:
+    def list_systems() -> SystemsOverview:
         """Return name, index type and number of passages of each system, the names of the measures, and the number of queries."""
-        return {
-            "systems": [
-                {"name": system.name, "type": system.group.manifest["type"], "passages": len(system.group)}
-                for system in systems.systems
-            ],
-            "measures": systems.measures,
-            "queries": len(systems.list_queries()),
-        }
+        described = [
+            SystemDescription(system.name, system.group.manifest["type"], len(system.group))
+            for system in systems.systems
+        ]
+        return SystemsOverview(described, systems.measures, len(systems.list_queries()))
 
-    @app.get("/api/search")
+    @app.get("/api/search", responses={400: {"description": "The search failed"}})
     def search(
         query: Annotated[str, Query(min_length=1, max_length=MAX_QUERY)],
         k: Annotated[int, Query(ge=1, le=MAX_HITS)] = 10,
@@ -78,7 +75,7 @@ def create_app(systems: Systems) -> FastAPI:
         """Return the queries of the query set, with the values of the measures for each system."""
         return systems.list_queries()
 
-    @app.get("/api/passage")
+    @app.get("/api/passage", responses={404: {"description": "No passage has this id"}})
     def get_passage(id: str) -> FullPassage:
         """Return a passage with its text and the ids of its neighbors."""
         passage = systems.get_passage(id)

@@ -81,6 +81,24 @@ class FullPassage:
     next: str | None
 
 
+@dataclass(frozen=True)
+class SystemDescription:
+    """Name, index type and number of passages of a system."""
+
+    name: str
+    type: str
+    passages: int
+
+
+@dataclass(frozen=True)
+class SystemsOverview:
+    """The systems, the names of the measures, and the number of queries."""
+
+    systems: list[SystemDescription]
+    measures: list[str]
+    queries: int
+
+
 class SearchSystem:
     """An index that is searched with query texts, one search at a time.
 

@@ -197,7 +197,7 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ("a.txt", "ok\n\0", ":2: contains a NUL character"),
         ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file; repair or exclude it"),
         ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
-        ("a.ipynb", "{}", ":1: damaged or not a .ipynb file ('cells'); exclude it"),
+        ("a.ipynb", "{}", ":1: has no 'cells'; convert it to nbformat 4, or exclude it"),
     ],
 )
 def test_a_bad_file_is_one_error_with_its_place(
@@ -249,6 +249,10 @@ def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypat
 def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"README.md:1: expected a JSON object, .*; run `drtk import .*README.md`"):
         run_command(capfd, "chunk", ROOT / "README.md", "-o", tmp_path / "out")
+    for name in ("index", "docid"):  # as Pyserini
+        write(tmp_path / "faiss" / name, "x")
+    with pytest.raises(DrtkError, match=r"run `drtk index .*faiss/index --ids .*faiss/docid`"):
+        run_command(capfd, "index", tmp_path / "faiss", "-o", tmp_path / "out")
     write(tmp_path / "notes/a.pdf", "%PDF")
     for command in ("chunk", "index"):
         with pytest.raises(DrtkError, match=r"notes: is a folder; expected a file; run `drtk import .*notes`"):

@@ -232,6 +232,7 @@ def test_contradictory_settings_are_rejected(kind: str | None, options: dict[str
         (b"1 Q0 a 1 high x\n1 Q0 a 2 2.0\n", "run"),  # damaged, but still a run
         (b"1 0 a 1\n1 0 b one\n2 0 c 0\n", "qrels"),
         (b"query-id\tcorpus-id\tscore\n1\ta\t1\n1\tb\tx\n", "qrels"),
+        (b"anchor\tpositive\tnegative\nwho\tme\tyou\n", "examples"),
         (b"1\ta\t1\n", None),  # a grade, or MS MARCO's rank
         (b"", None),
     ],

@@ -121,7 +121,19 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|https?://", client.get("/page.js").text
     )
     assert client.get("/", headers={"host": "other.example"}).status_code == 400
-    assert {"/api/search", "/api/queries", "/api/passage"} <= set(client.get("/openapi.json").json()["paths"])
+    described = client.get("/openapi.json").json()
+    statuses = {path: set(methods["get"]["responses"]) for path, methods in described["paths"].items()}
+    assert statuses == {
+        "/api/systems": {"200"},
+        "/api/search": {"200", "400", "422"},
+        "/api/queries": {"200"},
+        "/api/passage": {"200", "404", "422"},
+    }
+    assert set(described["components"]["schemas"]["SystemsOverview"]["properties"]) == {
+        "systems",
+        "measures",
+        "queries",
+    }
     assert client.get("/api/systems").json()["queries"] == 2
 
 
