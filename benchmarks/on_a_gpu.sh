@@ -1,9 +1,9 @@
 #!/bin/sh
-# Prove and measure drtk's GPU paths in at most 10 minutes, without a network. Arguments are passed to on_a_gpu.py:
+# Check and measure drtk's GPU paths in at most 10 minutes, without a network. Arguments are passed to on_a_gpu.py:
 #
 #   benchmarks/on_a_gpu.sh [CORPUS] [--toy] [--steps NAME ...] [--out PREFIX] [--work DIR]
 #
-# Wheels in the folder `wheels` beside this script are used from a temporary folder (docs/benchmarks.md). DRTK_PYTHON
+# Wheels in the folder `wheels` beside this script are installed into a temporary folder (docs/benchmarks.md). DRTK_PYTHON
 # names the Python to use, which must have torch.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd -P)

@@ -118,7 +118,7 @@ def _add_head(start: str, folder: str) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # no list of the head's weights
+    logging.set_verbosity_error()  # do not list the new weights of the head
     torch.manual_seed(1)
     AutoModelForMaskedLM.from_pretrained(start).save_pretrained(folder)
     AutoTokenizer.from_pretrained(start).save_pretrained(folder)
@@ -155,7 +155,7 @@ def _compute_share_of_peak(options: argparse.Namespace, tokens_per_second: float
     from transformers import AutoModelForMaskedLM
 
     def count_weights(folder: str) -> tuple[int, int, int]:
-        """Return the number of layers, of the weights of a layer, and of the head."""
+        """Return the number of layers, the weights per layer, and the weights of the head."""
         model: Any = AutoModelForMaskedLM.from_pretrained(folder)
         layer = sum(each.numel() for each in model.base_model.encoder.layer[0].parameters())
         return model.config.num_hidden_layers, layer, model.config.vocab_size * model.config.hidden_size

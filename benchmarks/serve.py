@@ -2,9 +2,9 @@
 
 python benchmarks/serve.py [--data DIR] [--type NAME] [--requests N] [--clients N ...] [-k N] [--out FILE]
 
-Writes JSON: for plain search, one query after the other in this process, and for each number of clients that ask the server: queries per
-second; in milliseconds, median and 99th percentile of the latency, and processor time of the search or the server per query. Server and
-clients share the processors of this machine. Each client keeps its connection open and sends the next query when it has the answer.
+Writes JSON for plain search (one query after the other in this process) and for each number of clients: queries per second, median and 99th
+percentile of the latency (ms), and processor time of the search or the server per query (ms). Server and clients share the processors of
+this machine. Each client keeps its connection open and sends the next query when it has the answer.
 --data is a BEIR folder.
 """
 

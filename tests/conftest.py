@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from drtk.runtime.progress import set_verbosity
+from drtk.runtime.run_ray import keep_fault_handlers
 
 # Before any test module is imported: transformers, datasets and OpenMP read these at import.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -92,12 +93,13 @@ def ray() -> Iterator[object]:
     """Start a local Ray cluster whose workers can import the modules of the tests."""
     found = pytest.importorskip("ray")
     paths = os.pathsep.join(path for path in sys.path if path)
-    found.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )
+    with keep_fault_handlers():
+        found.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            runtime_env={"env_vars": {"PYTHONPATH": paths}},
+        )
     yield found
     found.shutdown()

@@ -23,9 +23,8 @@ def import_(
 ) -> None:
     """Import text, Markdown, HTML, PDF, DOCX, notebooks, e-mail, CSV and JSON files as documents.
 
-    The id of a document is the path of its file, relative to the folder (several folders: with the folder's name);
-    rows and messages have the id FILE:NUMBER.
-    Headings and page numbers are kept.
+    The id of a document is the path of its file in the folder; with several folders, it begins with the folder's name.
+    Rows and messages have the id FILE:NUMBER. Headings and page numbers are kept.
 
     Examples:
     drtk import docs | drtk chunk -o passages.jsonl

@@ -92,13 +92,13 @@ def parse_field_map(arguments: Sequence[str]) -> FieldMap:
 def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> list[File]:
     """Return the files to import, sorted by the path relative to their folder, or the name of a given file.
 
-    This path or name is also the id (see `make_file_id`); with several folders, it begins with the folder's name.
+    The id is made from this path or name by `make_file_id`. With several folders, paths begin with the folder's name.
     exclude: patterns of .gitignore; skip: path of the output
     Raises DrtkError for a missing source, two files with the same id, or no files at all.
     """
     is_excluded = _build_filter(exclude)
     names: list[tuple[str, Path]] = []
-    has_folders = sum(map(os.path.isdir, sources)) > 1
+    has_several_folders = sum(map(os.path.isdir, sources)) > 1
     ignored: Counter[str] = Counter()
     for source in sources:
         folder = Path(source)
@@ -109,7 +109,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
             continue
         for root, folders, members in os.walk(folder):
             place = Path(root).relative_to(folder)
-            own_name = f"{folder.resolve().name}/" if has_folders else ""
+            own_name = f"{folder.resolve().name}/" if has_several_folders else ""
             folders[:] = [
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]

@@ -15,7 +15,7 @@ from drtk.records import Example, Expansion, Passage, Prediction, Query, describ
 Row = dict[str, Any]
 MAX_SHOWN_FIELDS = 10  # in messages
 MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be nested in others
-FAISS_ADVICE = "a faiss index, not JSON; give the ids of its vectors with drtk index --ids"
+FAISS_ERROR = "a faiss index, not text; give the ids of its vectors with drtk index --ids"
 TOO_DEEP = f"JSON nested more than {MAX_DEPTH} levels deep"
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
 _new = Passage.__new__
@@ -79,7 +79,7 @@ def is_faiss_index(head: bytes) -> bool:
 def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return the error message for bytes that are not JSON."""
     if is_faiss_index(text):
-        return FAISS_ADVICE
+        return FAISS_ERROR
     try:
         text.decode()
     except UnicodeDecodeError as fault:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
 
-from drtk.data.rows import ANCHORS, FAISS_ADVICE, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, is_faiss_index, make_id
+from drtk.data.rows import ANCHORS, FAISS_ERROR, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, is_faiss_index, make_id
 from drtk.runtime.progress import warn
 
 Line = tuple[int, bytes]
@@ -130,7 +130,7 @@ def _parse_lines(lines: Iterable[Line], parse_columns: ParseColumns | None, expe
 
 def _decode_line(line: bytes) -> str:
     if b"\0" in line:
-        raise ValueError(FAISS_ADVICE if is_faiss_index(line) else "contains a NUL byte")
+        raise ValueError(FAISS_ERROR if is_faiss_index(line) else "contains a NUL byte")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

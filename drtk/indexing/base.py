@@ -61,7 +61,7 @@ def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
         return {"kind": INDEX_KIND, "type": "bm25"}
     if path.is_dir() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
         raise MismatchError(
-            f"{folder}: not an index (of drtk or Lucene); make one with drtk index, of a faiss file with --ids"
+            f"{folder}: not an index of drtk or Lucene; make one with drtk index (from a faiss file: with --ids)"
         )
     return read_manifest(folder, kind=INDEX_KIND, **keys)
 

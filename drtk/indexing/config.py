@@ -91,7 +91,7 @@ class DenseSearchSettings:
     )
     block: int = setting(
         4096,
-        "Vectors scored per block (exact); more on a GPU; limits memory.",
+        "Vectors scored per block, to limit memory (exact; GPUs use larger blocks).",
         at_least=1,
         no_effect=_require_types("exact", key="index_type"),
     )
@@ -202,7 +202,7 @@ class RunSettings:
     depth: int | None = option(None, "Number of passages per query. [default: 1000; 5 with --query]", at_least=1)
     batch_size: int | None = option(
         None,
-        "Queries per batch. [default: 1000; exact: 1024, on a GPU or beyond main memory 2^25 / depth]",
+        "Queries per batch. [default: 1000; exact: 1024, or 2^25 / depth on a GPU or if memory is small]",
         at_least=1,
         panel=HARDWARE,
     )

@@ -23,9 +23,9 @@ from drtk.runtime.runners import read_ahead
 
 _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
 _GPU_BLOCK = 262_144  # passages per matrix product
-_MIN_BLOCK = 8192  # smaller blocks are not tried if memory runs out
+_MIN_BLOCK = 8192  # blocks up to this size are not halved if memory runs out
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
-_CANDIDATES = 1 << 14  # per query, merged at once; a query of which all scores are equal must not need memory for all
+_CANDIDATES = 1 << 14  # per query, merged at once; limits memory if all scores of a query are equal
 _KEYS_PER_PASS = 1 << 25  # 256 MB, over all shards; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
@@ -51,9 +51,9 @@ class _DeviceShard(NamedTuple):
 
 
 def list_devices(name: str) -> list[torch.device]:
-    """Return the devices that search an index, by the name of a device.
+    """Return the devices that search an index, for a device name.
 
-    "cuda" means all CUDA GPUs; "auto" also, or the CPU if there are none. Apple GPUs are not used.
+    "cuda" means all CUDA GPUs; "auto" means the same, or the CPU without one. Instead of an Apple GPU, the CPU is used.
     Raises DrtkError if the device is not available.
     """
     device = choose_device(name)
@@ -290,8 +290,8 @@ def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> 
 class _Float16Block:
     """A block of passages in float16, whose inner products select candidates for exact scores.
 
-    The center of the passages is subtracted, and scores are compared without the query's product with it. So float16 also
-    separates the passages of encoders whose vectors have a large common part.
+    The mean vector of the block is subtracted before rounding to float16, so passages keep distinct scores if their
+    vectors have a large common part. The query's product with the mean is the same for all passages of the block.
 
     block: passage vectors (block, dimension) float32
     num_rows: number of passages; further rows are padding
@@ -301,7 +301,7 @@ class _Float16Block:
         self._exact = block
         self._center = block[:num_rows].mean(dim=0)
         centered = block - self._center
-        length = block[:num_rows].norm(dim=1).amax() / 32  # lower lengths would enlarge the rounding errors of float32
+        length = block[:num_rows].norm(dim=1).amax() / 32  # a smaller divisor would enlarge float32 errors
         self._length = torch.maximum(length, centered[:num_rows].norm(dim=1).amax()).clamp_min(_TINY)
         self._half = centered.div_(self._length).half()
 

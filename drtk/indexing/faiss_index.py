@@ -378,8 +378,8 @@ def _cast_to_hnsw(index: Any) -> Any:
 def _copy_to_gpu(index: Any, device: str) -> Any:
     """Copy an index to one GPU, or shard it over all GPUs; return None if the index stays on the CPU.
 
-    Unless `device` is auto, raises DrtkError for a device that faiss does not find, and UsageError for an index that
-    faiss does not support on GPUs.
+    Unless `device` is auto, raises DrtkError for a device that faiss does not find, and UsageError for an index or
+    `nprobe` that faiss does not support on GPUs.
     """
     count, clusters = faiss.get_num_gpus(), faiss.try_extract_index_ivf(index)
     if device == "cpu" or (device == "auto" and (not count or _cast_to_hnsw(index) is not None)):
@@ -390,7 +390,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
         problem = f"`nprobe` {clusters.nprobe:,}: faiss searches at most {GPU_DEPTH:,} clusters on a GPU"
         if device != "auto":
             raise UsageError(f"{problem}; use `device=cpu` or a lower `nprobe`")
-        warn(f"{problem}, and uses the CPU")
+        warn(f"{problem}; using the CPU")
         return None
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:

@@ -54,7 +54,7 @@ def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> No
     Raises DrtkError if the device is out of memory.
     """
     frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
-    with report_out_of_memory(device, "free memory on the device, or use `device` cpu"):
+    with report_out_of_memory(device, "free memory, or use another `device` or a smaller model"):
         model.to(device, dtype)
     for name, frequency in frequencies.items():
         module, _, attribute = name.rpartition(".")

@@ -317,7 +317,7 @@ class _InputQueue:
         self._model, self._budget, self._device = model, budget, device
         self._count = 1 if settings.decode == "greedy" else settings.n
         self._new_tokens = settings.max_new_tokens
-        self._open: dict[int, tuple[int, int]] = {}  # length and number of unfinished texts of the inputs in memory
+        self._open: dict[int, tuple[int, int]] = {}  # by input number: its length, and number of unfinished texts
         self._update_used()
         self._tokens, self._keys = TokenizedTexts.from_lists([], None), list[str]()
         self._order, self._first = np.empty(0, dtype=np.int64), 0  # rows of `_tokens` to read; number of the first row

@@ -275,7 +275,7 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
 
 
 def list_other_prompts(folder: Path) -> list[str]:
-    """Return the names of prompts that are not for queries or passages in general, such as sts_query of E5-Mistral."""
+    """Return the names of prompts for single tasks, such as sts_query of E5-Mistral."""
     prompts = read_shared_config(folder).get("prompts") or {}
     return sorted(name for name, text in prompts.items() if text and name not in ("query", *_PASSAGE_PROMPTS))
 

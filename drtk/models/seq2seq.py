@@ -111,7 +111,7 @@ def load_generation_model(
 
 
 def _fuse_gelu(model: nn.Module) -> None:
-    """Compute GELU's tanh approximation with one operation of torch instead of transformers' eight, up to rounding."""
+    """Replace transformers' tanh approximation of GELU by torch's, which is one operation; results differ by rounding."""
     for module in [*model.modules()]:
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
@@ -237,9 +237,8 @@ class DecodingState:
             self._texts = places * self._num_texts + texts % self._num_texts
             if len(inputs) < len(self._shared_mask):
                 mask = self._shared_mask[inputs]
-                width = (
-                    int((mask * torch.arange(mask.shape[-1], device=mask.device)).max()) + 1
-                )  # without padding of all
+                # Drop the columns that are padding in every remaining input.
+                width = int((mask * torch.arange(mask.shape[-1], device=mask.device)).max()) + 1
                 for layer in self._cache.cross_attention_cache.layers:
                     layer.keys, layer.values = layer.keys[..., :width, :], layer.values[..., :width, :]
                 self._cache.cross_attention_cache.batch_select_indices(inputs)

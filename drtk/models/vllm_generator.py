@@ -25,11 +25,13 @@ def load_generator(
 ) -> TextGenerator:
     """Return a text generator with the engine `settings.engine`.
 
-    Arguments and errors are those of TextGenerator or VllmGenerator. vLLM uses the first visible GPU: raises UsageError for
-    another device.
+    Arguments and errors are those of TextGenerator or VllmGenerator. vLLM uses the first visible GPU; raises UsageError if
+    `device` is neither auto nor cuda.
     """
     if settings.engine == "vllm" and device not in ("auto", "cuda"):
-        raise UsageError(f"`device` {device}: `engine` vllm uses the first GPU; select one by CUDA_VISIBLE_DEVICES")
+        raise UsageError(
+            f"`device` {device}: `engine` vllm uses the first GPU; omit `device` and set CUDA_VISIBLE_DEVICES"
+        )
     engine = VllmGenerator if settings.engine == "vllm" else TextGenerator
     return engine(model, settings, seed=seed, device=device, needs_encoder=needs_encoder)
 
@@ -107,7 +109,7 @@ class VllmGenerator(TextGenerator):
 
 @contextmanager
 def _redirect_stdout_to_stderr() -> Iterator[None]:
-    """Redirect what this process, its libraries and processes started meanwhile write to stdout."""
+    """Redirect stdout to stderr, also for libraries and for child processes that are started meanwhile."""
     sys.stdout.flush()
     original = os.dup(1)
     os.dup2(2, 1)

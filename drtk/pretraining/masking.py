@@ -37,7 +37,7 @@ MASKING = Registry(
 class MaskInput(NamedTuple):
     """The input of a masking strategy.
 
-    text: a text with its special tokens    words: its words
+    text: a text with its special tokens    words: the word pieces of the text grouped by word
     rate: share of tokens to mask, in [0, 1]    rng: random number generator
     counted: number of tokens that `rate` refers to, with or without special tokens
     other: mask of the same text in another encoder input (the slot that `of` names), (tokens,) bool; None without `of`

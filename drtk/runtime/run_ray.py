@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import pickle
+import signal
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
@@ -158,12 +160,13 @@ def connect(address: str) -> Any:
         if chosen is not None:
             _check_address(chosen)
         try:
-            ray.init(
-                address=chosen,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                include_dashboard=None if chosen else False,
-            )
+            with keep_fault_handlers():
+                ray.init(
+                    address=chosen,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    include_dashboard=None if chosen else False,
+                )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = "ray" if chosen is None else f"`ray_address` {chosen}"
             raise DrtkError(f"{where}: cannot connect to or start Ray: {str(error).strip().splitlines()[0]}") from error
@@ -174,6 +177,23 @@ def connect(address: str) -> Any:
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return ray
+
+
+@contextlib.contextmanager
+def keep_fault_handlers() -> Iterator[None]:
+    """Restore the handlers of memory and arithmetic faults at exit.
+
+    Ray replaces them when it starts. A Java virtual machine in the same process (Lucene) needs its own, or it crashes.
+    """
+    library, handlers = ctypes.CDLL(None), {}
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        handlers[number] = ctypes.create_string_buffer(256)  # larger than C's struct sigaction
+        library.sigaction(number, None, handlers[number])
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            library.sigaction(number, handler, None)
 
 
 def _check_address(address: str) -> None:

@@ -95,7 +95,7 @@ function showQueries(systems, measures, queries) {
   say(`${queries.length} queries`);
 }
 
-// The address has a query, or names the list of queries.
+// Show the results of the query in the address, or else the list of queries or the systems.
 async function start() {
   const { systems, measures, queries } = await get("/api/systems");
   const parameters = Object.fromEntries(new URLSearchParams(location.search));

@@ -55,7 +55,7 @@ class ChunkSettings:
     )
     paragraphs: bool | None = option(
         None,
-        "Also end sentences at blank lines and rows of Markdown tables. [default: only if the document has headings]",
+        "Also end sentences at blank lines and before rows of Markdown tables. [default: only if the document has headings]",
         no_effect=_WORDS,
     )
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")

@@ -19,9 +19,8 @@ BLOCK = 50_000  # characters split together; no sentence is longer
 _KIND = "drtk punkt model"
 _TRAINING_BLOCK = 1 << 18  # characters given to the trainer at once: it holds an object for each of their tokens
 _LONGEST_LINE = 1 << 15  # nltk aborts a regular expression on a line after five seconds
-_PARAGRAPH_END = re.compile(
-    r"\n[^\S\n]*\n\s*|\n(?=\|)"
-)  # blank lines, or the line end before a row of a Markdown table
+# Blank lines, or the line end before a row of a Markdown table.
+_PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*|\n(?=\|)")
 _WORD = re.compile(r"\S+")
 
 # Added to every English model that is trained here, because its training text may be short. They rarely end a sentence;
@@ -216,7 +215,7 @@ def find_word_spans(text: str) -> list[Span]:
 def normalize_whitespace(text: str, *, paragraphs: bool, keep_whitespace: bool) -> tuple[str, list[Span]]:
     """Normalize white space; return the text and the spans to split into sentences separately.
 
-    paragraphs: start a new span after each blank line and at each row of a Markdown table; otherwise the text is one span
+    paragraphs: start a new span after each blank line and before each row of a Markdown table; otherwise the text is one span
     keep_whitespace: keep the text unchanged; otherwise replace each run of white space by one space
     """
     pieces: list[Span] = []

@@ -35,9 +35,9 @@ UNREADABLE = [  # a call, the content of its file, and the message; unit tests o
     (
         PASSAGES,
         FIRST + b"IxFI\x08\x00\x00\x00",
-        "in.jsonl:2: a faiss index, not JSON; give the ids of its vectors with drtk index --ids",
+        "in.jsonl:2: a faiss index, not text; give the ids of its vectors with drtk index --ids",
     ),
-    (TABLE, b"IxFI\x08\x00\x00\x00\t", "in.tsv:1: a faiss index, not JSON; give the ids"),
+    (TABLE, b"IxFI\x08\x00\x00\x00\t", "in.tsv:1: a faiss index, not text; give the ids"),
     (TABLE, b"a\tone\nb\n", "in.tsv:2: expected 2 columns, got 1"),
     (TABLE, b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, got 2"),
     (TABLE, b"a\tone\n\ttwo\n", "in.tsv:2: '_id' is empty"),

@@ -221,8 +221,8 @@ def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypa
     assert max(columns for _, columns in shapes) <= 64 + 5
 
 
-def half_precision(index, monkeypatch):
-    """Let an index on the CPU select candidates in float16, as on a GPU; return the list of scored numbers of pairs."""
+def use_half_precision(index, monkeypatch):
+    """Let an index on the CPU select candidates in float16, as on a GPU; return a list of the numbers of pairs scored."""
     index._product_dtype, numbers, sum_products = torch.float16, [], torch.Tensor.sum
     monkeypatch.setattr(
         torch.Tensor, "sum", lambda self, **args: [numbers.append(len(self)), sum_products(self, **args)][1]
@@ -234,7 +234,7 @@ def test_pairs_are_scored_in_whole_tiles(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     index, _ = build(tmp_path, random.standard_normal((300, 8)), block=64)
     queries = random.standard_normal((3, 8)).astype(np.float32)
-    expected, numbers = index.search(queries, 5), half_precision(index, monkeypatch)
+    expected, numbers = index.search(queries, 5), use_half_precision(index, monkeypatch)
     assert [[hit for hit, _ in ranking] for ranking in index.search(queries, 5)] == [
         [hit for hit, _ in ranking] for ranking in expected
     ]
@@ -249,7 +249,7 @@ def test_a_common_part_of_all_vectors_adds_no_candidates(tmp_path, monkeypatch):
     totals = []
     for vectors in (spread, spread + part):
         index, _ = build(tmp_path / str(len(totals)), vectors, block=2048)
-        expected, numbers = index.search(queries, 10), half_precision(index, monkeypatch)
+        expected, numbers = index.search(queries, 10), use_half_precision(index, monkeypatch)
         hits = [[hit for hit, _ in ranking] for ranking in index.search(queries, 10)]
         assert hits == [[hit for hit, _ in ranking] for ranking in expected]
         totals.append(sum(numbers))

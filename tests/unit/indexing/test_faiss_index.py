@@ -234,7 +234,7 @@ def test_searches_beyond_the_limits_of_faiss_on_a_gpu_use_the_cpu(tmp_path, monk
     assert FaissIndex.open(folder, DenseSearchSettings(nprobe=4)).search(QUERIES, 20) == expected
     assert "faiss finds at most 4 hits on a GPU; depth 20 is searched on the CPU" in caplog.text
     assert len(FaissIndex.open(folder, DenseSearchSettings(nprobe=5)).search(QUERIES, 3)) == len(QUERIES)
-    assert "`nprobe` 5: faiss searches at most 4 clusters on a GPU, and uses the CPU" in caplog.text
+    assert "`nprobe` 5: faiss searches at most 4 clusters on a GPU; using the CPU" in caplog.text
     with pytest.raises(UsageError, match="use `device=cpu` or a lower `nprobe`"):
         FaissIndex.open(folder, DenseSearchSettings(nprobe=5, device="cuda"))
 

@@ -66,7 +66,9 @@ def test_a_model_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     model = torch.nn.Linear(2, 2)
     monkeypatch.setattr(model, "to", fail)
-    with pytest.raises(DrtkError, match=r"^cpu: out of memory; free memory on the device, or use `device` cpu$"):
+    with pytest.raises(
+        DrtkError, match=r"^cpu: out of memory; free memory, or use another `device` or a smaller model$"
+    ):
         move_model(model, CPU, torch.float32)
 
 

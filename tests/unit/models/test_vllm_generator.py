@@ -1,4 +1,4 @@
-"""Engine vllm: the calls of vLLM's API (0.19 and 0.33) that drtk makes, on a module that stands in for it."""
+"""Engine vllm: the calls of vLLM's API (0.19 and 0.33) that drtk makes, with a fake module."""
 
 from __future__ import annotations
 

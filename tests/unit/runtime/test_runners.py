@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -19,7 +20,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime import runners
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.run_ray import RayWorker, _iter_in_order
+from drtk.runtime.run_ray import RayWorker, _iter_in_order, keep_fault_handlers
 from drtk.runtime.runners import (
     BatchFunction,
     RunnerSettings,
@@ -124,6 +125,15 @@ def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: p
         with pytest.raises(DrtkError, match=rf"^`ray_address` {address}: no cluster answers: "):
             run_filter(iter(range(3)), job, Squares, None, "", None, runner_settings=runner_settings)
     assert not (tmp_path / "x.part").exists()
+
+
+def test_fault_handlers_are_restored_after_ray_starts() -> None:
+    library, before, after = ctypes.CDLL(None), ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
+    library.sigaction(signal.SIGFPE, None, before)
+    with keep_fault_handlers():
+        signal.signal(signal.SIGFPE, signal.SIG_IGN)
+    library.sigaction(signal.SIGFPE, None, after)
+    assert after.raw == before.raw
 
 
 @pytest.mark.slow
