@@ -133,7 +133,7 @@ def test_fault_handlers_are_restored_after_ray_starts() -> None:
     with keep_fault_handlers():
         signal.signal(signal.SIGFPE, signal.SIG_IGN)
     library.sigaction(signal.SIGFPE, None, after)
-    assert after.raw == before.raw
+    assert after.raw[:8] == before.raw[:8]  # the address of the handler
 
 
 @pytest.mark.slow
