@@ -21,7 +21,7 @@ from drtk import __version__
 from drtk.cli.decorators import plain_command
 from drtk.cli.options import make_option
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
-from drtk.runtime.runners import count_cores
+from drtk.runtime.sharding import count_cores
 
 HUB_TIMEOUT = 4.0  # seconds
 

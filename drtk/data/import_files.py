@@ -17,7 +17,8 @@ from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
-from drtk.runtime.runners import Workers, count_cores
+from drtk.runtime.runners import Workers
+from drtk.runtime.sharding import count_cores
 from drtk.runtime.streams import digest_file
 
 BATCH_SIZE = 64  # files

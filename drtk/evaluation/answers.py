@@ -23,7 +23,8 @@ from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress, log_detail, warn
-from drtk.runtime.runners import Workers, count_cores
+from drtk.runtime.runners import Workers
+from drtk.runtime.sharding import count_cores
 from drtk.runtime.streams import get_source_name
 from drtk.text.answers import MATCHERS, compute_token_f1, is_exact_match
 

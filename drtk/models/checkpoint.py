@@ -16,6 +16,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import SPARSE_POOLING, check_pooling
+from drtk.models.device import copy_to_device
 from drtk.models.encoder import Dense, Encoder
 from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
@@ -351,8 +352,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
         budget = _SPARSE_BATCH_TOKENS if encoder.is_sparse else _BATCH_TOKENS
         for rows in iter_batches_by_length(tokens.lengths, budget=budget):
-            batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
-            inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
+            inputs = copy_to_device(tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left), device)
             vectors[rows] = encoder(**inputs, prompt_length=model.count_prompt_tokens(role)).float().cpu().numpy()
     finally:
         encoder.train(training)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,6 +86,13 @@ def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens:
             raise
         batch = f" at {num_tokens:,} tokens" if num_tokens else ""
         raise DrtkError(f"{device}: out of memory{batch}; {advice}") from error
+
+
+def copy_to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Return arrays as tensors on the device. To a CUDA GPU they are copied from pinned memory, and this does not wait."""
+    if device.type not in _ASYNCHRONOUS:
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array).pin_memory().to(device, non_blocking=True) for name, array in arrays.items()}
 
 
 def iter_inputs(

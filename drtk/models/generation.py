@@ -18,7 +18,7 @@ from torch import Tensor
 
 from drtk.errors import MismatchError
 from drtk.models.config import GenerationSettings
-from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, copy_to_device, move_model, report_out_of_memory
 from drtk.models.generator_input import get_max_input_length, load_input_format
 from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import DecodingState, GenerationModel, count_bytes_per_token, load_generation_model
@@ -39,6 +39,7 @@ _NEUTRAL_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_pen
 _CPU_TOKENS = 1 << 14
 _ENCODED_TOKENS = 1 << 16  # maximum number of input tokens that are encoded at once
 _MEMORY_SHARE = 0.5  # share of the free GPU memory to use for keys, values and logits
+_TOP_P_TOKENS = 4096  # number of most likely tokens that usually have a total probability of `top_p`
 _COMPACT_BELOW = 0.75  # replace finished rows of the batch when the share of unfinished ones is below this
 
 
@@ -59,11 +60,17 @@ def compute_filtered_probabilities(
 
     Keep the `top_k` most likely tokens (0: all) and normalize, then keep the smallest set with a total probability of at
     least `top_p` (Holtzman et al. 2020) and normalize again (docs/methods/doc2query.md). Removed tokens have probability 0.
-    logits: (rows, vocabulary)    k: `top_k`; the vocabulary size if that is smaller or `top_k` is 0
+    logits: (rows, vocabulary)    k: at most `top_k`, or the vocabulary size if `top_k` is 0
     """
-    width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
-    best, tokens = logits.topk(width, dim=-1)
+    vocabulary = logits.shape[-1]
+    best, tokens = logits.topk(min(top_k or _TOP_P_TOKENS, vocabulary), dim=-1)
     probabilities = torch.softmax(best.float() / temperature, dim=-1)
+    if top_k == 0 and best.shape[-1] < vocabulary:
+        total, of_best = (torch.logsumexp(part.float() / temperature, dim=-1, keepdim=True) for part in (logits, best))
+        probabilities *= torch.exp(of_best - total)
+        if bool((probabilities.sum(dim=-1) < top_p).any()):  # in a row, many tokens have similar probabilities
+            best, tokens = logits.sort(dim=-1, descending=True)
+            probabilities = torch.softmax(best.float() / temperature, dim=-1)
     if top_p < 1:
         before = probabilities.cumsum(dim=-1) - probabilities  # total probability of the more likely tokens
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)
@@ -359,8 +366,8 @@ class _InputQueue:
         }
         self._update_used()
         batch = self._tokens.pad(rows, pad=self._model.pad, left=not self._model.is_encoder_decoder)
-        ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
-        return InputBatch(ids, mask, numbers, [self._keys[row] for row in rows])
+        inputs = copy_to_device(batch, self._device)
+        return InputBatch(inputs["input_ids"], inputs["attention_mask"], numbers, [self._keys[row] for row in rows])
 
     def _update_used(self) -> None:
         self._longest = max((length for length, _ in self._open.values()), default=0)

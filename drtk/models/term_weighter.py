@@ -21,9 +21,10 @@ from drtk.models.checkpoint import (
     save_encoder,
     save_module,
 )
-from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, copy_to_device, move_model, report_out_of_memory
 from drtk.models.lm_head import get_head_path, load_head
 from drtk.models.model_folder import read_meta_entry
+from drtk.models.packing import enable_packing
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
@@ -188,6 +189,7 @@ class TermWeightPredictor:
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         move_model(weighter.module.backbone, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
         weighter.module.to(self._device).eval()  # the head stays float32
+        enable_packing(weighter.module.backbone, self._device)
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
@@ -200,10 +202,10 @@ class TermWeightPredictor:
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(weighter.first)
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
-            batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
-            num_tokens = batch["input_ids"].numel()
+            inputs = copy_to_device(tokens.pad(rows, pad=weighter.pad), self._device)
+            num_tokens = inputs["input_ids"].numel()
             with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=num_tokens):
-                values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})
+                values = weighter.module(**inputs)
             for row, numbers in zip(rows, values.cpu().numpy(), strict=True):
                 count = min(len(texts[row]), self._limit)
                 weights[row][:count] = numbers[before : before + count]

@@ -31,6 +31,7 @@ from drtk.records import Passage
 from drtk.registry import Registry
 from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
 from drtk.runtime.progress import set_verbosity, warn
+from drtk.runtime.sharding import count_cores
 
 RUNNERS = Registry(
     "runner",
@@ -384,11 +385,6 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     finally:
         stopped.set()
         thread.join()
-
-
-def count_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_workers(passages: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:

@@ -28,6 +28,11 @@ def ignore_torchrun() -> None:
         os.environ.pop(name, None)
 
 
+def count_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def start_torchrun(num_gpus: int) -> None:
     """Run this command again under torchrun, with a process per GPU, then exit. In a process of torchrun, return at once.
 
@@ -44,7 +49,7 @@ def start_torchrun(num_gpus: int) -> None:
         raise DrtkError(f"`gpus` {num_gpus}: {available} CUDA GPUs are available; use fewer")
     if "-" in sys.argv[1:]:
         raise UsageError("`gpus`: several processes cannot share stdin; give a file")
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_gpus)))  # torchrun's default is 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, count_cores() // num_gpus)))  # torchrun's default is 1
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
     try:
         run(parse_args(["--standalone", "--nproc-per-node", str(num_gpus), "-m", "drtk", *sys.argv[1:]]))

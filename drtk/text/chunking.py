@@ -15,7 +15,8 @@ from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, count_cores, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, run_filter
+from drtk.runtime.sharding import count_cores
 from drtk.text.config import ChunkSettings
 from drtk.text.languages import get_language_name
 from drtk.text.rng import sample_integer, sample_uniform

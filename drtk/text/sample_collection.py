@@ -19,7 +19,8 @@ from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import log
-from drtk.runtime.runners import Workers, count_cores
+from drtk.runtime.runners import Workers
+from drtk.runtime.sharding import count_cores
 from drtk.runtime.streams import Output, digest_file
 from drtk.text.config import SampleSettings
 from drtk.text.rng import sample_uniform

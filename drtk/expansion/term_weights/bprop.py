@@ -22,8 +22,9 @@ from drtk.expansion.term_weights.base import (
     TermWeightingMethod,
 )
 from drtk.models.checkpoint import load_encoder
-from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
+from drtk.models.device import choose_device, choose_dtype, copy_to_device, move_model, report_out_of_memory
 from drtk.models.model_folder import resolve_model_folder
+from drtk.models.packing import enable_packing, run_packed_attention
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
 
@@ -52,6 +53,7 @@ class FirstTokenAttention:
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
+        enable_packing(self._model, self._device)
         self._rows = _record_cls_attention(self._model, folder)
         move_model(self._model, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
 
@@ -82,10 +84,9 @@ class FirstTokenAttention:
 
     def _forward(self, batch: dict[str, np.ndarray]) -> Tensor:
         """Return the attention of the first token to every token, (rows, tokens) float32, on the device."""
-        inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
         self._rows.clear()
         with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=batch["input_ids"].size):
-            self._model(**inputs)
+            self._model(**copy_to_device(batch, self._device))
         if not self._rows:
             raise MismatchError(f"{self._folder}: unsupported attention implementation; use a BERT-like encoder")
         # ALBERT applies the same layer several times; the last row is from the last application.
@@ -98,7 +99,6 @@ def _record_cls_attention(model: nn.Module, folder: Path) -> list[Tensor]:
     The items are the attention of the [CLS] token, (batch, heads, tokens).
     """
     from transformers import AttentionInterface
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     layers = [
         module
@@ -111,22 +111,24 @@ def _record_cls_attention(model: nn.Module, folder: Path) -> list[Tensor]:
     if not leaves:
         raise MismatchError(f"{folder}: unsupported attention implementation; use a BERT-like encoder")
     last_layer: Any = leaves[-1]
-    sdpa = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
     rows: list[Tensor] = []
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5
-        scores = (
-            torch.matmul(query[:, :, :1].float(), key.float().transpose(2, 3)) * scaling
-        )  # (rows, heads, 1, tokens)
-        if attention_mask is not None:
-            mask = attention_mask[:, :, :1]
+        first, keys, mask = query[:, :, :1], key, None if attention_mask is None else attention_mask[:, :, :1]
+        if packing := options.get("packing"):
+            first = query[:, :, packing.offsets[:-1]].transpose(0, 2)  # (rows, heads, 1, head size)
+            keys = packing.pad(key.transpose(1, 2)).transpose(1, 2)  # (rows, heads, tokens, head size)
+            mask = packing.pad(torch.ones_like(packing.positions, dtype=torch.bool))[:, None, None]
+            if (window := options.get("sliding_window")) is not None:
+                mask[..., window:] = False
+        scores = torch.matmul(first.float(), keys.float().transpose(2, 3)) * scaling  # (rows, heads, 1, tokens)
+        if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
         rows.append(scores.softmax(dim=-1)[:, :, 0])
-        output: tuple[Tensor, None] = sdpa(module, query, key, value, attention_mask, **options)
-        return output
+        return run_packed_attention(module, query, key, value, attention_mask, **options)
 
     name = f"drtk_first_row_{id(rows)}"
     AttentionInterface.register(name, attend)

@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.activations import NewGELUActivation
 
+from drtk.models import generation
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.models.config import GenerationSettings, InitModelSettings
 from drtk.models.generation import (
@@ -365,6 +366,15 @@ def test_the_temperature_sharpens_the_distribution() -> None:
     assert sharp[0].tolist() == pytest.approx([square / 0.275 for square in (0.16, 0.0625, 0.04, 0.01, 0.0025)])
     kept, _ = compute_filtered_probabilities(FIVE, top_k=0, top_p=0.0001, temperature=1.0)
     assert kept[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("top_p", "width"), [(0.64, 2), (0.66, 5)])  # .40 + .25 = .65
+def test_all_tokens_are_sorted_only_if_the_most_likely_are_too_few(monkeypatch, top_p: float, width: int) -> None:
+    monkeypatch.setattr(generation, "_TOP_P_TOKENS", 2)
+    kept, tokens = compute_filtered_probabilities(FIVE, top_k=0, top_p=top_p, temperature=1.0)
+    expected = np.array([0.40, 0.25, 0.20, 0, 0][:width])
+    assert tokens[0].tolist() == [0, 1, 2, 3, 4][:width]
+    assert kept[0].tolist() == pytest.approx(expected / expected.sum(), abs=2e-6)
 
 
 def test_sample_tokens_inverts_the_cumulative_distribution() -> None:

@@ -19,6 +19,7 @@ from drtk.expansion.term_weights.bprop import (
     saturate,
     softmax,
 )
+from drtk.models import packing
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 TEXTS = ["rivers riverward", "enginess violins planeting gardenal marketous winterish", "castles"]
@@ -34,7 +35,7 @@ def encoder(folder: Path, kind: str) -> Path:
         size |= {"dim": 32, "n_layers": 3, "n_heads": 2, "hidden_dim": 64}
     else:  # ALBERT applies one layer three times
         size |= {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
-    size |= {"embedding_size": 16} if kind == "Albert" else {}
+    size |= {"embedding_size": 16} if kind == "Albert" else {"local_attention": 4} if kind == "ModernBert" else {}
     torch.manual_seed(0)
     if kind != "Bert":
         config = getattr(transformers, f"{kind}Config")(**size)
@@ -83,6 +84,18 @@ def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
     expected = expected_attention(folder)
     for batch_tokens in (1, 2048):
         check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
+def test_attention_without_padding_is_equal(tmp_path, kind, monkeypatch):
+    folder = encoder(tmp_path / "m", kind)
+    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
+    attention = attend(folder)
+    assert packing.is_packed(attention._model)
+    check_close(attention(pieces(folder)), expected_attention(folder))
+    values = attention(pieces(folder), [[1], [], []])
+    assert values[0][1] == 0
+    check_close(values, expected_attention(folder, masked=2))
 
 
 def test_masked_pieces_are_excluded_from_attention(bert):

@@ -21,7 +21,8 @@ from drtk.expansion.term_weights.train import (
     compute_term_recall,
     find_largest_impact,
 )
-from drtk.models.term_weighter import TermWeightModel, init_term_weight_model
+from drtk.models import packing
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, init_term_weight_model
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import make_stemmer
@@ -125,6 +126,17 @@ def test_the_largest_impact_is_that_of_all_passages(model):
     single = [largest((passage.id,)) for passage in passages]
     for ids in permutations(["p0", "p1", "p2"]):
         assert largest(ids) == pytest.approx(max(single), rel=1e-5)
+
+
+def test_weights_without_padding_are_equal(model, monkeypatch):
+    texts = [[5, 6, 7, 8], [9], [10, 11]]
+    expected = TermWeightPredictor(init_term_weight_model(model, "deepct", seed=1), device="cpu")(texts)
+    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
+    weighter = init_term_weight_model(model, "deepct", seed=1)
+    packed = TermWeightPredictor(weighter, device="cpu")
+    assert packing.is_packed(weighter.module.backbone)
+    for one, other in zip(packed(texts), expected, strict=True):
+        assert one.tolist() == pytest.approx(other.tolist(), abs=1e-5)
 
 
 def test_objectives_have_hand_computed_losses():
