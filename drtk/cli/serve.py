@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from socket import IPPROTO_TCP, TCP_NODELAY, create_server
 from typing import Annotated
 
@@ -59,4 +60,5 @@ def serve(
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # otherwise an answer waits 40 ms for the client's delayed ACK
         systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures)
         log(f"serve: http://127.0.0.1:{socket.getsockname()[1]} (Ctrl-C ends it)")
-        uvicorn.Server(uvicorn.Config(create_app(systems), log_level="warning")).run(sockets=[socket])
+        with suppress(KeyboardInterrupt):  # uvicorn stops, then raises the signal again
+            uvicorn.Server(uvicorn.Config(create_app(systems), log_level="warning")).run(sockets=[socket])

@@ -144,6 +144,8 @@ def _parse_flag(row: Row) -> ParsedExample:
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
         texts = parse_strings(row.pop(name, []), name)
+        if any(_is_blank(text) for text in texts):
+            raise ValueError(f"'{name}' has an empty text; remove it")
         sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
         if row.get(f"{name}_scores"):
             scores[side] = _parse_numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
@@ -191,7 +193,9 @@ def _parse_triplet(row: Row) -> ParsedExample:
     if not names and row.get("label") == 0 and isinstance(row["label"], int):  # a float is a score
         raise ValueError("'label' is 0, so 'positive' is not relevant; write triplets, or remove these rows")
     texts = [parse_text(row.pop("positive"), "positive")]
-    texts += [parse_text(text, name) for name in names if (text := row.pop(name)) is not None]
+    if _is_blank(query.text) or _is_blank(texts[0]):
+        raise ValueError("the query or the positive is empty; remove the row")
+    texts += [parse_text(text, name) for name in names if (text := row.pop(name)) is not None and not _is_blank(text)]
     score, scores = row.get("score"), None
     if isinstance(score, list) or (score is not None and len(texts) == 1):
         values = _parse_numbers(
@@ -200,6 +204,10 @@ def _parse_triplet(row: Row) -> ParsedExample:
         scores = {"positives": values[:1], "negatives": values[1:]}
     passages = [(Passage(make_id("p", "", text), text), True) for text in texts]
     return _make_example(query, passages[:1], passages[1:], row, scores=scores)
+
+
+def _is_blank(text: Any) -> bool:
+    return isinstance(text, str) and not text.strip()
 
 
 def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:

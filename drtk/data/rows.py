@@ -92,7 +92,7 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     if error.msg.startswith("depth limit"):
         return TOO_DEEP
     if error.msg.startswith("unexpected end"):
-        return f"not JSON: ends after {len(text):,} bytes; the file seems to be truncated"
+        return f"not JSON: ends after {len(text):,} bytes; the line is incomplete"
     if error.msg.startswith("unexpected content after"):
         return f"not JSON: unexpected text after the object at column {error.colno}; expected one object per line"
     rest = text.decode()[error.pos :]
@@ -102,6 +102,8 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     if not text.lstrip().startswith((b"{", b"[")):
         columns = text.split()
         is_trec = len(columns) in (4, 6) and columns[1] in (b"0", b"Q0")
+        if re.fullmatch(rb"[^,\s]+(,[^,\s]+)+", text.strip()):
+            return "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"
         kind = "other text" if not is_trec else "a line of a TREC run" if len(columns) == 6 else "a TREC judgment"
         return f"expected a JSON object, got {kind}"
     return f"not JSON: {error.msg} at column {error.colno}"

@@ -342,7 +342,7 @@ def encode_corpus(
     job.counts[unit] = writer.num_rows
     if count := writer.num_truncated:
         job.counts["truncated"] = count
-        advice = "; split them with `drtk chunk`" if role == "passage" else ""
+        advice = "; split them with `drtk chunk --tokenizer MODEL --max-tokens N`" if role == "passage" else ""
         limit = embedder.encoding.get_max_length(role)
         log(f"encode: {count:,} of {writer.num_rows:,} {unit} were truncated to {limit} tokens{advice}")
     empty_texts.warn_if_empty(get_source_name(source), unit)

@@ -102,7 +102,7 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (BEIR + b'{"_id": "8", "te', 2, "not JSON: ends after 16 bytes; the file seems to be truncated"),
+        (BEIR + b'{"_id": "8", "te', 2, "not JSON: ends after 16 bytes; the line is incomplete"),
         (BEIR + b"[1, 2]\n", 2, "expected a JSON object, got a list"),
         (BEIR + b'{"_id":"8","text":"a"} {"_id":"9"}\n', 2, "not JSON: unexpected text after the object at column 24"),
         (BEIR + b'{"_id":"8","text":NaN}\n', 2, "not JSON: NaN at column 19 is not a JSON number"),
@@ -117,6 +117,7 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (BEIR + b'{"_id":"8","text":"a","metadata":[]}\n', 2, "'metadata' must be an object, got a list"),
         (BEIR + BEIR, 2, "duplicate id '7'"),
         ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
+        (b"anchor,positive\n", 1, "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"),
         (b"just text\n", 1, "expected a JSON object, got other text"),
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),

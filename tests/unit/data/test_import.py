@@ -190,7 +190,7 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ("a.csv", "a,b\n1\n", ":2: expected 2 columns, got 1; correct the line"),
         ("a.csv", 'a\n"open\n', ":2: not CSV: unexpected end of data; correct the line"),
         ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has a, b"),
-        ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file seems to be truncated"),
+        ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the line is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
         ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),

@@ -178,7 +178,10 @@ def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monke
     records = [Passage(f"d{number}", "rivers " * number) for number in range(1, 41)]
     write_text(tmp_path / "c.jsonl", "".join(json.dumps({"_id": r.id, "text": r.text}) + "\n" for r in records))
     call = ["encode", str(tmp_path / "c.jsonl"), "--model", model, "--device", "cpu", "--max-length", "12"]
-    for role, unit, advice in (("passage", "passages", "; split them with `drtk chunk`"), ("query", "queries", "")):
+    for role, unit, advice in (
+        ("passage", "passages", "; split them with `drtk chunk --tokenizer MODEL --max-tokens N`"),
+        ("query", "queries", ""),
+    ):
         app([*call, "--role", role, "-o", str(tmp_path / role)], standalone_mode=False)
         assert f"encode: 30 of 40 {unit} were truncated to 12 tokens{advice}\n" in capfd.readouterr().err
         assert read_json(tmp_path / role / "meta.json")["counts"]["truncated"] == 30

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.runtime import sharding
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.sharding import (
@@ -106,8 +107,7 @@ def test_gpus_starts_the_command_again_under_torchrun(monkeypatch: pytest.Monkey
         launches.append((options.nproc_per_node, command, os.environ["OMP_NUM_THREADS"]))
 
     monkeypatch.setattr(os, "environ", {})
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-
+    monkeypatch.setattr(sharding, "count_cores", lambda: 7)
     monkeypatch.setattr("torch.distributed.run.run", launch)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(sys, "argv", ["drtk", "pretrain", "a.jsonl", "--gpus", "2"])
