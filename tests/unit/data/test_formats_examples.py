@@ -96,7 +96,7 @@ TRIPLET = {"anchor": "who is it", "positive": "it is me", "negative": "not you",
     [
         (TRIPLET, ["it is me", "not you", "or him"], None),
         (
-            {"negative_10": "c", "negative_2": "b", "negative_1": None, "query": "x", "positive": "a"},
+            {"negative_10": "c", "negative_2": "b", "negative_1": None, "negative": " ", "query": "x", "positive": "a"},
             ["a", "b", "c"],
             None,
         ),
@@ -216,6 +216,9 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
         ({"anchor": "q", "positive": ["a"]}, "'positive' must be a string"),
         ({"anchor": "q", "positive": "a", "negative": "b", "score": [1]}, "'score' has 1 entries for 2 passages"),
+        ({"anchor": "q", "positive": " "}, "the query or the positive is empty; remove the row"),
+        ({"anchor": "", "positive": "a"}, "the query or the positive is empty; remove the row"),
+        ({"query": "q", "pos": ["a"], "neg": [""]}, "'neg' has an empty text; remove it"),
         ({"anchor": "q", "positive": "a", "label": 0}, "'label' is 0, so 'positive' is not relevant"),
         ({"query": "q", "positive": "a", "negatives": ["b"]}, "'negatives' is not a field of examples with 'positive'"),
         ({"query": "q", "pos": ["a"], "scores": [1]}, "'scores' is not a field of examples with 'pos'"),
