@@ -172,7 +172,7 @@ def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -
         with urllib.request.urlopen(f"{address}/api/systems", timeout=60) as answer:
             assert [system["name"] for system in orjson.loads(answer.read())["systems"]] == ["one", "two"]
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+        assert process.wait(timeout=60) == 0
         assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
