@@ -139,16 +139,15 @@ def _copy_irds(source: str, part: Part) -> Path:
             f"{source}: has no {names[part]}; choose another dataset of ir_datasets, such as one of its splits"
         )
     key, name = source, _FILES.get(part, "qrels.tsv")
-    read: Callable[[], Iterable[Any]]
     if part == "corpus":
         key = IRDS_PREFIX + (library.docs_parent_id(id) or id)  # the datasets of all splits have one corpus
-        read = lambda: map(_make_irds_passage, dataset.docs_iter())  # noqa: E731
-    elif part == "queries":
-        read = lambda: map(_make_irds_query, dataset.queries_iter())  # noqa: E731
-    else:
-        read = lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter())  # noqa: E731
+    readers: dict[str, Callable[[], Iterable[Any]]] = {
+        "corpus": lambda: map(_make_irds_passage, dataset.docs_iter()),
+        "queries": lambda: map(_make_irds_query, dataset.queries_iter()),
+        "qrels": lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter()),
+    }
     try:
-        return _write_copy(source, key, name, read)
+        return _write_copy(source, key, name, readers[part])
     except DrtkError:
         raise
     except Exception as error:  # ir_datasets raises errors of many types if a download fails

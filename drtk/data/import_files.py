@@ -108,9 +108,9 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                 raise DrtkError(f"{source}: {'not a regular file' if folder.exists() else 'no such file or folder'}")
             names.append((folder.name, folder))
             continue
+        own_name = f"{folder.resolve().name}/" if has_several_folders else ""
         for root, folders, members in os.walk(folder):
             place = Path(root).relative_to(folder)
-            own_name = f"{folder.resolve().name}/" if has_several_folders else ""
             folders[:] = [
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]

@@ -329,9 +329,9 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns, examples in TSV by their header; other examples, expansions and predictions by the fields of the first
-    record; passages by `title`, `contents` or `docid` in one of the first ten records; queries by `question`, `query`
-    or `answers` in all of them, and `answer` in none.
+    Runs and judgments are detected by their columns, examples in TSV by their header; other examples, expansions and
+    predictions by the fields of the first record; passages by `title`, `contents` or `docid` in one of the first ten
+    records; queries by `question`, `query` or `answers` in all of them, and `answer` in none.
     """
     if not is_table(source) and (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns

@@ -522,5 +522,9 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
     if passages.get("not_drawn"):
         outcomes.append(f"{passages['not_drawn']:,} not sampled")
     candidates = f" (of {passages['candidates']:,} candidates {', '.join(outcomes)})" if outcomes else ""
-    advice = "; set `min_negatives` and `corpus` to add random passages" if WITHOUT_NEGATIVES in reasons and not outcomes else ""
+    advice = (
+        "; set `min_negatives` and `corpus` to add random passages"
+        if WITHOUT_NEGATIVES in reasons and not outcomes
+        else ""
+    )
     return f"no training examples were mined: {why}{candidates}{advice}"
