@@ -59,16 +59,20 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
     """Check the files of a collection, and the ids in its judgments; yield the findings of each file.
 
+    Ids are not compared with a file that has unreadable lines or an id twice.
     Raises UsageError for settings that apply to single files only.
     """
     _check_no_file_settings(settings, f"{source} is a collection")
     files = list(iter_collection_files(source))
-    named = dict(files)
+    valid: dict[str, str] = {}
     kinds: dict[str, FileKind] = {"corpus": "passages", "queries": "queries", "qrels": "qrels"}
     for part, file in files:
         if part == "qrels":
-            settings = replace(settings, corpus=named["corpus"], queries=named["queries"])
-        yield validate_file(file, replace(settings, kind=kinds[part]))
+            settings = replace(settings, corpus=valid.get("corpus"), queries=valid.get("queries"))
+        findings = validate_file(file, replace(settings, kind=kinds[part]))
+        if not {"unreadable", "duplicate"} & {*findings.counts}:
+            valid[part] = file
+        yield findings
 
 
 def _check_no_file_settings(settings: ValidationSettings, reason: str) -> None:

@@ -90,6 +90,12 @@ def test_validate_compares_the_judgments_of_a_folder_with_its_texts(capfd: Captu
     write_text(folder / "qrels" / "dev.tsv", QRELS + "q9\tzz\t1\n")
     with pytest.raises(DrtkError, match=r"c: 2 errors$"):
         run_command(capfd, "validate", folder)
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(
+        DrtkError, match=r"c: 2 errors$"
+    ):  # the line of the corpus, and the query; passages are not compared
+        run_command(capfd, "validate", folder)
     with pytest.raises(UsageError, match=r"`corpus` applies to files of records only; .* is a collection"):
         run_command(capfd, "validate", folder, "--corpus", folder)
 
