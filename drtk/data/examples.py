@@ -144,6 +144,8 @@ def _parse_flag(row: Row) -> ParsedExample:
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
         texts = parse_strings(row.pop(name, []), name)
+        if _is_blank(query.text):
+            raise ValueError("'query' is empty; remove the row")
         if any(_is_blank(text) for text in texts):
             raise ValueError(f"'{name}' has an empty text; remove it")
         sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
@@ -197,7 +199,7 @@ def _parse_triplet(row: Row) -> ParsedExample:
         raise ValueError("the query or the positive is empty; remove the row")
     texts += [parse_text(text, name) for name in names if (text := row.pop(name)) is not None and not _is_blank(text)]
     score, scores = row.get("score"), None
-    if isinstance(score, list) or (score is not None and len(texts) == 1):
+    if isinstance(score, list) or (score is not None and not names):
         values = _parse_numbers(
             row.pop("score") if isinstance(score, list) else [row.pop("score")], "score", len(texts)
         )

@@ -68,9 +68,12 @@ def compute_filtered_probabilities(
     if top_k == 0 and best.shape[-1] < vocabulary:
         total, of_best = (torch.logsumexp(part.float() / temperature, dim=-1, keepdim=True) for part in (logits, best))
         probabilities *= torch.exp(of_best - total)
-        if bool((probabilities.sum(dim=-1) < top_p).any()):  # in a row, many tokens have similar probabilities
-            best, tokens = logits.sort(dim=-1, descending=True)
-            probabilities = torch.softmax(best.float() / temperature, dim=-1)
+        flat = (probabilities.sum(dim=-1) < top_p).nonzero().squeeze(1)  # rows where many tokens are similarly likely
+        if len(flat):
+            best, order = logits[flat].sort(dim=-1, descending=True)
+            padding = (0, vocabulary - tokens.shape[-1])
+            probabilities, tokens = F.pad(probabilities, padding), F.pad(tokens, padding)
+            probabilities[flat], tokens[flat] = torch.softmax(best.float() / temperature, dim=-1), order
     if top_p < 1:
         before = probabilities.cumsum(dim=-1) - probabilities  # total probability of the more likely tokens
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)

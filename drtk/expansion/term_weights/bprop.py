@@ -53,7 +53,8 @@ class FirstTokenAttention:
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
-        enable_packing(self._model, self._device)
+        if self._model.config.model_type != "modernbert":  # without masked pieces, its windows would contain others
+            enable_packing(self._model, self._device)
         self._rows = _record_cls_attention(self._model, folder)
         move_model(self._model, self._device, choose_dtype(dtype, self._device, half="bfloat16"))
 
@@ -122,8 +123,6 @@ def _record_cls_attention(model: nn.Module, folder: Path) -> list[Tensor]:
             first = query[:, :, packing.offsets[:-1]].transpose(0, 2)  # (rows, heads, 1, head size)
             keys = packing.pad(key.transpose(1, 2)).transpose(1, 2)  # (rows, heads, tokens, head size)
             mask = packing.pad(torch.ones_like(packing.positions, dtype=torch.bool))[:, None, None]
-            if (window := options.get("sliding_window")) is not None:
-                mask[..., window:] = False
         scores = torch.matmul(first.float(), keys.float().transpose(2, 3)) * scaling  # (rows, heads, 1, tokens)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask

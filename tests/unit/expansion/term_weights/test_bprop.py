@@ -86,7 +86,7 @@ def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
         check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
 
 
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
 def test_attention_without_padding_is_equal(tmp_path, kind, monkeypatch):
     folder = encoder(tmp_path / "m", kind)
     monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
