@@ -377,6 +377,16 @@ def test_all_tokens_are_sorted_only_if_the_most_likely_are_too_few(monkeypatch, 
     assert kept[0].tolist() == pytest.approx(expected / expected.sum(), abs=2e-6)
 
 
+def test_a_text_that_needs_all_tokens_does_not_change_the_others(monkeypatch) -> None:
+    monkeypatch.setattr(generation, "_TOP_P_TOKENS", 2)
+    logits = torch.tensor([[0.0, 9.0, 8.0, 0.0, 0.0], [0.0, 0.1, 0.2, 0.3, 0.4]])
+    alone, alone_tokens = compute_filtered_probabilities(logits[:1], top_k=0, top_p=0.9, temperature=1.0)
+    both, tokens = compute_filtered_probabilities(logits, top_k=0, top_p=0.9, temperature=1.0)
+    assert tokens.tolist() == [[1, 2, 0, 0, 0], [4, 3, 2, 1, 0]]
+    assert (both[0].tolist(), tokens[0, :2].tolist()) == ([*alone[0].tolist(), 0, 0, 0], alone_tokens[0].tolist())
+    assert (both[1] > 0).tolist() == [True] * 5
+
+
 def test_sample_tokens_inverts_the_cumulative_distribution() -> None:
     probabilities, tokens = torch.tensor([[0.5, 0.3, 0.2, 0.0]] * 6), torch.tensor([[7, 8, 9, 5]] * 6)
     places = torch.tensor([0.0, 0.499, 0.5, 0.799, 0.8, 0.9999999])
