@@ -140,12 +140,12 @@ def _parse_flag_or_sbert(row: Row) -> ParsedExample:
 
 def _parse_flag(row: Row) -> ParsedExample:
     query = _take_query(row)
+    if _is_blank(query.text):
+        raise ValueError("'query' is empty; remove the row")
     scores = {}
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
         texts = parse_strings(row.pop(name, []), name)
-        if _is_blank(query.text):
-            raise ValueError("'query' is empty; remove the row")
         if any(_is_blank(text) for text in texts):
             raise ValueError(f"'{name}' has an empty text; remove it")
         sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
