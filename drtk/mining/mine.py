@@ -523,7 +523,7 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
         outcomes.append(f"{passages['not_drawn']:,} not sampled")
     candidates = f" (of {passages['candidates']:,} candidates {', '.join(outcomes)})" if outcomes else ""
     advice = (
-        "; set `min_negatives` and `corpus` to add random passages"
+        "; give `min_negatives` and `corpus` to add random passages"
         if WITHOUT_NEGATIVES in reasons and not outcomes
         else ""
     )

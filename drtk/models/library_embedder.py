@@ -25,6 +25,7 @@ from drtk.models.model_folder import (
     read_modules,
     resolve_model_folder,
     resolve_tower_folder,
+    warn_of_missing_prompt,
 )
 from drtk.records import Passage
 from drtk.runtime.integrity import compute_content_digest
@@ -78,6 +79,8 @@ class SentenceTransformersEmbedder:
         prompts = {name: text for name, text in self._network.prompts.items() if text}
         name = "query" if role == "query" else next((n for n in ("document", "passage", "corpus") if n in prompts), "")
         self._prompt = prompts.get(name, "") if settings.prompt is None else settings.prompt
+        if role == "query" and settings.prompt is None:
+            warn_of_missing_prompt(model, self.folder, self._prompt)
         self.encoding = EncodingConfig(
             pooling=(),
             normalize=self.normalized,

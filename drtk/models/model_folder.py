@@ -20,6 +20,7 @@ from drtk.runtime.manifest import (
     is_manifest,
     read_manifest_if_any,
 )
+from drtk.runtime.progress import warn
 from drtk.runtime.remote_code import is_remote_code_trusted
 
 _ALLOW_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
@@ -274,10 +275,12 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / SHARED, **keys)
 
 
-def list_other_prompts(folder: Path) -> list[str]:
-    """Return the names of prompts for single tasks, such as sts_query of E5-Mistral."""
+def warn_of_missing_prompt(model: str, folder: Path, prompt: str) -> None:
+    """Warn if the prompt of queries is empty and the model has prompts for single tasks, such as sts_query of E5-Mistral."""
     prompts = read_shared_config(folder).get("prompts") or {}
-    return sorted(name for name, text in prompts.items() if text and name not in ("query", *_PASSAGE_PROMPTS))
+    names = sorted(name for name, text in prompts.items() if text and name not in ("query", *_PASSAGE_PROMPTS))
+    if names and not prompt:
+        warn(f"{model}: queries get no prompt; to use {' or '.join(names)}, give its text as `prompt`")
 
 
 def read_module_settings(path: Path) -> dict[str, Any]:

@@ -31,16 +31,16 @@ from drtk.models.library_embedder import SentenceTransformersEmbedder, needs_sen
 from drtk.models.model_folder import (
     Role,
     is_endpoint,
-    list_other_prompts,
     read_layout,
     resolve_model_folder,
     resolve_tower_folder,
+    warn_of_missing_prompt,
 )
 from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import Progress, log, warn
+from drtk.runtime.progress import Progress, log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, get_source_name
@@ -88,9 +88,8 @@ class Embedder:
         self._encoder: Encoder | None = None
         if load_weights:
             self._set_encoder(loaded.encoder)
-        needs_prompt = role == "query" and self.settings.prompt is None and not self.encoding.query_prompt
-        if needs_prompt and (names := list_other_prompts(self.folder)):
-            warn(f"{model}: queries get no prompt; to use {' or '.join(names)}, give its text as `prompt`")
+        if role == "query" and self.settings.prompt is None:
+            warn_of_missing_prompt(model, self.folder, self.encoding.query_prompt)
 
     def load(self) -> Embedder:
         """Load the weights onto the device if needed; return self."""

@@ -14,10 +14,7 @@ _TASKS = {  # task of the hub and what the model does, by command
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
     "init-model": ("fill-mask", "has random weights, to be trained"),
     "convert": ("fill-mask", "is a masked language model: an encoder of `drtk pretrain` with its head"),
-    "export": (
-        "sentence-similarity",
-        "maps queries and passages to vectors, also by the file in `onnx/` or `openvino/`",
-    ),
+    "export": ("sentence-similarity", "maps queries and passages to vectors"),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
     "rerank-queries": ("text-ranking", "scores expansions of a query (EAR)"),
     "train-generator": ("text-generation", "generates queries, answers or expansions"),
@@ -57,10 +54,11 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
     best = manifest.get("best") or {}
-    exported = (manifest.get("export") or {}).get("figures") or {}
+    exported = manifest.get("export") or {}
+    compared = {f" of {file}": entry for file, entry in (exported.get("figures") or {}).items()}
     figures = [
         f"| {name}{suffix} | {value:.4f} | {' … '.join(f'{end:.4f}' for end in entry.get('interval') or ())} |"
-        for suffix, entry in {"": best, **{f" of {file}": entry for file, entry in exported.items()}}.items()
+        for suffix, entry in {"": best, **compared}.items()
         for name, value in entry.items()
         if name not in ("step", "seconds") and _is_number(value)
     ]
@@ -73,7 +71,7 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     lines = [
         *("---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""),
         *(f"This model {purpose}." + (f" It was {origin} from `{base}`." if base else ""), ""),
-        *_describe_use(folder, program, has_modules, is_sparse),
+        *_describe_use(folder, program, has_modules, is_sparse, exported.get("file")),
         *(
             (
                 *("## Evaluation during training" if best else "## Evaluation", ""),
@@ -93,7 +91,9 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_use(folder: Path, program: str, has_modules: bool, is_sparse: bool) -> list[str]:
+def _describe_use(
+    folder: Path, program: str, has_modules: bool, is_sparse: bool, exported_file: str | None
+) -> list[str]:
     if has_modules:
         loader = "SparseEncoder" if is_sparse else "SentenceTransformer"
         code = [f"from sentence_transformers import {loader}", "", f'model = {loader}("FOLDER")']
@@ -103,7 +103,11 @@ def _describe_use(folder: Path, program: str, has_modules: bool, is_sparse: bool
         code += ['scores = model.predict([("a query", "a passage")])']
     else:
         return []
-    return ["## Use", "", "```python", *code, "```", ""]
+    lines = ["## Use", "", "```python", *code, "```", ""]
+    if exported_file:
+        lines += ["drtk runs the exported file:", "", "```sh"]
+        lines += [f"drtk encode corpus.jsonl --model FOLDER --set model_file={exported_file} -o vectors", "```", ""]
+    return lines
 
 
 def _is_number(value: Any) -> bool:

@@ -323,6 +323,14 @@ def test_judgments_of_documents_are_detected(capfd, tmp_path, monkeypatch):
         run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
 
+def test_queries_without_candidates_need_random_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "a.run", "q1 Q0 p1 1 2 t\n")
+    write_text(tmp_path / "qrels.tsv", "q1\tp1\t1\n")
+    with pytest.raises(DrtkError, match="1 without negatives; give `min_negatives` and `corpus`"):
+        app(["mine-negatives", "a.run", "--qrels", "qrels.tsv", "-o", "out.jsonl"], standalone_mode=False)
+
+
 def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]

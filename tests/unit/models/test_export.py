@@ -56,6 +56,7 @@ def test_int8_is_close_and_its_figures_are_recorded(
     assert 0 < difference < tolerance * np.abs(vectors).max()
     recorded = read_json(tmp_path / "out" / "meta.json")["export"]
     assert recorded["file"] == file
+    assert f"--set model_file={file}" in (tmp_path / "out" / "README.md").read_text()
     assert set(recorded["figures"]) == {"weights", file}
     for figures in recorded["figures"].values():
         low, high = figures["interval"]

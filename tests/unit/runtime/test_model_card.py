@@ -72,7 +72,10 @@ def test_a_model_folder_has_a_card_for_the_hub(
             "drtk export a/b -o out",
             {
                 "settings": {"model": "a/b"},
-                "export": {"figures": {"weights": {"nDCG@10": 0.5, "interval": None, "seconds": 2.0}}},
+                "export": {
+                    "file": "onnx/model.onnx",
+                    "figures": {"weights": {"nDCG@10": 0.5, "interval": None, "seconds": 2.0}},
+                },
             },
             {"base_model": "a/b"},
             ["exported from `a/b`", "## Evaluation\n", "| nDCG@10 of weights | 0.5000 |  |"],
