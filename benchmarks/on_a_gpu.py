@@ -2,9 +2,9 @@
 
     benchmarks/on_a_gpu.sh [CORPUS] [--toy] [--steps NAME ...] [--out PREFIX] [--work DIR]
 
-Each step runs in its own process with a time limit, so the others run even if one fails. The rates of docs/benchmarks.md come first, with
-limits that fit into the 10 minutes; a rate may also use the time that earlier ones left. Checks and variants use the rest. Models have the
-shapes of BERT-base, MiniLM-L6 and T5-base with random weights, on which speed does not depend. CORPUS is a file of passages or documents,
+Each step runs in its own process with a time limit, so the others run even if one fails. Two short checks and the rates of
+docs/benchmarks.md come first, with limits that fit into the 10 minutes; a rate may also use the time that earlier ones left. Tests and
+variants use the rest. Models have the shapes of BERT-base, MiniLM-L6 and T5-base with random weights, on which speed does not depend. CORPUS is a file of passages or documents,
 by default passages.jsonl.gz beside this script, else `drtk sample`. After each step, PREFIX.md has a table of the results so far, and
 PREFIX.json all that was measured. --toy runs all steps at a tiny size, on a CPU too. Predictions and limits in the table are derived for an
 H200, not measured.
@@ -65,7 +65,7 @@ PREDICTED = {
     "train-retriever, sentence-transformers, passages/s": ("4,000", ""),
     "train-reranker, pairs/s": ("3,300", "18,000"),
     "train-reranker, CrossEncoder, pairs/s": ("3,000", ""),
-    "termweight bprop, passages/s": ("1,400", "60,000"),
+    "termweight bprop, passages/s": ("1,400", "30,000"),
     "rerank BERT-base, pairs/s": ("20,000", "54,000"),
     "rerank BERT-base, CrossEncoder, pairs/s": ("12,000", ""),
 }
@@ -438,20 +438,20 @@ RERANK = (
 RATES: dict[str, tuple[int, Step]] = {  # time limits in seconds, which add up to at most TOTAL
     "prepare": (70, prepare),
     "ceilings": (20, measure_ceilings),
-    "encode": (50, make_encoding("BERT-base", "bert-base")),
+    "descriptors": (30, check_descriptors),
+    "rope": (20, check_rope),
+    "encode": (45, make_encoding("BERT-base", "bert-base")),
     "encode-minilm": (35, make_encoding("MiniLM-L6", "minilm")),
-    "simlm": (70, make_pretraining("simlm", "--no-liger")),
+    "simlm": (60, make_pretraining("simlm", "--no-liger")),
     "master": (40, make_pretraining("master", "--no-liger")),
-    "train-retriever": (60, make_training(f"{RETRIEVER} --chunk 64//2", TRAINED_RETRIEVERS, 4)),
-    "train-reranker": (45, make_training(RERANKER, TRAINED_RERANKERS, 16)),
-    "doc2query": (50, partial(run_benchmark, GENERATE, GENERATED, note="5 queries of 12 tokens")),
-    "search": (55, search),
-    "termweight": (35, weigh_terms),
+    "train-retriever": (50, make_training(f"{RETRIEVER} --chunk 64//2", TRAINED_RETRIEVERS, 4)),
+    "train-reranker": (40, make_training(RERANKER, TRAINED_RERANKERS, 16)),
+    "doc2query": (45, partial(run_benchmark, GENERATE, GENERATED, note="5 queries of 12 tokens")),
+    "search": (45, search),
+    "termweight": (30, weigh_terms),
     "rerank": (30, partial(run_benchmark, RERANK, RERANKED)),
 }
 STEPS = RATES | {
-    "descriptors": (60, check_descriptors),
-    "rope": (40, check_rope),
     "simlm-liger": (60, make_pretraining("simlm", "", "liger")),
     "cross-entropy": (40, compare_cross_entropies),
     "decoding": (60, time_decoding_steps),

@@ -1,6 +1,7 @@
 """CPU seconds of work that grows with the corpus, on one core.
 
     python benchmarks/scale.py ids [--passages N]                            # ids of a corpus (`--corpus`)
+    python benchmarks/scale.py held-out --model MODEL [--passages N]         # choosing held-out passages
     python benchmarks/scale.py batches CORPUS --model MODEL [--presets NAME,...] [--examples N]    # for pre-training
     python benchmarks/scale.py texts CORPUS --model MODEL [--passages N]     # term weights by bprop, tokenization
 
@@ -44,6 +45,35 @@ def measure_ids(passages: int) -> dict[str, Any]:
     gc.collect()
     memory = get_anonymous_bytes() - before
     return {"passages": len(ids), "ids_per_s": passages / seconds, "anonymous_bytes_per_passage": memory / passages}
+
+
+def measure_held_out(passages: int, model: str) -> dict[str, float]:
+    """Return the seconds of preparing pre-training with held-out passages, beyond those without, per 10^6 passages."""
+    from transformers import AutoTokenizer
+
+    from drtk.config import load_preset
+    from drtk.pretraining.config import PretrainSettings
+    from drtk.pretraining.dataset import PretrainingData
+    from drtk.pretraining.parse import parse_composition
+    from drtk.text.token_dataset import TokenCorpus
+
+    composition, tokenizer = (
+        parse_composition(dict(load_preset("mlm").content), "mlm"),
+        AutoTokenizer.from_pretrained(model),
+    )
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        corpus.write_text(
+            "".join(f'{{"_id":"passage-{number}","text":"a text of several words"}}\n' for number in range(passages))
+        )
+        tokens = TokenCorpus.open(str(corpus), model, fields=[])
+        for held_out in (0, 1000):
+            settings = PretrainSettings(max_length=32, batch_size=32, max_steps=1, held_out=held_out)
+            began = time.process_time()
+            PretrainingData(tokens, composition, settings, tokenizer, 42)
+            seconds.append(time.process_time() - began)
+    return {"seconds_per_million": (seconds[1] - seconds[0]) / passages * 1e6}
 
 
 def measure_batches(corpus: str, model: str, preset: str, examples: int) -> dict[str, Any]:
@@ -143,15 +173,17 @@ def measure_texts(corpus: str, model: str, passages: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ids", "batches", "texts"))
+    parser.add_argument("what", choices=("ids", "held-out", "batches", "texts"))
     parser.add_argument("corpus", nargs="?")
     parser.add_argument("--model")
     parser.add_argument("--presets", default="master,simlm,cotmae")
-    parser.add_argument("--passages", type=int, help="[default: 8,000,000 ids, 2,000 texts]")
+    parser.add_argument("--passages", type=int, help="[default: 8,000,000 ids, 200,000 held-out, 2,000 texts]")
     parser.add_argument("--examples", type=int, default=1024)
     options = parser.parse_args()
     if options.what == "ids":
         results = measure_ids(options.passages or 8_000_000)
+    elif options.what == "held-out":
+        results = measure_held_out(options.passages or 200_000, options.model)
     elif options.what == "texts":
         results = measure_texts(options.corpus, options.model, options.passages or 2000)
     else:

@@ -168,9 +168,13 @@ class _WorkerTask:
 
 
 class _WorkerFunction(BatchFunction):
-    """Base class of batch functions that run a task in `count` worker processes, and the model in this process."""
+    """Base class of batch functions that run a task in worker processes, and the model in this process.
+
+    count: number of worker processes; 0: one for each core that this process may use, if the runner set $OMP_NUM_THREADS
+    """
 
     def __init__(self, plan: WeightingPlan, count: int, task: _WorkerTask) -> None:
+        count = count or int(os.environ.get("OMP_NUM_THREADS", "1"))  # the share of the cores of a runner's process
         # The task was made here, so that its errors are raised here and forked processes share its memory.
         self._workers = Workers(partial, task, count=count)
         self._predict: Predictor | None = None
@@ -213,7 +217,6 @@ _Sums: TypeAlias = tuple[list[str], np.ndarray, int, int]
 class StatisticsCollector(_WorkerFunction):
     """Batch function that computes collection statistics; the result is one JSON line per batch.
 
-    count: number of worker processes
     made_by: result of `describe_settings`, which is written with the statistics
     """
 
@@ -246,7 +249,6 @@ class _StatisticsTask(_WorkerTask):
 class PassageWeigher(_WorkerFunction):
     """Batch function that adds "weights" (one per word piece), "title_weights" and the tokenizer name to passages.
 
-    count: number of worker processes
     bare: write only the passage id and the new fields; report: add the counts of `count_masked`
     """
 
@@ -396,9 +398,9 @@ def collect_statistics(source: str, plan: WeightingPlan, *, runner_settings: Run
 def _choose_workers(
     plan: WeightingPlan, passages: Iterator[Passage], runner_settings: RunnerSettings
 ) -> tuple[int, Iterator[Passage]]:
-    """Return the number of worker processes, and the passages. For runners other than local, the default is 1."""
+    """Return the number of worker processes, and the passages. Processes of other runners choose their own default, 0."""
     if runner_settings.runner != "local":
-        return plan.settings.num_workers or 1, passages
+        return plan.settings.num_workers, passages
     return choose_workers(passages, plan.settings.num_workers)
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
+from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
 from drtk.expansion.term_weights import weigh as weigh_module
 from drtk.runtime.integrity import read_json
+from drtk.runtime.runners import RunnerSettings
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
@@ -309,6 +311,18 @@ def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch,
     one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
     assert len(one) == 70
     assert one == two
+
+
+def test_the_processes_of_a_runner_start_workers_on_their_share_of_the_cores(encoder, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # as `processes` does on a machine with GPUs
+    plan = weigh_module.make_weighting_plan(
+        "bprop", WeightingSettings(emit="attention"), tokenizer=None, model=str(encoder), device="cpu", seed=42
+    )
+    passages = iter(make_passages(40))
+    count, _ = weigh_module._choose_workers(plan, passages, RunnerSettings(runner="processes"))
+    weigher = weigh_module.PassageWeigher(plan, count, None, False, False)
+    assert len(weigher._workers._pool._processes) == 3
+    weigher.close()
 
 
 def test_with_workers_the_main_process_only_runs_the_model(encoder, capfd, monkeypatch):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel, ModernBertConfig, ModernBertModel, Qwen3Config, Qwen3Model
 
 from drtk.errors import DrtkError
-from drtk.models.device import choose_device, is_out_of_memory, move_model
+from drtk.models.device import choose_device, copy_to_device, is_out_of_memory, move_model
 
 CPU, LENGTH = torch.device("cpu"), 2048
 SIZE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -76,3 +77,13 @@ def test_a_model_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 def test_unavailable_device_is_one_line(name: str) -> None:
     with pytest.raises(DrtkError, match=f"^`device` {name}: not available; use auto or cpu$"):
         choose_device(name)
+
+
+def test_arrays_are_copied_from_pinned_memory_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("drtk.models.device._ASYNCHRONOUS", ("cpu",))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append("pinned") or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, **options: calls.append(options) or tensor)
+    copied = copy_to_device({"ids": np.arange(3)}, torch.device("cpu"))
+    assert copied["ids"].tolist() == [0, 1, 2]
+    assert calls == ["pinned", {"non_blocking": True}]
