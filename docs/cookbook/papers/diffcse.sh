@@ -3,18 +3,18 @@
 #
 #   just reproduce diffcse [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: pieces of up to 30 tokens of SQuAD's articles as sentences; Spearman correlation on STS-B.
+# mini: pieces of up to 30 tokens of SQuAD's articles as sentences; Spearman correlation of the last checkpoint on STS-B.
 # full: 10^6 sentences of Wikipedia, two epochs per row (SimCSE's wiki1m_for_simcse.txt as $SENTENCES), the seven STS tasks in $STS
 #       and the seven transfer tasks. START=FacebookAI/roberta-base: RoBERTa's rows; PRESET=diffcse-transfer-bert: the transfer tables.
 #       Rows with the next sentence need sentences of documents, with neighbors.
 . "$(dirname "$0")/common.sh"
 if [ "$scale" = mini ]; then
-  passages=$out/sentences.jsonl sts=$out/sts tasks="STS-B alignment uniformity retrieval"
+  passages=$out/sentences.jsonl sts=$out/sts tasks="STS-B alignment uniformity retrieval" dev=""
   drtk chunk "$source/squad/documents.jsonl.gz" --tokenizer "$out/init" --max-tokens 30 -o "$passages" $again
   mkdir -p "$sts/STS-B" && cp "$source"/stsb/*.tsv "$sts/STS-B"
-  pretrain_options="--batch-size 64 --max-length 32 --learning-rate 1e-4 --max-steps 300 --set title=none"
+  pretrain_options="--batch-size 64 --max-length 32 --learning-rate 1e-4 --max-steps 100 --set title=none"
 else
-  passages=${SENTENCES:?the file of Wikipedia sentences} sts=${STS:?the folder of STS and transfer tasks} tasks=""
+  passages=${SENTENCES:?the file of Wikipedia sentences} sts=${STS:?the folder of STS and transfer tasks} tasks="" dev="--dev-sts $STS/STS-B/dev.tsv"
   generator=distilbert/distilbert-base-uncased
 fi
 family=bert simcse=simcse name=${PRESET:+.$PRESET}
@@ -71,7 +71,7 @@ for seed in $seeds; do
     positive-replaced positive-inserted positive-deleted negative-replaced negative-inserted negative-deleted $generators; do
     is_selected "$row" || continue
     set_options
-    pretrain "diffcse$name-$row" --preset "$preset" --model "$start" --dev-sts "$sts/STS-B/dev.tsv" $more
+    pretrain "diffcse$name-$row" --preset "$preset" --model "$start" $dev $more
   done
 done
 models="start.0=$start"
