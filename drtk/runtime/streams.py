@@ -18,6 +18,7 @@ from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
 from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path, lock
+from drtk.runtime.progress import log
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
@@ -163,6 +164,8 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
         if source == STANDARD:
             if sys.stdin is None:
                 raise DrtkError("standard input is closed; give a file")
+            if sys.stdin.isatty():
+                log("reading from the terminal; Ctrl-D ends the input")
             raw: BinaryIO = sys.stdin.buffer
         else:
             if Path(source).is_dir():

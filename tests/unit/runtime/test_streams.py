@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -174,3 +175,16 @@ def test_a_closed_pipe_raises_output_closed() -> None:
     with pytest.raises(OutputClosed):
         output.write(b"x" * 1_000_000)
     os.close(writer)
+
+
+def test_reading_from_a_terminal_is_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"text"))
+    monkeypatch.setattr("sys.stdin", stdin)
+    with caplog.at_level("INFO", "drtk"):
+        open_input("-")
+        assert not caplog.text
+        monkeypatch.setattr(stdin, "isatty", lambda: True)
+        open_input("-")
+    assert "reading from the terminal; Ctrl-D ends the input" in caplog.text
