@@ -89,7 +89,7 @@ class CompareSettings(ScoringSettings):
     )
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
     confidence: float = setting(0.95, "Confidence level of the intervals, 0.5 to 0.9999.", at_least=0.5, at_most=0.9999)
-    moved: int = option(5, "Print the N queries with the largest gains, and with the largest losses.", at_least=0)
+    moved: int = option(5, "Print the N queries with the largest gains and the N with the largest losses.", at_least=0)
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
         "table", "Output format; html is a web page with all results."
     )
