@@ -35,7 +35,7 @@ def convert(
         str | None,
         make_option(
             "--masked-lm MODEL",
-            "Export this encoder with its LM head as a masked language model; -o names the output folder.",
+            "Export this encoder with its LM head as a masked language model, to folder -o.",
         ),
     ] = None,
     *,

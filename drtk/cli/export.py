@@ -48,7 +48,7 @@ def export(
 
     encoder = load_encoder(folder)
     if encoder.encoder.is_sparse:
-        raise MismatchError(f"{model}: is a sparse encoder, which cannot be exported")
+        raise MismatchError(f"{model}: is a sparse encoder, which cannot be exported; give a dense encoder")
     target = job.begin()
     save_encoder(encoder, target)
     name = export_backbone(encoder, target, format=settings.format, quantize=settings.quantize)

@@ -37,9 +37,7 @@ def mine_negatives(
     ] = None,
     audit: Annotated[
         str | None,
-        make_option(
-            "--audit FILE", "File for the negatives and dropped candidates of each query, with reasons, as JSONL."
-        ),
+        make_option("--audit FILE", "JSONL file for the negatives and dropped candidates of each query, with reasons."),
     ] = None,
     report: Annotated[
         str | None,

@@ -23,7 +23,7 @@ def presets(
         bool, make_option("--check", "Check NAME or all presets; for pretrain, also print the required passage fields.")
     ] = False,
     command: Annotated[
-        str | None, make_option("--fields COMMAND", "List all settings of a command, as used by --set and in presets.")
+        str | None, make_option("--fields COMMAND", "List all settings of a command, for --set and presets.")
     ] = None,
 ) -> None:
     """List, print or check presets, and list the settings of a command.

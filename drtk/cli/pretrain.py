@@ -86,7 +86,7 @@ def pretrain(
 
     Examples:
     drtk pretrain passages.jsonl --preset simlm --model bert-base-uncased -o simlm
-    drtk pretrain passages.jsonl --preset cotmae --model bert-base-uncased --set slots.encoder.rate=0.4 --dry-run
+    drtk pretrain passages.jsonl --preset cotmae --model bert-base-uncased --set slots.passage.rate=0.4 --dry-run
     """
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_first_record, warn_of_other_kind

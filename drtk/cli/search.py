@@ -48,7 +48,7 @@ def search(
         ),
     ] = "passage",
     drop_same_id: Annotated[
-        bool, make_option("--drop-same-id", "Exclude the document with the same id as the query.", panel=SEARCH)
+        bool, make_option("--drop-same-id", "Exclude the document with the query's id.", panel=SEARCH)
     ] = False,
     corpus: Annotated[
         str | None,
@@ -59,7 +59,7 @@ def search(
         ),
     ] = None,
     tune: Annotated[
-        bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels; the output is a table.", panel=SEARCH)
+        bool, make_option("--tune", "Evaluate a grid of BM25 k1 and b on --qrels; print a table.", panel=SEARCH)
     ] = False,
     qrels: Annotated[
         str | None, make_option("--qrels FILE", "Search only queries with judgments in this file; required by --tune.")

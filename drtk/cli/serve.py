@@ -24,7 +24,7 @@ def serve(
         str | None, make_option("--corpus FILE", "Corpus of the texts. [default: the indexed corpus]")
     ] = None,
     measures: Annotated[str, make_option("--measures NAMES", "Measures of each judged query.")] = "nDCG@10 RR@10 R@100",
-    port: Annotated[int, make_option("--port N", "Port on 127.0.0.1; 0 means a free one.", min=0)] = 8000,
+    port: Annotated[int, make_option("--port N", "Port on 127.0.0.1; 0: a free one.", min=0)] = 8000,
 ) -> None:
     """Start a local page that shows the results of several systems side by side.
 

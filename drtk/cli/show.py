@@ -236,7 +236,7 @@ NUM_TOP_WORDS = 5  # heaviest words listed below a passage
 @plain_command
 def show(
     path: Annotated[str, make_argument("PATH", "File or folder to show: any input or output of drtk.")],
-    count: Annotated[int, make_option("--count -n N", "Number of records to show.", min=0)] = 3,
+    count: Annotated[int, make_option("--count -n N", "Records to show.", min=0)] = 3,
     json: Annotated[bool, make_option("--json", "Print the manifest as JSON.")] = False,
     weights: Annotated[
         bool, make_option("--term-weights", "Show the words of passages shaded by term weight.")
@@ -245,7 +245,7 @@ def show(
         int,
         make_option(
             "--top-words N",
-            "Number of top-weighted words to list per passage (with --term-weights or --html).",
+            "Top-weighted words to list per passage (with --term-weights or --html).",
             min=0,
         ),
     ] = NUM_TOP_WORDS,

@@ -74,7 +74,7 @@ def termweight(
         bool,
         make_option(
             "--stopword-share",
-            "Log the share of stop words and punctuation among tokens sampled by weight, as in ROM.",
+            "Log the share of stop words and punctuation among tokens masked as in ROM.",
             panel=METHOD,
         ),
     ] = False,

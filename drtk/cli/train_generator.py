@@ -189,7 +189,7 @@ def train_generator(
         str | None,
         make_option(
             "--dev FILE",
-            "Development data in the format of INPUT, used to select the best checkpoint.",
+            "Data in the format of INPUT, to select the best checkpoint.",
             panel=EVALUATION,
         ),
     ] = None,

@@ -38,12 +38,8 @@ class ConversionSettings:
     )
     corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")
     queries: str | None = _declare_text_file("Queries; required by output formats that contain query texts.")
-    corpus_out: str | None = _declare_text_file(
-        "Also write the passages of the examples to this file (requires an input with texts)."
-    )
-    queries_out: str | None = _declare_text_file(
-        "Also write the queries of the examples to this file (requires an input with texts)."
-    )
+    corpus_out: str | None = _declare_text_file("Also write the passages of the examples (input with texts).")
+    queries_out: str | None = _declare_text_file("Also write the queries of the examples (input with texts).")
 
 
 @dataclass(frozen=True)
@@ -55,11 +51,11 @@ class ImportSettings:
     )
     field: tuple[str, ...] = option(
         (),
-        "Column or JSON field that has the _id, title or text, such as text=body; repeatable.",
+        "Column or JSON field of _id, title or text, such as text=body; repeatable.",
         metavar="NAME=COLUMN",
         panel=INPUT,
     )
-    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
+    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
 
 
 FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
@@ -85,5 +81,5 @@ class ValidationSettings:
     leak: str | None = option(
         None, "Test set; report input texts that also occur in this file (leakage).", metavar="FILE", panel=INPUT
     )
-    show: int = option(10, "Number of problems to print per check.", at_least=0)
+    show: int = option(10, "Problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

@@ -45,7 +45,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs require `as` examples, and cannot be written as a table or with `corpus_out` and `queries_out`"
+            "several inputs require `as` examples, without a table format, `corpus_out` and `queries_out`; convert them one by one"
         )
     text_jobs = _create_text_jobs(settings, job)
     if text_jobs or name in TABLES:

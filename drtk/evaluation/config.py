@@ -9,7 +9,7 @@ from drtk.config import CONTROL, HARDWARE, ScoringUnit, option, redeclare, setti
 
 REL = "Minimum relevance grade, for measures without (rel=N)."
 BY = "Score passages, or source documents by their best passage (MaxP)."
-DROP = "Ignore the document with the same id as the query (as in BEIR)."
+DROP = "Ignore the document with the query's id (as in BEIR)."
 MATCH = "Match answers by tokens (as in DPR) or as regular expressions."
 MEASURES = "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, P_30 …"
 DIGITS = "Number of decimals to print, 0 to 17."
@@ -23,7 +23,7 @@ class ScoringSettings:
     rel: int = option(1, REL)
     by: ScoringUnit = option("passage", BY)
     drop_same_id: bool | None = option(None, f"{DROP} [default: off]")
-    depth: int | None = option(None, "Number of top documents per query to score. [default: all]", at_least=1)
+    depth: int | None = option(None, "Top documents per query to score. [default: all]", at_least=1)
     order: Literal["score", "rank"] = setting("score", "Order documents by the score or the rank column of the run.")
     match: Literal["tokens", "regex"] = option("tokens", MATCH)
     match_title: bool = setting(False, "Also search passage titles for answers (as in GAR).")
@@ -43,7 +43,7 @@ class EvalSettings(ScoringSettings):
     retrieved_only: bool = setting(
         False, "Ignore judged queries without a ranking; if --qrels is a folder, collections without a run."
     )
-    per_query: bool = option(False, "Also print the value of each measure for each query.")
+    per_query: bool = option(False, "Also print the values of each query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "Output format; trec is the output of trec_eval."
     )
@@ -62,7 +62,7 @@ class ReportSettings:
     by: ScoringUnit = option("passage", BY)
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
-    examples: int = option(3, "Number of example queries to show.", at_least=0)
+    examples: int = option(3, "Example queries to show.", at_least=0)
     system: str = option(
         "", "In the examples, system to compare with the first system. [default: the best other system]", metavar="NAME"
     )
@@ -78,11 +78,11 @@ class CompareSettings(ScoringSettings):
         None, "Measures to compare. [default: nDCG@10 RR@10 R@100; Answer@1,5,20,100 with --answers]"
     )
     baseline: str = option("", "Baseline of the tests. [default: the first system]", metavar="NAME")
-    all_pairs: bool = option(False, "Test every pair of systems, not only pairs with the baseline.")
+    all_pairs: bool = option(False, "Test every pair of systems, not only the baseline's.")
     drop_same_id: bool = option(False, DROP)
     intersect: bool = option(False, "Compare only on queries that are in all runs.")
     missing_as_zero: bool = setting(False, "Count queries missing from a run as 0.")
-    permutations: int = setting(100_000, "Number of permutations of the randomization test.", at_least=100)
+    permutations: int = setting(100_000, "Permutations of the randomization test.", at_least=100)
     seed: int = option(42, "Random seed.", panel=CONTROL)
     correction: Literal["holm", "none"] = setting(
         "holm", "Correction of p-values for multiple comparisons: Holm or none."
@@ -108,7 +108,7 @@ class PlotSettings:
     rel: int | None = option(None, "Minimum relevance grade of relevant documents. [default: 1]")
     by: ScoringUnit | None = option(None, BY + " [default: passage]")
     drop_same_id: bool | None = option(None, f"{DROP} [default: off]")
-    depth: int | None = option(None, "Number of top documents per query to use. [default: all]", at_least=1)
+    depth: int | None = option(None, "Top documents per query to use. [default: all]", at_least=1)
     field: tuple[str, ...] | None = option(
         None,
         "Field of log.jsonl to plot; repeatable (training plot only). [default: loss, or all loss terms]",

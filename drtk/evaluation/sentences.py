@@ -50,7 +50,7 @@ def compute_pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
-    """Return Spearman's rank correlation; equal values share the mean of their ranks.
+    """Return Spearman's rank correlation of n cosines and n ratings; equal values share the mean of their ranks.
 
     Raises DrtkError for fewer than two pairs, or if all cosines or all ratings are equal.
     """
@@ -58,7 +58,7 @@ def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[fl
 
 
 def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
-    """Return Pearson's correlation. Raises DrtkError for the same reasons as `compute_spearman`."""
+    """Return Pearson's correlation of n cosines and n ratings. Raises the errors of `compute_spearman`."""
     return _compute_correlation(cosines, ratings, "pearsonr")
 
 

@@ -25,7 +25,7 @@ class TTest(NamedTuple):
 
 
 def run_t_test(differences: np.ndarray) -> TTest:
-    """Compute Student's paired two-sided t-test: t = mean / (sd / sqrt(n)) with n - 1 degrees of freedom.
+    """Compute Student's paired two-sided t-test: t = mean / (sd / sqrt(n)) with n - 1 degrees of freedom. differences: (n,)
 
     With one query, or if all differences are 0, t is undefined and p is 1. If all queries differ by the same amount, the
     standard deviation is 0, t is infinite and p is 0.
@@ -43,7 +43,7 @@ def run_t_test(differences: np.ndarray) -> TTest:
 
 
 def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
-    """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007).
+    """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007). differences: (n,)
 
     It is the share of sign assignments whose absolute mean difference is at least the observed one. All 2^n assignments
     of the n nonzero differences are tested if there are at most `permutations`. Otherwise `permutations` are sampled,
@@ -90,7 +90,7 @@ def correct_holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compute_cohens_d(differences: np.ndarray) -> float | None:
-    """Return Cohen's d for pairs: mean / standard deviation (n - 1) of the differences.
+    """Return Cohen's d for pairs: mean / standard deviation (n - 1) of the differences, (n,).
 
     It is 0 if all differences are 0, and None (undefined) for a single query or if all differences are equal but not 0.
     """
@@ -103,7 +103,7 @@ def compute_cohens_d(differences: np.ndarray) -> float | None:
 
 
 def compute_interval(differences: np.ndarray, *, confidence: float) -> tuple[float, float] | None:
-    """Return Student's confidence interval of the mean difference; None for a single query."""
+    """Return Student's confidence interval of the mean of the differences, (n,); None for a single query."""
     from scipy.special import stdtrit
 
     count = len(differences)

@@ -186,7 +186,7 @@ def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
 
 
 def encode_labels(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """Return the labels of each split as class indices. Raises DrtkError for a single class."""
+    """Return the labels of each split as class indices, (labels,) int64. Raises DrtkError for a single class."""
     names = sorted({label for split in labels for label in split})
     if len(names) < 2:
         raise DrtkError("classification requires at least two classes, got one; check the labels")

@@ -42,7 +42,7 @@ class DenseIndexSettings:
     )
     nlist: int = option(
         0,
-        "Number of clusters (ivf); 0 means 4 sqrt(vectors), but at most 1 per 39 vectors.",
+        "Clusters (ivf); 0: 4 sqrt(vectors), at most 1 per 39 vectors.",
         at_least=0,
         no_effect=_require_types("ivf"),
     )
@@ -53,7 +53,7 @@ class DenseIndexSettings:
         no_effect=_require_types("ivf"),
     )
     seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_require_types("ivf"))
-    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
         "auto", "Device: auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_require_types(*_VECTORS)
     )
@@ -65,23 +65,23 @@ class DenseSearchSettings:
 
     rescore: int = option(
         4,
-        "Rescore the top N x depth hits with exact vectors (lossy indexes); 0 means no rescoring.",
+        "Rescore the top N x depth hits with exact vectors (lossy indexes); 0: none.",
         at_least=0,
         no_effect=_require_types(*_VECTORS, key="index_type"),
     )
     ef_search: int = option(
         0,
-        "Candidates per query (hnsw); 0 means 2 x depth, at least 128.",
+        "Candidates per query (hnsw); 0: 2 x depth, at least 128.",
         at_least=0,
         no_effect=_require_types("hnsw", key="index_type"),
     )
     nprobe: int = option(
         0,
-        "Clusters to search per query (ivf); 0 means 1/16 of all, at least 8.",
+        "Clusters to search per query (ivf); 0: 1/16 of all, at least 8.",
         at_least=0,
         no_effect=_require_types("ivf", key="index_type"),
     )
-    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
     device: str = option(
         "auto",
         "Device: auto, cpu, cuda, cuda:1 …",
@@ -124,7 +124,7 @@ class BM25IndexSettings:
     term_vectors: bool = option(
         False, "Store term vectors, required by search --rm3 (bm25).", no_effect=_require_types("bm25")
     )
-    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,15 @@ class BM25SearchSettings:
         "Expand queries by RM3 pseudo-relevance feedback (bm25).",
         no_effect=_require_types("bm25", key="index_type"),
     )
-    fb_docs: int = setting(10, "Number of feedback passages (RM3).", at_least=1)
-    fb_terms: int = setting(10, "Number of feedback terms (RM3).", at_least=1)
+    fb_docs: int = setting(10, "Feedback passages (RM3).", at_least=1)
+    fb_terms: int = setting(10, "Feedback terms (RM3).", at_least=1)
     fb_weight: float = setting(0.5, "Weight of the original query, 0 to 1 (RM3).", at_least=0, at_most=1)
     language: str | None = setting(
         None,
         "Language of the analyzer of a Lucene index of another program. [default: en]",
         no_effect=_require_types("bm25", key="index_type"),
     )
-    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
+    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
 
     def get_parameters(self) -> tuple[float, float]:
         """Return k1 and b; by default 0.9 and 0.4, as in Anserini."""
@@ -199,7 +199,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 class RunSettings:
     """Depth and batch size of a search."""
 
-    depth: int | None = option(None, "Number of passages per query. [default: 1000; 5 with --query]", at_least=1)
+    depth: int | None = option(None, "Passages per query. [default: 1000; 5 with --query]", at_least=1)
     batch_size: int | None = option(
         None,
         "Queries per batch. [default: 1000; exact: 1024, or 2^25 / depth on a GPU or if memory is small]",

@@ -110,7 +110,7 @@ class MineSettings(ScorerSettings, IndexSourceSettings, CandidateFilterSettings)
         metavar="NAME",
     )
     depth: int | None = option(
-        None, "Number of top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
+        None, "Top candidates per query and source. [default: 200; nq: 100; sbert: all]", at_least=1
     )
     negatives: int | None = option(
         None, "Negatives per query (with --policy sbert: per query and source). [default: by --policy]", at_least=0
@@ -121,7 +121,7 @@ class MineSettings(ScorerSettings, IndexSourceSettings, CandidateFilterSettings)
         at_least=0,
     )
     by: ScoringUnit = option(
-        "passage", "Unit of the judgments: passage, or source document (its best passage is the positive)."
+        "passage", "Unit of the judgments: passages, or source documents (positive: the best passage)."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = setting(

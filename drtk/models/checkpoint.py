@@ -360,9 +360,9 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
 
 
 def embed_for_dot_product(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
-    """Return the vectors of `embed_texts`, normalized if the model uses cosine, so that dot products are the model's scores.
+    """Return the vectors of items, (len(items), dimension) float32, normalized if the model uses cosine similarity.
 
-    towers: encoders by role, as `load_towers` returns them
+    Their dot products are the model's scores. towers: encoders by role, as `load_towers` returns them
     """
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)

@@ -103,12 +103,10 @@ class ExportSettings:
     """Settings of `drtk export`."""
 
     format: Literal["onnx", "openvino"] = option("onnx", "Format of the exported file.")
-    quantize: Literal["int8", "none"] = option(
-        "int8", "Quantize the weights of linear layers and embeddings to int8, or not."
-    )
+    quantize: Literal["int8", "none"] = option("int8", "Quantize linear layers and embeddings to int8, or not.")
     dev_queries: int = setting(500, "Maximum number of queries of --dev, sampled at random.", at_least=1)
     dev_pool: int = setting(
-        5000, "Number of passages of --dev: all relevant ones, and random ones up to this number.", at_least=1
+        5000, "Passages of --dev: all relevant ones, and random ones up to this number.", at_least=1
     )
 
 
@@ -121,13 +119,11 @@ class GenerationSettings:
     """Settings of `drtk doc2query`, by default those of query-as-context pre-training."""
 
     engine: ClassVar[str] = "transformers"
-    n: int = option(5, "Number of queries to generate per passage.", at_least=1, flag="--n")
+    n: int = option(5, "Queries to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
         "sample", "Decoding method; greedy: one text, beam: the --n best, greedy+sample: one greedy, others sampled."
     )
-    top_k: int = option(
-        25, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
-    )
+    top_k: int = option(25, "Sample from the N most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
     top_p: float = option(
         0.95,
         "Top-p (nucleus) sampling: cumulative probability, above 0, at most 1.",
@@ -136,7 +132,7 @@ class GenerationSettings:
         no_effect=NOT_SAMPLING,
     )
     temperature: float = setting(1.0, "Sampling temperature, above 0.", at_least=1e-6, no_effect=NOT_SAMPLING)
-    beams: int = setting(4, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
+    beams: int = setting(4, "Beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int = option(64, "Maximum output length in tokens.", at_least=1)
     title: Literal["join", "none"] | None = setting(
         None, "Join titles to texts, or ignore them. [default: as trained, or join]"
@@ -172,10 +168,8 @@ NOT_VLLM = (NoEffect("has no effect with --engine vllm", {"engine": ("vllm",)}),
 class ContinuationSettings(GenerationSettings):
     """Settings of `drtk continue-text`, by default those of docs/methods/master.md (MASTER's paper gives none)."""
 
-    n: int = option(1, "Number of continuations to generate per passage.", at_least=1, flag="--n")
-    top_k: int = option(
-        50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
-    )
+    n: int = option(1, "Continuations to generate per passage.", at_least=1, flag="--n")
+    top_k: int = option(50, "Sample from the N most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
     max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]
         "transformers",
@@ -234,9 +228,9 @@ class InitModelSettings:
     vocab_size: int = option(30522, "Maximum vocabulary size.", at_least=10)
     lowercase: bool = option(True, "Lowercase texts and strip accents.")
     min_frequency: int = setting(2, "Minimum frequency of a word piece in the corpus.", at_least=1)
-    layers: int = option(6, "Number of layers.", at_least=1)
+    layers: int = option(6, "Transformer layers.", at_least=1)
     hidden: int = option(384, "Hidden size.", at_least=1)
-    heads: int = option(12, "Number of attention heads; must divide the hidden size.", at_least=1)
+    heads: int = option(12, "Attention heads; must divide the hidden size.", at_least=1)
     intermediate: int | None = setting(None, "Feed-forward size. [default: 4 x hidden size]", at_least=1)
     max_length: int = option(512, "Maximum input length in tokens.", at_least=8)
     pooling: str = option(

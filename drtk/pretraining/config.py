@@ -28,10 +28,8 @@ class PretrainSettings:
         at_least=1,
         panel=HARDWARE,
     )
-    max_steps: int | None = option(
-        None, "Number of training steps, instead of --epochs.", at_least=1, replaces="epochs"
-    )
-    epochs: float = option(8.0, "Number of passes over the passages.", at_least=1e-6)
+    max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
+    epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
     learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
     warmup: float = setting(0.1, "Warm-up steps; a value below 1 is a fraction of all steps.", at_least=0)
     weight_decay: float = setting(0.01, "Weight decay of all parameters except biases and LayerNorm.", at_least=0)
@@ -39,7 +37,7 @@ class PretrainSettings:
     held_out: int = setting(
         0, "Number of passages to hold out of training, to evaluate the losses.", at_least=0, panel=EVALUATION
     )
-    eval_steps: int = option(1000, "Number of steps between evaluations.", at_least=1, panel=EVALUATION)
+    eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
@@ -52,7 +50,7 @@ class PretrainSettings:
         True, "Run without padding on a GPU in 16 bits, if the model type supports it and `attention` is auto."
     )
     fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
-    log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
+    log_steps: int = setting(10, "Steps between entries in log.jsonl.", at_least=1)
     export_steps: int = option(0, "Export the encoder to DIR/step-N every N steps; 0: only at the end.", at_least=0)
     report_to: tuple[str, ...] = setting((), "Experiment tracker, such as tensorboard or wandb; repeatable.")
     save_steps: int = setting(

@@ -152,7 +152,7 @@ class CondenserHead(nn.Module):
         self.skip = adapter.depth // 2 if skip == "half" else skip
         if not 0 <= self.skip <= adapter.depth:
             raise MismatchError(
-                f"decoder 'condenser': skip = {self.skip} is not between 0 and {adapter.depth}, the number of encoder layers"
+                f"decoder 'condenser': skip = {self.skip} must be between 0 and {adapter.depth}, the number of encoder layers"
             )
         self.layers = adapter.create_layers(layers, init)
 

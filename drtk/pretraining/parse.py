@@ -152,7 +152,7 @@ def _parse_slot(table: Any) -> Slot:
     given["masking_options"] = options
     slot = _build_dataclass(Slot, given)
     if not 0 <= slot.rate <= 1:
-        raise UsageError(f"rate {slot.rate} is not between 0 and 1")
+        raise UsageError(f"rate {slot.rate} must be between 0 and 1")
     if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
         raise UsageError(f"corruption '{slot.corruption}' requires a masking; set masking")
     if slot.max_length is not None and slot.max_length < MIN_SLOT_LENGTH:

@@ -32,13 +32,11 @@ class ExpansionSettings(GenerationSettings):
         metavar="NAME",
         panel=METHOD,
     )
-    n: int = option(50, "Number of texts to generate per question, before deduplication.", at_least=1, flag="--n")
+    n: int = option(50, "Texts to generate per question, before deduplication.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
         None, "Decoding method. [default: sample, or greedy+sample if --prompt is given]"
     )
-    top_k: int = option(
-        50, "Top-k sampling: sample from the N most likely tokens; 0 means all.", at_least=0, no_effect=NOT_SAMPLING
-    )
+    top_k: int = option(50, "Sample from the N most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
     top_p: float = setting(
         1.0,
         "Top-p (nucleus) sampling: cumulative probability, above 0, at most 1.",
@@ -46,7 +44,7 @@ class ExpansionSettings(GenerationSettings):
         at_most=1,
         no_effect=NOT_SAMPLING,
     )
-    beams: int = setting(10, "Number of beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
+    beams: int = setting(10, "Beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
         None, "Maximum output length in tokens. [default: 100 with --prompt, else as trained, or 64]", at_least=1
     )
@@ -72,11 +70,9 @@ class ExpansionSettings(GenerationSettings):
     candidates: int = setting(
         10, "Maximum number of candidates per question and kind (from_run).", at_least=1, no_effect=_RUN
     )
-    depth: int = setting(100, "Number of top passages per question to use (from_run).", at_least=1, no_effect=_RUN)
-    feedback: int = setting(
-        10, "Number of top passages to extract feedback terms from (from_run).", at_least=1, no_effect=_RUN
-    )
-    terms: int = setting(10, "Number of feedback terms per candidate (from_run).", at_least=1, no_effect=_RUN)
+    depth: int = setting(100, "Top passages per question to use (from_run).", at_least=1, no_effect=_RUN)
+    feedback: int = setting(10, "Top passages to extract feedback terms from (from_run).", at_least=1, no_effect=_RUN)
+    terms: int = setting(10, "Feedback terms per candidate (from_run).", at_least=1, no_effect=_RUN)
 
     def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
         """Return the settings with defaults in place of None, and with `n` 1 for greedy decoding.
@@ -119,7 +115,7 @@ class _BM25Settings:
 class LabelSettings(_BM25Settings):
     """Settings of drtk rerank-queries label (docs/methods/ear.md)."""
 
-    depth: int = option(DEFAULT_DEPTH, "Number of top passages per candidate to search for an answer.", at_least=1)
+    depth: int = option(DEFAULT_DEPTH, "Top passages to search for an answer.", at_least=1)
     max_rank: int = setting(
         101, "Rank assigned to candidates that retrieve no answer; must exceed the depth.", at_least=2
     )
@@ -128,8 +124,8 @@ class LabelSettings(_BM25Settings):
         "tokens", "Match answers by tokens (as in DPR) or as regular expressions."
     )
     match_title: bool = setting(False, "Also search passage titles for answers.")
-    threads: int = option(0, "Number of CPU threads; 0 means all cores.", at_least=0, panel=HARDWARE)
-    batch_size: int = option(1000, "Number of candidates per batch.", at_least=1, panel=HARDWARE)
+    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
+    batch_size: int = option(1000, "Candidates per batch.", at_least=1, panel=HARDWARE)
 
     def check(self) -> None:
         """Raise UsageError unless `max_rank`, the rank of a candidate without an answer, is above the search depth."""
@@ -154,7 +150,7 @@ class QueryRerankerConfig(TrainingConfig):
     )
     epochs: float | None = option(  # type: ignore[assignment]
         None,
-        "Number of passes over the candidate lists. [default: 2 for variant ri, 3 for rd]",
+        "Passes over the candidate lists. [default: 2 for variant ri, 3 for rd]",
         at_least=0,
         panel=TRAINING,
     )
@@ -229,7 +225,7 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
     max_candidates: int | None = setting(
         None, "Maximum number of distinct candidates per question and kind to use. [default: all]", at_least=1
     )
-    n_best: int = option(1, "Number of expanded queries to keep per question and expansion kind.", at_least=1)
+    n_best: int = option(1, "Expanded queries to keep per question and kind.", at_least=1)
     max_clauses: int | None = setting(
         None,
         "Maximum number of distinct words per query (concat); Lucene allows 1024.",
@@ -249,7 +245,7 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
 class ReadSettings:
     """Settings of drtk read (docs/methods/fid.md). The defaults are those of the released large models."""
 
-    depth: int = option(100, "Number of top passages per question to read.", at_least=1)
+    depth: int = option(100, "Top passages per question to read.", at_least=1)
     order: Literal["score", "rank"] = setting("rank", "Order documents by the score or the rank column of the run.")
     max_length: int = option(250, "Maximum length of question, title and text in tokens.", at_least=2)
     max_new_tokens: int = option(50, "Maximum answer length in tokens.", at_least=1)

@@ -23,9 +23,7 @@ class ScoreSettings(CrossEncoderSettings):
 class RerankSettings(ScoreSettings):
     """Settings of `drtk rerank` (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
 
-    depth: int | None = option(
-        None, "Number of top documents per query to score. [default: 200; HLATR: as trained]", at_least=1
-    )
+    depth: int | None = option(None, "Top documents per query to score. [default: 200; HLATR: as trained]", at_least=1)
     vector_dtype: Literal["float32", "float16"] = setting(
         "float16", "Data type of the vectors written to --save-vectors."
     )
@@ -65,9 +63,7 @@ class FuseSettings:
         "Normalization of each run's scores per query (--method weighted only).",
         no_effect=_exclude_methods("rrf", "linear", "zscore", "max", "round-robin"),
     )
-    depth: int | None = option(
-        None, "Number of top documents per query to use from each run. [default: all]", at_least=1
-    )
+    depth: int | None = option(None, "Top documents per query to use from each run. [default: all]", at_least=1)
     top: int = option(1000, "Maximum number of documents per query to write.", at_least=1)
     sweep: bool = option(False, "Choose the weights that maximize --measure on --qrels.")
     step: float = setting(

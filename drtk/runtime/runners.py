@@ -56,11 +56,9 @@ class RunnerSettings:
     """Settings for where a batch function runs: in this process, in several processes, or on a Ray cluster."""
 
     runner: Literal["local", "processes", "ray"] = option(
-        "local", "Run in this process (local), in a process per GPU or CPU core, or on Ray.", panel=HARDWARE
+        "local", "Run in this process (local), a process per GPU or core, or on Ray.", panel=HARDWARE
     )
-    runner_workers: int | None = setting(
-        None, "Number of worker processes. [default: one per GPU, else per core]", at_least=1
-    )
+    runner_workers: int | None = setting(None, "Worker processes. [default: one per GPU, else per core]", at_least=1)
     ray_address: str = setting("", "Ray cluster address. [default: $RAY_ADDRESS, else a local cluster]")
 
 

@@ -24,6 +24,7 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
 MAX_COUNTED_COMPRESSED_BYTES = 16 << 20  # of a compressed file; beyond, the total is estimated from the bytes read
+_DAMAGE_ADVICE = "copy or download the file again"
 _COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
@@ -190,16 +191,16 @@ def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise RecordError(place(), "compressed data ends early") from error
+        raise RecordError(place(), f"compressed data ends early; {_DAMAGE_ADVICE}") from error
     except zlib.error as error:
-        raise RecordError(place(), "damaged gzip data") from error
+        raise RecordError(place(), f"damaged gzip data; {_DAMAGE_ADVICE}") from error
     except OSError as error:
         if error.errno is None:  # gzip.BadGzipFile
-            raise RecordError(place(), "damaged gzip data") from error
+            raise RecordError(place(), f"damaged gzip data; {_DAMAGE_ADVICE}") from error
         raise DrtkError(f"{place()}: {error.strerror}") from error
     except Exception as error:
         if type(error).__name__ == "ZstdError":  # compared by name, as zstandard may not be imported
-            raise RecordError(place(), "damaged zstd data") from error
+            raise RecordError(place(), f"damaged zstd data; {_DAMAGE_ADVICE}") from error
         raise
 
 

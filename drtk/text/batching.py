@@ -46,7 +46,7 @@ class TokenizedTexts:
 
     @classmethod
     def from_arrays(cls, ids: Sequence[np.ndarray]) -> TokenizedTexts:
-        """Concatenate arrays of token ids, one per text, without segment types."""
+        """Concatenate arrays of token ids, (tokens,) per text, without segment types."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         return cls(np.concatenate(ids), None, lengths, np.cumsum(lengths) - lengths)
 

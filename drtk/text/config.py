@@ -17,7 +17,7 @@ class ChunkSettings:
     """Settings of `drtk chunk`."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
-        "greedy", "Splitting: at sentence ends (greedy, condenser, cotmae), or at any word (words)."
+        "greedy", "Split at sentence ends (greedy, condenser, cotmae), or at any word."
     )
     tokenizer: str | None = option(
         None, "Measure length in tokens of this model's tokenizer, instead of words.", no_effect=_WORDS, metavar="MODEL"
@@ -36,7 +36,7 @@ class ChunkSettings:
     )
     overlap: int = option(
         0,
-        "Overlap of consecutive passages, in sentences, or in words with --policy words.",
+        "Overlap of consecutive passages in sentences (--policy words: words).",
         at_least=0,
         no_effect=_NO_OVERLAP,
     )
@@ -66,9 +66,9 @@ class ChunkSettings:
     punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
     save_punkt: str | None = option(
-        None, "Train a sentence model on the input, and save it to this file.", metavar="FILE", panel=INPUT
+        None, "Train a sentence model on the input, and save it.", metavar="FILE", panel=INPUT
     )
-    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
+    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 
 
@@ -83,9 +83,9 @@ class SampleSettings:
     )
     limit: int | None = option(
         None,
-        "Maximum number of query-document pairs; smaller samples are subsets of larger ones. [default: all]",
+        "Maximum number of pairs; smaller samples are subsets of larger ones. [default: all]",
         at_least=2,
     )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)
-    num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
+    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)

@@ -195,7 +195,7 @@ class TokenCorpus:
 
     @property
     def multi_passage_documents(self) -> np.ndarray:
-        """The indices of documents with at least two passages."""
+        """The indices of documents with at least two passages, (documents,)."""
         return np.flatnonzero(np.diff(self._document_starts) > 1)
 
     def get_first_passages(self, documents: np.ndarray) -> np.ndarray:
@@ -203,13 +203,13 @@ class TokenCorpus:
         return self._members[self._document_starts[documents]]
 
     def get_document_passages(self, document: int) -> np.ndarray:
-        """Return the rows of the passages of a document in reading order."""
+        """Return the rows of the passages of a document in reading order, (passages,)."""
         return self._members[self._document_starts[document] : self._document_starts[document + 1]]
 
     def get_consecutive_passages(self, row: int) -> tuple[np.ndarray, int]:
-        """Return the rows of the consecutive passages around a passage, in reading order, and the index of `row` among them.
+        """Return the rows of the consecutive passages around a passage, (passages,), and the index of `row` among them.
 
-        Passages are consecutive if no passage of the document is missing between them.
+        They are in reading order. Passages are consecutive if no passage of the document is missing between them.
         """
         members = self.get_document_passages(self.get_document(row))
         place = int(np.flatnonzero(members == row)[0])

@@ -39,7 +39,7 @@ def load_tokenizer(name: str) -> Any:
         raise
     except Exception as error:  # tokenizers raises plain Exception for a damaged tokenizer.json
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
+        raise DrtkError(f"{name}: no tokenizer could be loaded ({reason}); check the name and the folder") from error
 
 
 # Alternatives to the files of a model family.

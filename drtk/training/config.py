@@ -21,15 +21,15 @@ class TrainingConfig:
     """
 
     batch_size: int = option(64, "Examples per optimizer step, over all devices.", at_least=1, panel=TRAINING)
-    epochs: float = option(3.0, "Number of passes over the examples.", at_least=1e-6, panel=TRAINING)
+    epochs: float = option(3.0, "Passes over the examples.", at_least=1e-6, panel=TRAINING)
     max_steps: int | None = option(
-        None, "Number of training steps, instead of --epochs.", at_least=1, replaces="epochs", panel=TRAINING
+        None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs", panel=TRAINING
     )
     learning_rate: float = option(2e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
     warmup: float = setting(0.1, "Warm-up steps; a value below 1 is a fraction of all steps.", at_least=0)
     weight_decay: float = setting(0.01, "Weight decay of all parameters except biases and LayerNorm.", at_least=0)
     eval_steps: int = option(
-        500, "Number of steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,), panel=EVALUATION
+        500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,), panel=EVALUATION
     )
     patience: int | None = setting(
         None, "Stop after N evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
@@ -38,7 +38,7 @@ class TrainingConfig:
         "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
-    log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
+    log_steps: int = setting(10, "Steps between entries in log.jsonl.", at_least=1)
     save_steps: int = setting(
         500, "Number of steps between checkpoints for --resume, rounded up to a multiple of log_steps.", at_least=1
     )
@@ -113,7 +113,7 @@ class RetrieverConfig(TrainingConfig):
     teacher_temperature: float = setting(
         1.0, "Softmax temperature of the teacher scores.", at_least=1e-6, no_effect=(_NO_TEACHER,)
     )
-    negatives: int = option(15, "Number of hard negatives per query, in addition to in-batch negatives.", at_least=0)
+    negatives: int = option(15, "Hard negatives per query, besides in-batch negatives.", at_least=0)
     negative_sampling: Literal["window", "replacement", "shuffle"] = setting(
         "window",
         "Negatives per epoch: sliding window, window with replacement for short lists, or shuffled.",
@@ -200,7 +200,7 @@ class RetrieverConfig(TrainingConfig):
     )
     dev_pool: int = setting(
         3000,
-        "Number of passages of --dev: all relevant ones, and random ones up to this number.",
+        "Passages of --dev: all relevant ones, and random ones up to this number.",
         at_least=1,
         no_effect=(NOT_MEASURED,),
     )
@@ -249,7 +249,7 @@ class RerankerConfig(TrainingConfig):
         no_effect=_NOT_CROSS_ENCODER,
     )
     negatives: int | None = option(
-        None, "Number of negatives per query (listwise loss only). [default: 63]", at_least=1, no_effect=_NOT_LISTWISE
+        None, "Negatives per query (listwise loss only). [default: 63]", at_least=1, no_effect=_NOT_LISTWISE
     )
     first_positive: bool = setting(
         False, "Train only on the first positive of each query.", no_effect=_NOT_CROSS_ENCODER
@@ -285,8 +285,8 @@ class RerankerConfig(TrainingConfig):
     packed: bool = setting(
         True, "Run without padding on a GPU in 16 bits, if the model type supports it.", no_effect=_NOT_CROSS_ENCODER
     )
-    depth: int = setting(100, "Number of top candidates per query (hlatr).", at_least=2, no_effect=_NOT_HLATR)
-    layers: int = setting(4, "Number of layers (hlatr).", at_least=1, no_effect=_NOT_HLATR)
+    depth: int = setting(100, "Top candidates per query (hlatr).", at_least=2, no_effect=_NOT_HLATR)
+    layers: int = setting(4, "Layers (hlatr).", at_least=1, no_effect=_NOT_HLATR)
     hidden: int = setting(128, "Hidden size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
     heads: int = setting(2, "Attention heads per layer (hlatr).", at_least=1, no_effect=_NOT_HLATR)
     feedforward: int = setting(768, "Feed-forward size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
@@ -294,9 +294,7 @@ class RerankerConfig(TrainingConfig):
     dev_queries: int = setting(
         200, "Maximum number of queries of --dev-run, sampled at even intervals.", at_least=1, no_effect=(NOT_MEASURED,)
     )
-    dev_depth: int = setting(
-        50, "Number of top candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,)
-    )
+    dev_depth: int = setting(50, "Top candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,))
     dev_split: str = setting("dev", "Split of --dev, the file qrels/NAME.tsv.", no_effect=(NOT_MEASURED,))
     dev_vectors: str | None = setting(
         None, "Pair vectors of --dev-run (hlatr). [default: those in --vectors]", no_effect=_NOT_HLATR
@@ -334,7 +332,7 @@ class GeneratorConfig(TrainingConfig):
     """Settings of `drtk train-generator` (docs/methods/doc2query.md, docs/methods/ear.md), with defaults for T5."""
 
     batch_size: int = option(64, "Pairs per optimizer step, over all devices.", at_least=1, panel=TRAINING)
-    epochs: float = option(2.0, "Number of passes over the pairs.", at_least=1e-6, panel=TRAINING)
+    epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6, panel=TRAINING)
     learning_rate: float = option(1e-3, "Peak learning rate; use about 3e-5 for BART.", at_least=0, panel=TRAINING)
     warmup: float = setting(0.0, "Warm-up steps; a value below 1 is a fraction of all steps.", at_least=0)
     weight_decay: float = setting(0.0, "Weight decay of all parameters except biases and LayerNorm.", at_least=0)
@@ -343,7 +341,7 @@ class GeneratorConfig(TrainingConfig):
     )
     depth: int = setting(
         100,
-        "Number of top passages per question to search for answers (gar-sentence, gar-title).",
+        "Top passages per question to search for answers (gar-sentence, gar-title).",
         at_least=1,
         no_effect=_restrict_to_tasks(*_TASKS[2:]),
     )
@@ -386,7 +384,7 @@ class GeneratorConfig(TrainingConfig):
     target_length: int = option(64, "Maximum target length in tokens.", at_least=2, panel=TRAINING)
     dev_share: float | None = option(
         None,
-        "Fraction of the pairs to hold out for evaluation, 0 to 1, instead of --dev.",
+        "Fraction of the pairs to evaluate on, 0 to 1, instead of --dev.",
         at_least=0,
         at_most=1,
         panel=EVALUATION,

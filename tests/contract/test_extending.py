@@ -109,7 +109,7 @@ def test_the_masking_and_the_objective_are_checked_shown_and_trained(extended_co
     ],
 )
 def test_unknown_keys_of_the_additions_are_rejected(extended_copy, shell, kind, old, new, message):
-    preset = block(f"toml {kind}=")[1]
+    preset = block("toml masking=")[1] + ("" if kind == "masking" else block("toml objective=")[1])
     (extended_copy / "changed.toml").write_text(preset.replace(old, new), encoding="utf-8")
     outcome = shell("drtk presets changed.toml --check")
     assert (outcome.returncode, outcome.stderr) == (2, f"drtk: changed.toml: {message}\n")

@@ -142,7 +142,7 @@ def style_step_axis(axis: Any, last_step: int) -> None:
 
 
 def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the centered moving average and standard deviation of `values`.
+    """Return the centered moving average and standard deviation of `values`, (len(values),) each.
 
     The half-width of the window is 5% of the values, and at least 1 for 8 or more values.
     """

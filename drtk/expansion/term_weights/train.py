@@ -175,16 +175,19 @@ def plan_training(
 
 
 def compute_deepct_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"recall": loss}, the DeepCT loss of a batch."""
+    """Return {"recall": loss}, the scalar DeepCT loss of a batch. inputs: output of `RecallCollator`. Source: Dai and Callan 2019"""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
 def compute_deepimpact_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"pairs": loss}, the DeepImpact loss of a batch with alternating rows of positives and negatives."""
+    """Return {"pairs": loss}, the scalar DeepImpact loss of a batch. Source: Mallia 2021
+
+    inputs: model inputs and "in_question" (1 at words of the query), (2 * pairs, tokens): positive, negative, positive …
+    """
     inputs = dict(inputs)
-    in_question = inputs.pop("in_question")  # (2 * pairs, tokens)
+    in_question = inputs.pop("in_question")
     scores = (model(**inputs) * in_question).sum(dim=1)
     return {"pairs": pairwise_softmax_loss(scores[0::2], scores[1::2])}
 

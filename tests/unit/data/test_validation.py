@@ -270,7 +270,10 @@ def test_damaged_compressed_data_is_a_finding(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
     actual = findings(file(tmp_path, data[: len(data) // 2]), "passages")
     assert actual.counts["unreadable"] == 1
-    assert "compressed data ends early; the rest of the file was not read" in actual.list_problems("unreadable")[0][1]
+    assert (
+        "compressed data ends early; copy or download the file again; the rest of the file was not read"
+        in actual.list_problems("unreadable")[0][1]
+    )
 
 
 def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_path: Path) -> None:

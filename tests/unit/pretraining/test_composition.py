@@ -106,7 +106,7 @@ WRONG = {
     "a slot without a view": (("[slots]\none = { rate = 0.3 }\n", MLM), "[slots.one]: 'view' is missing"),
     "a key nobody knows": (("colour = 3\n", SLOTS, MLM), "unknown key 'colour'; choose from crop, example, pooling, title"),
     "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title = 'first' is not one of none, join, sep, segment"),
-    "a rate above 1": (('[slots]\none = { view = "passage", rate = 1.5 }\n', MLM), "[slots.one]: rate 1.5 is not between 0 and 1"),
+    "a rate above 1": (('[slots]\none = { view = "passage", rate = 1.5 }\n', MLM), "[slots.one]: rate 1.5 must be between 0 and 1"),
     "a rate that is a word": (('[slots]\none = { view = "passage", rate = "half" }\n', MLM), "[slots.one]: rate = 'half' is not a number"),
     "a rate that is true": (('[slots]\none = { view = "passage", rate = true }\n', MLM), "[slots.one]: rate = True is not a number"),
     "no view at all": (("[slots]\none = { view = [] }\n", MLM), "[slots.one]: view: expected a name or a list of names, got []"),

@@ -71,7 +71,7 @@ def test_condenser_skip_must_be_an_encoder_layer() -> None:
     adapter = make_adapter("bert", num_hidden_layers=6)
     assert CondenserHead(adapter).skip == 3
     assert CondenserHead(adapter, skip=0).skip == 0
-    with pytest.raises(MismatchError, match="skip = 7 is not between 0 and 6"):
+    with pytest.raises(MismatchError, match="skip = 7 must be between 0 and 6"):
         CondenserHead(adapter, skip=7)
 
 

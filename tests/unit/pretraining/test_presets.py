@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from drtk.cli.help import get_examples
+from drtk.cli.main import _build_parser
 from drtk.config import list_preset_names, load_preset, merge_settings
 from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, ContrastiveObjective
@@ -260,6 +262,9 @@ def resolve(flags: str) -> tuple[Composition, PretrainSettings]:
 def test_every_documented_variant_is_a_valid_composition() -> None:
     for page, name, flags in ROWS:
         check_composition(resolve(flags)[0], place=f"{page}: {name}")
+    for example in get_examples(_build_parser("pretrain")):
+        flags = " ".join(re.findall(r"--(?:preset|set|drop) \S+", example))
+        check_composition(resolve(flags)[0], place=example)
     counts = {page: sum(row[0] == page for row in ROWS) for page, *_ in ROWS}
     assert (counts["simlm"], counts["diffcse"]) == (15, 13)
     assert counts["master"] >= 12
