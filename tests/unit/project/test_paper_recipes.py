@@ -113,6 +113,7 @@ def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[lis
         "data/qrels/train.tsv",
         "data/qrels/test.tsv",
         "encoders/master.1",
+        *(f"encoders/simlm.1/step-{step}/config.json" for step in (100, 200, 300, 400) if recipe == "curves"),
     ):
         (folder / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "out" / name).write_text("{}\n")
