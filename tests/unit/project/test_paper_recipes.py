@@ -21,7 +21,7 @@ RECORDER = """#!/bin/sh
 # Replaces drtk and python: records the call and creates its output, a folder where the recipes remove one.
 echo "$*" >> "$CALLS"
 for word in "$@"; do
-  case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) : > "$word" ;; esac
+  case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) [ -d "$word" ] || : > "$word" ;; esac
   before=$word
 done
 """
