@@ -20,6 +20,7 @@ from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
+from drtk.runtime.sharding import select_shard
 from drtk.text.batching import TokenizedTexts
 from tests.run_commands import write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
@@ -37,7 +38,8 @@ def embedder(model: str, **settings: object) -> Embedder:
 def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
     folder.mkdir(exist_ok=True)
     writer = ShardWriter(folder, dimension=32, dtype="float32")
-    encode_records(records, embedder(model, shard_size=16), writer, runner_settings=RunnerSettings(), part=part)
+    encoder, selected = embedder(model, shard_size=16), select_shard(records, part, batch_size=16)
+    encode_records(selected, encoder, writer, runner_settings=RunnerSettings())
     return writer
 
 
