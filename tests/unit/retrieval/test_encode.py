@@ -83,10 +83,9 @@ def test_shards_and_parts_hold_every_record_once(model, tmp_path):
         np.testing.assert_array_equal(merged[id], vector)
 
 
-def test_passages_without_text_are_reported(model, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_passages_without_text_are_reported(model, folder, capfd):
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
     warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
     for options, said in (
@@ -96,7 +95,7 @@ def test_passages_without_text_are_reported(model, tmp_path, monkeypatch, capfd)
     ):
         app([*call, *options], standalone_mode=False)
         assert capfd.readouterr().err == said
-    assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
+    assert read_json(folder / "v" / "meta.json")["counts"]["passages"] == 3
 
 
 def test_an_interrupted_run_resumes_with_the_same_records_only(model, tmp_path):
