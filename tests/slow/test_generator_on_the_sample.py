@@ -1,4 +1,4 @@
-"""A generator trained from scratch on the sample collection: its queries match their passages, and improve BM25."""
+"""A generator trained from scratch on the sample collection: its queries match their passages."""
 
 from __future__ import annotations
 
