@@ -82,7 +82,7 @@ def _freeze_imports() -> None:
 
 
 @pytest.fixture
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run the test in an empty folder, and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

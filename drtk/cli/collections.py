@@ -33,8 +33,12 @@ def resolve_collections(command: str, given: dict[str, Any], data: str | None) -
     settings = {key: value for key, value in given.items() if is_dataclass(value) and not isinstance(value, type)}
     split = _get_split(command, given)
     if data is not None:
-        _check_is_collection(data)
-    provided = ("qrels",) if _trains_list_reranker(settings) else _PROVIDED.get(command, ())
+        from drtk.data.collection import is_collection
+
+        if not is_collection(data):
+            raise UsageError(f"--data {data}: not a collection; give a BEIR folder, irds:ID or hf:NAME")
+    trains_list_reranker = any(getattr(value, "kind", None) == "hlatr" for value in settings.values())
+    provided = ("qrels",) if trains_list_reranker else _PROVIDED.get(command, ())
     for name, part in _OPTIONS.items():
         if name in given:
             value = given[name]
@@ -62,13 +66,6 @@ def resolve_collections(command: str, given: dict[str, Any], data: str | None) -
     return given
 
 
-def _check_is_collection(data: str) -> None:
-    from drtk.data.collection import is_collection
-
-    if not is_collection(data):
-        raise UsageError(f"--data {data}: not a collection; give a BEIR folder, irds:ID or hf:NAME")
-
-
 def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
     """Resolve a collection; return a regular file unchanged, without importing readers."""
     if source is None or source == "-" or Path(source).is_file():
@@ -85,10 +82,6 @@ def _resolve_dev(source: str) -> str:
     from drtk.data.collection import copy_dev_set
 
     return copy_dev_set(source)
-
-
-def _trains_list_reranker(settings: dict[str, Any]) -> bool:
-    return any(getattr(value, "kind", None) == "hlatr" for value in settings.values())
 
 
 def _get_split(command: str, given: dict[str, Any]) -> str:

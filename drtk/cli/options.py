@@ -176,14 +176,14 @@ def with_settings(
         hints = get_type_hints(settings)
         added = [_make_parameter(item, hints[item.name], panel) for item in options if item.name not in shared]
         if preset:
-            added.insert(0, _make_keyword("preset", Annotated[str | None, _PRESET], None))
+            added.insert(0, _make_keyword("preset", Annotated[str | None, _PRESET]))
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
         if len(options) < len(declared) and "changes" not in inner:
             command = get_command_name(function)
             shown = f"'{command}'" if " " in command else command
             help = f"Change an advanced setting; drtk presets --fields {shown} lists them; repeatable."
             change = make_option("--set NAME=VALUE", help, panel=METHOD)
-            added.append(_make_keyword("changes", Annotated[list[str] | None, change], None))
+            added.append(_make_keyword("changes", Annotated[list[str] | None, change]))
         last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share
         return set_signature(wrapper, [*parameters.values(), *added, *last])
 
@@ -252,7 +252,7 @@ def _make_parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
         metavar=item.metadata["metavar"] or _get_metavar(plain),
         rich_help_panel=item.metadata["panel"] or panel,
     )
-    return _make_keyword(item.name, Annotated[plain | None, option], None)
+    return _make_keyword(item.name, Annotated[plain | None, option])
 
 
 def _get_metavar(kind: Any) -> str | None:
@@ -271,8 +271,8 @@ def format_default(default: Any, kind: Any) -> str:
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def _make_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _make_keyword(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def flatten_arguments(given: dict[str, Any]) -> dict[str, Any]:

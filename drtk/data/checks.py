@@ -196,29 +196,6 @@ def check_first_record(source: str, read: Callable[[str], Iterator[Any]], tracke
 PASSAGES, WITHOUT_TEXT = "passages", "without a text"  # names of counts
 
 
-class EmptyTextCounter:
-    """Counter of records, and of records with an empty text.
-
-    get_text: returns the text of a record
-    """
-
-    def __init__(self, get_text: Callable[[Any], str]) -> None:
-        self._get_text = get_text
-        self._all = self._empty = 0
-
-    def count_records(self, records: Iterable[Item]) -> Iterator[Item]:
-        """Yield the records unchanged, and count them."""
-        for record in records:
-            self._all += 1
-            self._empty += not self._get_text(record).strip()
-            yield record
-
-    def warn_if_empty(self, source: str, unit: str) -> None:
-        """Log a warning if any text was empty. unit: plural name of the records, such as passages"""
-        if self._empty:
-            warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
-
-
 def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
     """Return {PASSAGES: number of passages, WITHOUT_TEXT: number without a text}; counts of 0 are omitted."""
     empty = [not passage.text.strip() for passage in passages]

@@ -166,7 +166,7 @@ def _build_index(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _check_duplicates(path, making)
-        write_json(making / INDEX_MANIFEST, add_digest({"files": record_files(making, list_files(making), times=True)}))
+        write_json(making / INDEX_MANIFEST, add_digest({"files": record_files(making, list_files(making))}))
         replace_cache_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process has built the same index

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
@@ -15,7 +14,7 @@ from drtk.data.rows import dump
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.manifest import describe_folder
+from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, warn
 from drtk.runtime.runners import Workers
 from drtk.runtime.sharding import count_cores
@@ -43,7 +42,8 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
     fields = parse_field_map(settings.field)
     files = list_files(sources, settings.exclude, skip=job.output)
     check_modules({Path(path).suffix.lower() for path, *_ in files}, excludes=bool(settings.exclude))
-    inputs = [_describe_source(source) for source in sources]
+    entries = find_inputs({"sources": list(sources)})
+    inputs = [entry | {"digest": entry["digest"] or digest_file(entry["path"])} for entry in entries]
     is_small = sum(size for _, _, size, _ in files) < _MIN_PARALLEL_BYTES
     empty: list[str] = []
 
@@ -69,14 +69,6 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
         advice = "; scanned pages need OCR first" if any(path.lower().endswith(".pdf") for path in empty) else ""
         more = f" and {len(empty) - _MAX_SHOWN:,} more" if len(empty) > _MAX_SHOWN else ""
         warn(f"no text in {', '.join(empty[:_MAX_SHOWN])}{more}{advice}")
-
-
-def _describe_source(source: str) -> dict[str, Any]:
-    """Return the manifest entry of a folder or file."""
-    if os.path.isdir(source):
-        return describe_folder(source)
-    status = os.stat(source)
-    return {"path": source, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": digest_file(source)}
 
 
 def parse_field_map(arguments: Sequence[str]) -> FieldMap:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -24,10 +24,11 @@ class NamedRun:
     source: str
 
 
-def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE. Without a name, use the file name without suffix, and the folder if two are equal.
+def parse_runs(arguments: Sequence[str], *, name: str = "", are_logs: bool = False) -> list[NamedRun]:
+    """Parse arguments NAME=FILE or FILE. Without a name, use the file name without suffix, and folders if names are equal.
 
     name: the name of a single run that is given as FILE
+    are_logs: whether the files are training logs; runs/mlm/log.jsonl is named mlm
     Raises UsageError for a repeated name, for stdin given twice, and for `name` with several runs.
     """
     if name and len(arguments) > 1:
@@ -35,32 +36,9 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     if name and not is_named(arguments[0]):
         return [NamedRun(name, arguments[0])]
     plain = [argument for argument in arguments if not is_named(argument)]
-    stems = [_get_stem(argument) for argument in plain]
-    default_names = {
-        source: str(Path(source).parent / stem) if stems.count(stem) > 1 else stem
-        for source, stem in zip(plain, stems, strict=True)
-    }
-    return _name_runs(arguments, default_names)
-
-
-def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE for training logs; runs/mlm/log.jsonl is named mlm, or runs/mlm if two logs are named mlm.
-
-    Raises UsageError as `parse_runs` does.
-    """
-    plain = [argument for argument in arguments if not is_named(argument)]
     default_names = dict(
-        zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True)
+        zip(plain, _find_unique_suffixes([_split_path(path, are_logs) for path in plain]), strict=True)
     )
-    return _name_runs(arguments, default_names)
-
-
-def _name_runs(arguments: Sequence[str], default_names: Mapping[str, str]) -> list[NamedRun]:
-    """Return the named runs of arguments NAME=FILE or FILE.
-
-    default_names: name of the run for each argument given as FILE
-    Raises UsageError for a repeated name, and for stdin given twice.
-    """
     runs = [
         NamedRun(default_names[argument], argument) if argument in default_names else NamedRun(*argument.split("=", 1))
         for argument in arguments
@@ -74,11 +52,12 @@ def _name_runs(arguments: Sequence[str], default_names: Mapping[str, str]) -> li
     return runs
 
 
-def _split_log_path(source: str) -> tuple[str, ...]:
-    """Return the path components of a training log without the suffix, and without a file name `log` in a named folder."""
+def _split_path(source: str, is_log: bool) -> tuple[str, ...]:
+    """Return the path components without the suffix, and without the file name of NAME/log.jsonl if it is a log."""
     folders = Path(source).parent.parts
     stem = _get_stem(source)
-    return folders if stem == "log" and folders and folders[-1] not in ("..", "/") else (*folders, stem)
+    is_named_by_folder = is_log and stem == "log" and folders and folders[-1] not in ("..", "/")
+    return folders if is_named_by_folder else (*folders, stem)
 
 
 def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:

@@ -115,12 +115,10 @@ def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> It
         yield hits
 
 
-def iter_rankings(
-    source: str, *, tracker: InputTracker | None = None, order: Order = "score"
-) -> Iterator[tuple[str, Ranking]]:
+def iter_rankings(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[str, Ranking]]:
     """Yield (query id, ranking) in file order (see `QueryHits.to_ranking`). Raises RecordError as `iter_grouped_hits` does."""
     for hits in iter_grouped_hits(source, tracker=tracker):
-        yield hits.query_id, hits.to_ranking(order)
+        yield hits.query_id, hits.to_ranking()
 
 
 def load_hits(
@@ -146,13 +144,13 @@ def load_hits(
     return run
 
 
-def load_run(source: str, *, tracker: InputTracker | None = None, order: Order = "score") -> dict[str, Ranking]:
+def load_run(source: str, *, tracker: InputTracker | None = None) -> dict[str, Ranking]:
     """Load a run: {query id: ranking} (see `QueryHits.to_ranking`). The lines of a query need not be consecutive."""
     hits = load_hits(source, tracker=tracker)
     was_enabled = gc.isenabled()
     gc.disable()  # garbage collection of millions of pairs takes longer than creating them
     try:
-        return {query_id: hits.pop(query_id).to_ranking(order) for query_id in list(hits)}
+        return {query_id: hits.pop(query_id).to_ranking() for query_id in list(hits)}
     finally:
         if was_enabled:
             gc.enable()

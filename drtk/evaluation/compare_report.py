@@ -258,7 +258,7 @@ def _iter_html_parts(comparison: Comparison, changed: Sequence[ChangedQuery], di
     for baseline, system in comparison.pairs:
         yield pages.render_heading(f"{system} minus {baseline}, query by query")
         differences = np.sort(comparison.compute_differences(baseline, system, measure))[::-1].tolist()
-        yield pages.render_difference_bars(differences, name=measure, unit="query", zero=ZERO)
+        yield pages.render_difference_bars(differences, name=measure, zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
             yield pages.render_heading(_CHANGED_MOST)

@@ -33,6 +33,7 @@ from drtk.runtime.tables import escape_markdown, format_markdown_code
 
 PLOT_FILE = "report.png"
 SNIPPET_WORDS = 40
+OVERLAP_DEPTH = 100
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,6 @@ def compute_overlap(
     rankings: Mapping[str, Rankings],
     judgments: Judgments,
     *,
-    depth: int = 100,
     rel: int = 1,
 ) -> Overlap:
     """Compute the overlap of two runs and their fusion.
@@ -83,7 +83,7 @@ def compute_overlap(
     kept = dict(relevant)
     shares = []
     for query, grades in judgments.items():
-        a, b, fusion = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
+        a, b, fusion = (set(rankings[name].get(query, ())[:OVERLAP_DEPTH]) for name in (*names, fused))
         if a and b:
             shares.append(len(a & b) / min(len(a), len(b)))
         for id, grade in grades.items():
@@ -91,7 +91,7 @@ def compute_overlap(
                 where = ("both" if id in b else "first") if id in a else "second" if id in b else "neither"
                 relevant[where] += 1
                 kept[where] += id in fusion
-    return Overlap(names, fused, depth, relevant, kept, fmean(shares) if shares else 0.0)
+    return Overlap(names, fused, OVERLAP_DEPTH, relevant, kept, fmean(shares) if shares else 0.0)
 
 
 def describe_test(test: PairedTest, values: tuple[float, float]) -> str:

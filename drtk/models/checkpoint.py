@@ -121,9 +121,7 @@ def load_encoder(
         raise MismatchError(f"{folder}: `title` sep requires a tokenizer with a separator token; use join or segment")
     if encoding.lowercase:
         add_lowercasing(tokenizer)
-    head = (
-        load_lm_head(folder, backbone, warn_untrained=False) if weights and encoding.pooling == SPARSE_POOLING else None
-    )
+    head = load_lm_head(folder, backbone) if weights and encoding.pooling == SPARSE_POOLING else None
     if head is not None and head.is_untrained:
         raise MismatchError(f"{folder}: {_NO_LM_HEAD}")
     encoder = Encoder(
@@ -141,17 +139,15 @@ def load_encoder(
     return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 
-def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
+def load_masked_lm(folder: Path) -> tuple[Any, LMHead, Any]:
     """Load a model folder as (backbone, masked-LM head, tokenizer), in float32 on the CPU, in evaluation mode.
 
     If the folder has no head, a head is randomly initialized.
-
-    warn_untrained: warn if the head is randomly initialized
     Raises the errors of `load_encoder` and `load_lm_head`.
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
-    return backbone, load_lm_head(folder, backbone, warn_untrained=warn_untrained), loaded.tokenizer
+    return backbone, load_lm_head(folder, backbone), loaded.tokenizer
 
 
 def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
@@ -159,7 +155,7 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
 
     Raises MismatchError if the folder has no trained masked-LM head, and the errors of `load_masked_lm`.
     """
-    backbone, head, tokenizer = load_masked_lm(folder, warn_untrained=False)
+    backbone, head, tokenizer = load_masked_lm(folder)
     if head.is_untrained:
         raise MismatchError(f"{folder}: {_NO_LM_HEAD}")
     return build_masked_lm(backbone, head), tokenizer

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.loading import load_weights, report_load_errors
 from drtk.models.model_folder import read_layout
-from drtk.runtime.progress import silence_transformers, warn
+from drtk.runtime.progress import silence_transformers
 from drtk.runtime.remote_code import is_remote_code_trusted
 
 HEADS = "heads"
@@ -116,11 +116,11 @@ def _get_submodules(model_type: str) -> tuple[str, str, str]:
     return _SUBMODULES[model_type]
 
 
-def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
+def load_lm_head(folder: Path, backbone: nn.Module) -> LMHead:
     """Load the masked-LM head of a model folder: from its subfolder heads/, where drtk saves it, else from the checkpoint.
 
     If there is none, the head is randomly initialized.
-    backbone: the encoder of the folder, already loaded    warn_untrained: warn if the head is randomly initialized
+    backbone: the encoder of the folder, already loaded
     Raises MismatchError for an unsupported model type or a head with missing weights, DrtkError for a damaged file.
     """
     if get_head_path(folder, LM_HEAD).exists():
@@ -136,14 +136,7 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
     is_untrained = {f"{dense}.weight", f"{norm}.weight"} <= {*missing}
     if missing and not is_untrained:
         raise MismatchError(f"{folder}: the masked-LM head has no weights for {missing[0]}; restore the checkpoint")
-    if is_untrained and warn_untrained:
-        warn_untrained_head(folder)
     return LMHead(model, backbone, is_untrained=is_untrained).eval()
-
-
-def warn_untrained_head(folder: Path) -> None:
-    """Warn that the masked-LM head is randomly initialized."""
-    warn(f"{folder}: has no masked-LM head; training starts with a randomly initialized one with tied embeddings")
 
 
 def _init_masked_lm(backbone: nn.Module) -> Any:

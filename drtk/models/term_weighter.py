@@ -36,10 +36,10 @@ class ImpactHead(nn.Module):
     Source: docs/methods/term-weights.md
     """
 
-    def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
         self.inner = nn.Linear(hidden, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(0.1)
         self.outer = nn.Linear(hidden, 1)
         nn.init.constant_(self.outer.bias, 1.0)  # ReLU has no gradient below 0, where half of the words would start
 

@@ -14,7 +14,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.checkpoint import get_max_positions, load_masked_lm
 from drtk.models.device import AttentionBackend
-from drtk.models.lm_head import get_head_path, warn_untrained_head
+from drtk.models.lm_head import get_head_path
 from drtk.models.model_folder import resolve_model_folder
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective
@@ -86,7 +86,7 @@ def build_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a new head, if the folder has none
-        backbone, head, tokenizer = load_masked_lm(model, warn_untrained=False)
+        backbone, head, tokenizer = load_masked_lm(model)
     if attention is not None and any(each.reduction == "mean_all" for each in composition.token_objectives):
         attention = replace(attention, packed=False)  # these losses include padding
     if attention is not None:  # before layers are copied, since copies have their own configuration
@@ -120,7 +120,7 @@ def build_network(
     if attention is not None and generator is not None:
         attention.apply(generator.backbone)
     if head.is_untrained:
-        warn_untrained_head(model)
+        warn(f"{model}: has no masked-LM head; training starts with a randomly initialized one with tied embeddings")
     if not any(part is head for token_loss in token_losses.values() for part in token_loss.modules()):
         head.requires_grad_(False)  # not used, like the pooler
     network = PretrainingNetwork(

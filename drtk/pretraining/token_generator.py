@@ -47,7 +47,7 @@ class TokenGenerator(nn.Module):
         Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained
         masked-LM head and `reinitialize` is False.
         """
-        backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)
+        backbone, head, own_tokenizer = load_masked_lm(folder)
         if head.is_untrained and not reinitialize:
             raise MismatchError(
                 f"{folder}: no trained masked-LM head; as generator, use a masked language model, such as one from "

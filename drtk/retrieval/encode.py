@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from drtk.config import to_dict
-from drtk.data.checks import EmptyTextCounter
 from drtk.data.embeddings import SPARSE_KIND, ImpactShardWriter, ShardWriter, digest_records
 from drtk.data.readers import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -40,7 +39,7 @@ from drtk.models.packing import enable_packing
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
-from drtk.runtime.progress import Progress, log
+from drtk.runtime.progress import Progress, log, warn
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
 from drtk.runtime.streams import count_lines, digest_file, get_source_name
@@ -305,19 +304,21 @@ def encode_corpus(
     identity, title = embedder.identity, embedder.encoding.title
     records: Iterator[Any]
     if role == "query":
-        unit = "queries"
-        records, empty_texts = (
-            read_queries(source, tracker=job.tracker),
-            EmptyTextCounter(lambda query: str(query.text)),
-        )
+        unit, records = "queries", read_queries(source, tracker=job.tracker)
     else:
-        unit = "passages"
-        records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
-        empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
+        unit, records = "passages", read_passages(source, tracker=job.tracker, side_files=job.side_files)
     first = next(records, None)  # before `job.begin`, so that an empty input does not replace an existing folder
     if first is None:
         raise DrtkError(f"{get_source_name(source)}: contains no {unit}; check the input")
-    records = chain([first], records)
+    num_read = num_empty = 0
+
+    def count_records(records: Iterator[Any]) -> Iterator[Any]:
+        nonlocal num_read, num_empty
+        for record in records:
+            num_read += 1
+            num_empty += not (record.text if role == "query" else format_passage(record, title)).strip()
+            yield record
+
     folder = job.begin()
     writer: ShardWriter | ImpactShardWriter
     if embedder.is_sparse:
@@ -328,15 +329,13 @@ def encode_corpus(
         facts = {"dtype": settings.vector_dtype}
     total = count_lines(source, shards=part[1])
     encode_records(
-        records,
+        count_records(select_shard(chain([first], records), part, batch_size=settings.shard_size)),
         embedder,
         writer,
         runner_settings=runner_settings,
-        part=part,
         unit=unit,
         total=total,
         get_share_read=lambda: job.tracker.get_share_read(source),
-        empty_texts=empty_texts,
     )
     job.counts[unit] = writer.num_rows
     if count := writer.num_truncated:
@@ -344,7 +343,9 @@ def encode_corpus(
         advice = "; split them with `drtk chunk --tokenizer MODEL --max-tokens N`" if role == "passage" else ""
         limit = embedder.encoding.get_max_length(role)
         log(f"encode: {count:,} of {writer.num_rows:,} {unit} were truncated to {limit} tokens{advice}")
-    empty_texts.warn_if_empty(get_source_name(source), unit)
+    if num_empty:
+        name = get_source_name(source)
+        warn(f"{name}: {num_empty:,} of {num_read:,} {unit} have no text; their vectors are meaningless")
     job.tracker.inputs += entries
     job.finish(
         encoder=identity,
@@ -383,25 +384,19 @@ def encode_records(
     writer: ShardWriter | ImpactShardWriter,
     *,
     runner_settings: RunnerSettings,
-    part: InputShard = WHOLE_INPUT,
     unit: str = "passages",
     total: int | None = None,
     get_share_read: Callable[[], float | None] = lambda: None,
-    empty_texts: EmptyTextCounter | None = None,
 ) -> None:
     """Encode records, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     A thread writes a shard while the next one is encoded. Shards that are already written are not encoded again.
-    part: (i, n), from 1, encodes the i-th of every n shards
     total: number of records, for the progress bar
     get_share_read: returns the fraction of the input that was read, to estimate an unknown `total`
-    empty_texts: counter of encoded records and of records without text
     Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size
-    stream: Iterator[Any] = select_shard(records, part, batch_size=size)
-    if empty_texts is not None:
-        stream = empty_texts.count_records(stream)
+    stream: Iterator[Any] = iter(records)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digest of each shard being encoded
     reported = 0  # records of the current shard
     num_read = 0

@@ -76,8 +76,8 @@ def list_files(folder: Path) -> list[str]:
     return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
 
 
-def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> dict[str, dict[str, Any]]:
-    """Return {relative path: {"bytes", "digest"}} of files in a folder; with `times`, also their "mtime_ns".
+def record_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return {relative path: {"bytes", "digest", "mtime_ns"}} of files in a folder.
 
     The entry of a path that is not a file is {}.
     """
@@ -88,9 +88,7 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
             record[name] = {}
             continue
         status = path.stat()
-        record[name] = {"bytes": status.st_size, "digest": digest_file(path)}
-        if times:
-            record[name]["mtime_ns"] = status.st_mtime_ns
+        record[name] = {"bytes": status.st_size, "digest": digest_file(path), "mtime_ns": status.st_mtime_ns}
     return record
 
 

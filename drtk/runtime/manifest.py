@@ -193,7 +193,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """
     if manifest["kind"] == "model":
         write_model_card(folder, manifest)
-    files = record_files(folder, list_output_files(folder), times=True)
+    files = record_files(folder, list_output_files(folder))
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 
 

@@ -77,10 +77,10 @@ def use_minus_sign(text: str) -> str:
     return re.sub(r"(?<!\S)-(?=\d|inf\b)", "\N{MINUS SIGN}", text)
 
 
-def render_difference_bars(differences: Sequence[float], *, name: str, unit: str, zero: float = 0.0) -> Markup:
+def render_difference_bars(differences: Sequence[float], *, name: str, zero: float = 0.0) -> Markup:
     """Render a bar chart of differences, in the given order, with a y axis that is symmetric about 0.
 
-    name: name of the measure; unit: what a bar represents, such as "query"
+    name: name of the measure, of which each query has a bar
     zero: largest absolute difference that counts as equal
     """
     width, height = _DIFFERENCE_BARS_SIZE
@@ -110,7 +110,7 @@ def render_difference_bars(differences: Sequence[float], *, name: str, unit: str
             bars,
             middle,
             ticks,
-            f"difference in {name} by {unit}",
+            f"difference in {name} by query",
             f"{better:,} better, {count - better - worse:,} equal, {worse:,} worse of {count:,}",
         )
     )

@@ -36,12 +36,11 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
 from drtk.text.sentences import Span
-from drtk.text.token_writer import FIELDS, LISTS, WEIGHTS, TokenCorpusWriter, choose_dtype, parse_fields
+from drtk.text.token_writer import FIELDS, LISTS, MIN_PIECES, WEIGHTS, TokenCorpusWriter, choose_dtype, parse_fields
 from drtk.text.word_pieces import WordPieceTokenizer
 
 VERSION = 2  # of the files, part of the folder's key
 META = "meta.json"
-MIN_PIECES = 3  # word pieces; shorter passages are excluded
 
 
 class TokenizedText(NamedTuple):
@@ -63,7 +62,7 @@ class TokenizedText(NamedTuple):
 class TokenCorpus:
     """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the paths are pickled.
 
-    `row` is the index of a passage among the passages of at least `min_pieces` word pieces.
+    `row` is the index of a passage among the passages of at least MIN_PIECES word pieces.
     sources: the corpus files, for errors
     counts: numbers of passages, tokens and field values (see `TokenCorpusWriter`)
     """
@@ -103,13 +102,12 @@ class TokenCorpus:
         fields: Collection[str] = (),
         side_files: Sequence[str] = (),
         tracker: InputTracker | None = None,
-        min_pieces: int = MIN_PIECES,
     ) -> TokenCorpus:
         """Open a corpus in one or more files of any format; tokenize it if it is not cached.
 
         fields: fields of `token_writer.FIELDS` to read in addition to text and title
         side_files: files with further fields of the passages, line by line
-        min_pieces: exclude passages with fewer word pieces, and count them as `short`
+        Passages of fewer than MIN_PIECES word pieces are excluded, and counted as `short`.
         Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a
         passage lacks requested queries, continuations or weights, its weights belong to another tokenizer, a field has
         no usable value in the corpus, or no passage is long enough. Raises the other errors of `tokenize_corpus`.
@@ -117,18 +115,18 @@ class TokenCorpus:
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(fields) <= set(FIELDS), fields
         tokenizer = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        folder = tokenize_corpus(names, side_files, tokenizer, frozenset(fields), min_pieces, tracker or InputTracker())
+        folder = tokenize_corpus(names, side_files, tokenizer, frozenset(fields), tracker or InputTracker())
         corpus = cls(folder, ", ".join(names))
-        corpus._check_counts(min_pieces)
+        corpus._check_counts()
         return corpus
 
-    def _check_counts(self, min_pieces: int) -> None:
+    def _check_counts(self) -> None:
         if self.counts["short"]:
             log(
-                f"{self.sources}: {self.counts['short']:,} passages of fewer than {min_pieces} word pieces are excluded"
+                f"{self.sources}: {self.counts['short']:,} passages of fewer than {MIN_PIECES} word pieces are excluded"
             )
         if not len(self):
-            raise MismatchError(f"{self.sources}: has no passage of {min_pieces} word pieces or more; check the file")
+            raise MismatchError(f"{self.sources}: has no passage of {MIN_PIECES} word pieces or more; check the file")
         if "documents" in self.fields and self.counts["documents"] == self.counts["alone"]:
             raise MismatchError(
                 f"{self.sources}: no document has two passages, so no passage has a neighbor; {FIELDS['documents']}"
@@ -246,7 +244,6 @@ def tokenize_corpus(
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
     fields: frozenset[str],
-    min_pieces: int,
     tracker: InputTracker,
 ) -> Path:
     """Tokenize a corpus unless it is cached; return its cache folder. Add the files to the inputs of `tracker`.
@@ -262,7 +259,7 @@ def tokenize_corpus(
             raise DrtkError(f"{name}: No such file or directory")
     digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
     of_files = [[digests[name] for name in names] for names in (sources, side_files)]
-    key = [VERSION, *of_files, tokenizer.digest, sorted(fields), min_pieces]
+    key = [VERSION, *of_files, tokenizer.digest, sorted(fields), MIN_PIECES]
     place = get_cache_folder() / "tokens"
     folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
     try:
@@ -270,7 +267,7 @@ def tokenize_corpus(
             place.mkdir(parents=True, exist_ok=True)
             with _lock_cache(folder, ", ".join(sources)):
                 if not _is_usable(folder, tracker):
-                    _build_cache(folder, sources, side_files, tokenizer, fields, min_pieces, digests, tracker)
+                    _build_cache(folder, sources, side_files, tokenizer, fields, digests, tracker)
                     return folder
     except OSError as error:
         raise DrtkError(
@@ -315,7 +312,6 @@ def _build_cache(
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
     fields: frozenset[str],
-    min_pieces: int,
     digests: Mapping[str, str],
     tracker: InputTracker,
 ) -> None:
@@ -326,7 +322,7 @@ def _build_cache(
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = tracker.bad
     try:
-        writer = TokenCorpusWriter(making, tokenizer, fields, min_pieces=min_pieces)
+        writer = TokenCorpusWriter(making, tokenizer, fields)
         writer.add(parse_fields(_read_with_locations(sources, side_files, tracker), fields, tracker=tracker))
         writer.finish()
         if len(sources) > 1:
@@ -337,7 +333,7 @@ def _build_cache(
         meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(fields)}
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
         meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
-        meta["files"] = record_files(making, list_files(making), times=True)
+        meta["files"] = record_files(making, list_files(making))
         write_json(making / META, add_digest(meta))
         replace_cache_folder(making, folder)
     except OSError:

@@ -22,6 +22,7 @@ from drtk.runtime.progress import Progress
 from drtk.runtime.runners import read_ahead
 from drtk.text.word_pieces import WordPieceTokenizer
 
+MIN_PIECES = 3  # word pieces; shorter passages are excluded
 FIELDS = {  # field of a passage -> how to add it
     "queries": "add them with `drtk doc2query`",
     "continuations": "add them with `drtk continue-text`",
@@ -137,13 +138,13 @@ def choose_dtype(largest: int) -> tuple[str, int]:
 class TokenCorpusWriter:
     """Writer of the files of a `TokenCorpus`.
 
-    fields, min_pieces: as in `TokenCorpus.open`
+    fields: as in `TokenCorpus.open`
     counts: numbers of passages, excluded passages (`short`), word pieces of texts (`tokens`), queries, continuations
         and sentences; after `finish` also documents, and documents with a single passage (`alone`)
     """
 
-    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, fields: frozenset[str], *, min_pieces: int) -> None:
-        self._folder, self._tokenizer, self._fields, self._min_pieces = folder, tokenizer, fields, min_pieces
+    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, fields: frozenset[str]) -> None:
+        self._folder, self._tokenizer, self._fields = folder, tokenizer, fields
         dtype, self._bit = choose_dtype(tokenizer.max_id)
         dtypes = {"ids": "uint8", "texts": dtype, "titles": dtype}
         for name in fields.intersection(LISTS):
@@ -164,7 +165,7 @@ class TokenCorpusWriter:
         self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in fields}
 
     def add(self, passages: Iterable[PassageFields]) -> None:
-        """Tokenize and write passages. Passages with fewer than `min_pieces` word pieces are counted and excluded.
+        """Tokenize and write passages. Passages with fewer than MIN_PIECES word pieces are counted and excluded.
 
         Raises MismatchError for missing title weights, weights of another tokenizer, or a wrong number of weights.
         """
@@ -185,7 +186,7 @@ class TokenCorpusWriter:
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self._writers}
         for fields, text, encoding in zip(batch, packed, encoded, strict=False):
             lists = {name: [next(packed_generated) for _ in items] for name, items in fields.lists.items()}
-            if len(text) < self._min_pieces:
+            if len(text) < MIN_PIECES:
                 self.counts["short"] += 1
                 continue
             title = packed_titles[titles[fields.passage.title]]

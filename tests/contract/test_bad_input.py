@@ -17,7 +17,7 @@ from tests.contract import collection as made
 from tests.contract.forkserver import FILE_LIMIT, shared_forkserver
 from tests.contract.run_drtk import build_command, make_environment, run_in_process, run_successfully
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("folder")
 FIRST = b'{"_id": "a", "text": "one"}\n'
 RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
 PASSAGES, TABLE, EVALUATION = (

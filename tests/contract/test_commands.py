@@ -26,7 +26,7 @@ FILTERS = find_commands("filter")
 STREAMS = [name for name in FILTERS if CALLS[name].streams]
 MAKERS = find_commands("filter", "folder")
 READERS = [name for name in MAKERS if CALLS[name].grow]
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("folder")
 HEAVY = (
     "torch transformers sentence_transformers faiss jnius pyserini nltk numpy rich fastapi starlette uvicorn onnxruntime "
     "openvino bs4 lxml mammoth markdown_it pypdfium2 ir_datasets datasets pyarrow"

@@ -33,7 +33,7 @@ FIRST = b'{"_id": "a", "text": "one"}\n'
 
 
 @pytest.fixture(autouse=True)
-def _usual_line_limit(empty_folder: Path) -> Iterator[None]:
+def _usual_line_limit(folder: Path) -> Iterator[None]:
     yield
     set_max_line_bytes(MAX_LINE_BYTES)
 

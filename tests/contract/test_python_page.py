@@ -25,11 +25,10 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_the_ten_calls_run(tmp_path, monkeypatch, capsys):
+def test_the_ten_calls_run(folder, capsys):
     pytest.importorskip("faiss")
     skip_without_lucene()
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data" / "qrels").mkdir(parents=True)
+    (folder / "data" / "qrels").mkdir(parents=True)
     passages, queries, _ = make_collection(60)
     write_rows(Path("data/documents.jsonl"), passages)
     write_rows(Path("data/queries.jsonl"), queries)

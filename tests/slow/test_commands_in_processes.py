@@ -20,10 +20,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "expand-queries --model"])
-def test_two_processes_write_the_output_of_one(
-    name: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_two_processes_write_the_output_of_one(name: str, collection: Collection, folder: Path) -> None:
     Path("in").write_bytes(KILLED[name].input(KILLED[name].documents // 4))
     call = [*build_arguments(name, collection), *(["--num-workers", "0"] if name == "chunk" else [])]
     run_successfully(*call, "-o", "one", "-q")

@@ -51,13 +51,6 @@ class KillingFunction(BatchFunction):
         return self._inner(prepared)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to the folder of the test; the cluster was started in another folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
@@ -112,21 +105,18 @@ def test_generated_queries_on_ray_equal_local_ones(
     assert run_command(capfd, *call, *RAY) == run_command(capfd, *call, "-q")
 
 
-def test_rerank_and_score_on_ray_equal_local_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ray: object
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_collection(tmp_path, 60)
-    save_tiny_cross_encoder(tmp_path / "model")
-    copies = (tmp_path / "queries.jsonl").read_text()
-    (tmp_path / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
+def test_rerank_and_score_on_ray_equal_local_runs(folder: Path, capfd: pytest.CaptureFixture[str], ray: object) -> None:
+    write_collection(folder, 60)
+    save_tiny_cross_encoder(folder / "model")
+    copies = (folder / "queries.jsonl").read_text()
+    (folder / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
     lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
-    (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two batches of 64
+    (folder / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two batches of 64
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
     run_command(capfd, *call, "-o", "local", "--save-vectors", "v", "-q")
     run_command(capfd, *call, "-o", "ray", "--save-vectors", "w", *RAY)
     local_lines, ray_lines = (
-        [line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray")
+        [line.split() for line in (folder / name).read_text().splitlines()] for name in ("local", "ray")
     )
     assert [line[:4] for line in local_lines] == [line[:4] for line in ray_lines]
     np.testing.assert_allclose(

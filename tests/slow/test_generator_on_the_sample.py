@@ -1,4 +1,4 @@
-"""A generator trained from scratch on the sample collection: its queries match their passages, and improve BM25."""
+"""A generator trained from scratch on the sample collection: its queries match their passages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from drtk.cli.main import app
 from drtk.evaluation.significance import run_randomization_test, run_t_test
 from drtk.runtime.integrity import read_json
-from tests.bm25_data import skip_without_lucene
 
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
@@ -37,7 +36,7 @@ def read_positives(sample: Path, split: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the sample, a generator trained on its training split, and the corpus with five sampled queries per passage."""
+    """Write the sample, and a generator trained on its training split."""
     folder = tmp_path_factory.mktemp("generator")
     run("sample", folder / "sample")
     corpus, queries = folder / "sample" / "documents.jsonl", folder / "sample" / "queries.jsonl"
@@ -48,7 +47,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("init-model", corpus, "--arch", "t5", *SIZE, "-o", folder / "start")
     named = ["--corpus", corpus, "--queries", queries, "--model", folder / "start"]
     run("train-generator", folder / "train.jsonl", *named, *TRAINING, "-o", folder / "trained")
-    run("doc2query", corpus, "--model", folder / "trained", *DECODING, "-o", folder / "corpus.jsonl")
     return folder
 
 
@@ -87,40 +85,3 @@ def test_generated_queries_match_their_passage_better_than_another(sample: Path,
     assert own.mean() > permuted.mean()
     assert t.p < 0.01
     assert p < 0.01
-
-
-def search(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict[str, list[str]], float, float]:
-    """Return the hits of each query, R@100 and RR@10, for queries with one relevant passage."""
-    run_file = index.with_suffix(".run")
-    run("search", index, queries, "-k", "100", "-o", run_file)
-    hits: dict[str, list[str]] = {query: [] for query in held_out}
-    for line in run_file.read_text().splitlines():
-        query, _, passage, *_ = line.split()
-        hits[query].append(passage)
-    ranks = [
-        hits[query].index(positive) + 1 if positive in hits[query] else None for query, positive in held_out.items()
-    ]
-    recall = sum(rank is not None for rank in ranks) / len(ranks)
-    return hits, recall, sum(1 / rank for rank in ranks if rank is not None and rank <= 10) / len(ranks)
-
-
-@pytest.mark.parametrize("engine", ["bm25", "bm25s"])
-def test_print_the_effect_of_expansion_on_recall(sample: Path, engine: str, capfd: pytest.CaptureFixture[str]):
-    if engine == "bm25":
-        skip_without_lucene()
-    held_out = read_positives(sample, "test")
-    questions = [row for row in read_rows(sample / "sample" / "queries.jsonl") if row["_id"] in held_out]
-    queries = sample / "test-queries.jsonl"
-    queries.write_text("".join(json.dumps(row) + "\n" for row in questions))
-    results = {}
-    for name, more in (("plain", []), ("expanded", ["--expand", "queries"])):
-        run("index", sample / "corpus.jsonl", "--type", engine, *more, "-o", sample / f"{engine}-{name}")
-        results[name] = search(sample / f"{engine}-{name}", queries, held_out)
-    num_changed = sum(results["plain"][0][query] != results["expanded"][0][query] for query in held_out)
-    with capfd.disabled():
-        print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {num_changed}")
-        for name, (_, recall, rr) in results.items():
-            print(f"  {name}: R@100 {recall:.4f}, RR@10 {rr:.4f}")
-    # The sign is not tested: a model of 0.9 million parameters trained on 5,257 pairs is no docT5query.
-    assert all(0 < value <= 1 for _, *values in results.values() for value in values)
-    assert num_changed > len(held_out) / 2

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from drtk.data.ids import parse_document_id
-from drtk.data.runs import NamedRun, parse_logs, parse_runs
+from drtk.data.runs import NamedRun, parse_runs
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
@@ -112,7 +112,7 @@ def draw_plot(
     for name, value in given.items():
         if value is not None and name not in plot.option_names:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
-    named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
+    named = parse_runs(inputs, are_logs=kind == "training")
     data = plot.compute_data(PlotInputs(kind, named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -62,7 +62,6 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(tmp_p
         ([], "--output must name a folder"),
     ],
 )
-def test_invalid_options_for_masked_lm_are_rejected(more, told, encoder, tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_invalid_options_for_masked_lm_are_rejected(more, told, encoder, folder, capfd):
     with pytest.raises(UsageError, match=told):
         run_command(capfd, "convert", "--masked-lm", encoder, *more)

@@ -16,6 +16,8 @@ from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import save_tiny_encoder
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 ENGINES = ("bm25", "bm25s")
 EXPANDED = [
     {"_id": "p1", "text": "wing", "queries": ["which bird", "what soars"]},
@@ -47,12 +49,6 @@ def search(capfd: Capture, command: str) -> dict[tuple[str, str], float]:
     return {(query, passage): float(score) for query, _, passage, _, score, _ in lines}
 
 
-@pytest.fixture(autouse=True)
-def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
@@ -63,10 +59,10 @@ def meta(folder: str) -> dict:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_added_texts_are_found_and_passages_without_them_counted(engine, cwd, capfd):
+def test_added_texts_are_found_and_passages_without_them_counted(engine, folder, capfd):
     if engine == "bm25":
         skip_without_lucene()
-    write_rows(cwd / "corpus.jsonl", EXPANDED)
+    write_rows(folder / "corpus.jsonl", EXPANDED)
     write_queries("bird", "soars", "salty")
     run(capfd, f"index corpus.jsonl --type {engine} -o plain")
     assert set(search(capfd, "plain queries.jsonl")) == {("q1", "p3")}
@@ -79,10 +75,10 @@ def test_added_texts_are_found_and_passages_without_them_counted(engine, cwd, ca
     assert meta("wide")["counts"] == {"passages": 3, "without queries": 1, "without continuations": 2}
 
 
-def test_the_strings_follow_title_and_text_with_spaces(cwd, capfd):
+def test_the_strings_follow_title_and_text_with_spaces(folder, capfd):
     # p1 has the words wing which bird what soars: 5; p2 sea: 1; p3 bird: 1; avgdl 7/3. bird: idf ln(1 + 1.5/2.5) = .470004
     # p1: .470004 / (1 + .9 (.6 + .4 * 5/(7/3))) = .203339; p3: .470004 / (1 + .9 (.6 + .4 * 1/(7/3))) = .277405
-    write_rows(cwd / "corpus.jsonl", EXPANDED)
+    write_rows(folder / "corpus.jsonl", EXPANDED)
     write_queries("bird")
     run(capfd, "index corpus.jsonl --type bm25s -o i --expand queries")
     expected = {
@@ -92,8 +88,8 @@ def test_the_strings_follow_title_and_text_with_spaces(cwd, capfd):
     assert expected["q1", "p1"] == pytest.approx(0.203339, abs=2e-6)
 
 
-def test_fields_that_are_invalid_or_missing_everywhere_are_rejected(cwd, capfd):
-    write_rows(cwd / "corpus.jsonl", [EXPANDED[0], {"_id": "p9", "text": "x", "queries": ["a", None]}])
+def test_fields_that_are_invalid_or_missing_everywhere_are_rejected(folder, capfd):
+    write_rows(folder / "corpus.jsonl", [EXPANDED[0], {"_id": "p9", "text": "x", "queries": ["a", None]}])
     call = "index corpus.jsonl --type bm25s -o i --expand"
     with pytest.raises(
         RecordError, match=r"corpus\.jsonl:2: passage 'p9': 'queries' must be a string or a list of str"
@@ -117,13 +113,13 @@ def make_passage(tokenizer: str, id: str, text: str, by_word: dict[str, float]) 
 
 
 @pytest.fixture
-def weights(cwd: Path, tokenizer: str) -> Path:
+def weights(folder: Path, tokenizer: str) -> Path:
     write_queries("rivers", "engines")
     rows = [
         make_passage(tokenizer, "p1", "rivers engines rivers", {"rivers": 0.04, "engines": 0.01, "*": 1.0}),
         make_passage(tokenizer, "p2", "engines rivers", {"rivers": 0.0049, "engines": 0.03, "*": 1.0}),
     ]
-    return write_rows(cwd / "weighted.jsonl", rows)
+    return write_rows(folder / "weighted.jsonl", rows)
 
 
 # p1 becomes rivers x 4, engines x 1; p2 engines x 3 (rivers: round(.49) = 0); N = 2, lengths 5 and 3, on average 4.
@@ -169,8 +165,8 @@ def test_the_square_root_scale_advises_its_own_parameters(weights, capfd):
     assert search(capfd, "i queries.jsonl") == pytest.approx(scores, abs=1e-5)
 
 
-def test_titles_without_weights_are_logged_and_not_indexed(weights, cwd, capfd):
-    write_rows(cwd / "titled.jsonl", [row | {"title": "violins"} for row in read_rows(weights)])
+def test_titles_without_weights_are_logged_and_not_indexed(weights, folder, capfd):
+    write_rows(folder / "titled.jsonl", [row | {"title": "violins"} for row in read_rows(weights)])
     log = get_warnings(capfd, "index titled.jsonl --type bm25s --term-weights -o i")
     assert "titles of 2 passages are not indexed, because the passages have no 'title_weights'" in log
     write_queries("violins")
@@ -191,9 +187,9 @@ IMPACTS = [
 ]
 
 
-def test_impacts_are_summed_and_the_type_is_recorded(cwd, capfd):
+def test_impacts_are_summed_and_the_type_is_recorded(folder, capfd):
     skip_without_lucene()
-    write_rows(cwd / "corpus.jsonl", IMPACTS)
+    write_rows(folder / "corpus.jsonl", IMPACTS)
     write_queries("Wings? A wing of the BIRD, the bird!")
     run(capfd, "index corpus.jsonl --type impact -o i")
     # d1 255 + 3, d3 120, d2 40: `bird` counts once, and no passage has `wings`
@@ -205,16 +201,16 @@ def test_impacts_are_summed_and_the_type_is_recorded(cwd, capfd):
     assert "nobody reads this" in run_command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
     with pytest.raises(UsageError, match="is only valid for indexes of type bm25, bm25s"):
         run(capfd, "search i queries.jsonl --k1 10")
-    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    write_text(folder / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     with pytest.raises(UsageError, match="`tune` requires an index of type bm25 or bm25s"):
         run(capfd, "search i queries.jsonl --tune --qrels qrels.tsv")
 
 
-def test_parts_of_an_impact_index_score_as_the_whole(cwd, capfd):
+def test_parts_of_an_impact_index_score_as_the_whole(folder, capfd):
     skip_without_lucene()
     write_queries("wing bird")
     for name, part in (("whole", IMPACTS), ("one", IMPACTS[:1]), ("two", IMPACTS[1:])):
-        write_rows(cwd / "part.jsonl", part)
+        write_rows(folder / "part.jsonl", part)
         run(capfd, f"index part.jsonl --type impact -o {name}")
     assert search(capfd, "one two queries.jsonl") == search(capfd, "whole queries.jsonl")
     assert "only roughly comparable" not in get_warnings(capfd, "search one two queries.jsonl")
@@ -230,17 +226,17 @@ def test_parts_of_an_impact_index_score_as_the_whole(cwd, capfd):
         ("bm25s --set weight_scale=sqrt", "--set weight_scale requires --term-weights"),
     ],
 )
-def test_contradictory_options_are_rejected(more, message, cwd, capfd):
-    write_rows(cwd / "corpus.jsonl", EXPANDED)
+def test_contradictory_options_are_rejected(more, message, folder, capfd):
+    write_rows(folder / "corpus.jsonl", EXPANDED)
     with pytest.raises(UsageError, match=message):
         run(capfd, f"index corpus.jsonl -o i --type {more}")
-    assert not (cwd / "i").exists()
+    assert not (folder / "i").exists()
 
 
-def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(cwd, capfd):
-    save_tiny_encoder(cwd / "there")
-    save_tiny_encoder(cwd / "other", vocab_size=100)
-    write_rows(cwd / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
+def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(folder, capfd):
+    save_tiny_encoder(folder / "there")
+    save_tiny_encoder(folder / "other", vocab_size=100)
+    write_rows(folder / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
     run(capfd, "termweight c --method idf --tokenizer there -o w")
     index = "index w --type bm25s --term-weights -o"
     run(capfd, f"{index} before")
@@ -248,7 +244,7 @@ def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(cwd, capfd):
     for call in (f"{index} i --set tokenizer=other", "show --term-weights w --tokenizer other"):
         with pytest.raises(MismatchError, match="differ from those of other"):
             run(capfd, call)
-    (cwd / "there").rename(cwd / "moved")
+    (folder / "there").rename(folder / "moved")
     for call in (f"{index} i", "show --term-weights w"):
         with pytest.raises(DrtkError, match="there: no such folder; if it was moved, set `tokenizer`"):
             run(capfd, call)

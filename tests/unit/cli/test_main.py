@@ -101,8 +101,7 @@ def test_each_error_has_an_exit_status_and_a_one_line_message(trip, act, status,
         ("queries.jsonl:3: no such folder", ""),
     ],
 )
-def test_a_missing_file_suggests_a_similar_name(trip, message, meant, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_file_suggests_a_similar_name(trip, message, meant, folder):
     for name in ("queries.jsonl", "tiny"):
         Path(name).touch()
     assert trip(fail(errors.DrtkError(message))).err == f"drtk: {message}{meant}\n"

@@ -33,7 +33,7 @@ FLOPS = "--set query_flops_weight=0.1 --set passage_flops_weight=0.05 --set flop
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save an encoder with a masked-LM head."""
     folder = save_tiny_encoder(tmp_path_factory.mktemp("sparse") / "start")
-    _, head, _ = load_masked_lm(folder, warn_untrained=False)
+    _, head, _ = load_masked_lm(folder)
     randomize_weights(head, seed=4)
     save_lm_head(head, folder)
     return folder

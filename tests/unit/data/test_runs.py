@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.data.runs import parse_logs
+from drtk.data.runs import parse_runs
 from drtk.errors import UsageError
 
 
@@ -22,8 +22,8 @@ from drtk.errors import UsageError
     ],
 )
 def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[str], called: list[str]) -> None:
-    assert [log.name for log in parse_logs(given)] == called
-    assert [log.source for log in parse_logs(given)] == [each.rpartition("=")[2] for each in given]
+    assert [log.name for log in parse_runs(given, are_logs=True)] == called
+    assert [log.source for log in parse_runs(given, are_logs=True)] == [each.rpartition("=")[2] for each in given]
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[st
 )
 def test_logs_with_the_same_name_are_rejected(given: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        parse_logs(given)
+        parse_runs(given, are_logs=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drtk.data.readers import iter_hits
-from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_qrels, load_run
+from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_hits, load_qrels, load_run
 from drtk.errors import RecordError
 from drtk.records import Hit
 from drtk.runtime.inputs import InputTracker
@@ -84,7 +84,7 @@ def test_a_short_and_a_long_line_are_two_errors(tmp_path: Path) -> None:
 def test_equal_scores_are_ordered_by_descending_id_and_the_rank_column_only_on_request(tmp_path: Path) -> None:
     run = write_text(tmp_path / "a.run", "q Q0 a 1 1 t\nq Q0 c 3 1 t\nq Q0 b 2 2 t\n")
     assert [id for id, _ in load_run(str(run))["q"]] == ["b", "c", "a"]
-    assert [id for id, _ in load_run(str(run), order="rank")["q"]] == ["a", "b", "c"]
+    assert [id for id, _ in load_hits(str(run))["q"].to_ranking("rank")] == ["a", "b", "c"]
 
 
 def test_scores_equal_in_single_precision_are_ties(tmp_path: Path) -> None:

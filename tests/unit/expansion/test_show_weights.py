@@ -105,15 +105,14 @@ def test_weights_that_do_not_match_the_text_are_rejected():
         next(iter_weighted_passages([Passage("p2", "text")], top=1))
 
 
-def test_the_command_shows_passages_and_writes_a_page(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
+def test_the_command_shows_passages_and_writes_a_page(folder, capfd):
+    write_text(folder / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
     shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top-words", "1")
     # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
     assert shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     assert run_command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
-    assert (tmp_path / "w.html").read_text().count("<h2>") == 2
+    assert (folder / "w.html").read_text().count("<h2>") == 2
     with pytest.raises(RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with"):
         run_command(capfd, "show", "--term-weights", "w")
     for wrong in (

@@ -23,6 +23,8 @@ from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
 from tests.tiny_models import find_minilm, make_passages, save_tiny_encoder
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
 HEARTS = ["the heart disease of heart", "the stock market of", "the heart of stock"]
 ATTENTION = [[0.02, 0.06, 0.04, 0.02, 0.02], [0.03, 0.05, 0.04, 0.01], [0.04, 0.03, 0.02, 0.01]]
@@ -34,12 +36,6 @@ def write_corpus(texts: Sequence[str], path: str = "c") -> Path:
 
 def weigh(capfd: Capture, command: str) -> list[dict[str, Any]]:
     return run_rows(capfd, f"termweight {command}")
-
-
-@pytest.fixture(autouse=True)
-def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

@@ -303,44 +303,41 @@ def test_judgments_are_checked(cwd, capfd, tmp_path):
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
-def test_judgments_of_documents_are_detected(capfd, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
-    write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
-    write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+def test_judgments_of_documents_are_detected(capfd, folder):
+    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
+    write_text(folder / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
+    write_text(folder / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
     with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `by=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
     with pytest.raises(DrtkError, match="the judgments are of source documents, not of passages; use `by=source`"):
         run_command(capfd, *call)
-    write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
+    write_text(folder / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
     assert "the judgments are of source documents, not of passages; use --by source" in capfd.readouterr().err
-    write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
+    write_text(folder / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
     ):
         run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
 
-def test_queries_without_candidates_need_random_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "a.run", "q1 Q0 p1 1 2 t\n")
-    write_text(tmp_path / "qrels.tsv", "q1\tp1\t1\n")
+def test_queries_without_candidates_need_random_passages(folder: Path):
+    write_text(folder / "a.run", "q1 Q0 p1 1 2 t\n")
+    write_text(folder / "qrels.tsv", "q1\tp1\t1\n")
     with pytest.raises(DrtkError, match="1 without negatives; give `min_negatives` and `corpus`"):
         app(["mine-negatives", "a.run", "--qrels", "qrels.tsv", "-o", "out.jsonl"], standalone_mode=False)
 
 
-def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_counts_of_queries_and_random_passages(capfd, folder):
     ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
-    write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
-    write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
+    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write_text(folder / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
+    write_text(folder / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     run_command(capfd, "mine-negatives", "a.run", *options.split())  # by default, no random passages
-    assert json.loads((tmp_path / "out.jsonl").read_text())["negatives"] == ["other#3"]
-    assert "with fewer than min_negatives" not in counts_of(tmp_path / "out.jsonl")
+    assert json.loads((folder / "out.jsonl").read_text())["negatives"] == ["other#3"]
+    assert "with fewer than min_negatives" not in counts_of(folder / "out.jsonl")
     options = f"--policy msmarco --force {options}"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
@@ -354,17 +351,17 @@ def test_counts_of_queries_and_random_passages(capfd, tmp_path, monkeypatch):
         ).splitlines()
     ]
     assert [len(row["negatives"]) for row in few] == [4]  # not filled up to the policy's 210
-    row = json.loads((tmp_path / "out.jsonl").read_text())
+    row = json.loads((folder / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
-    counts = counts_of(tmp_path / "out.jsonl")
+    counts = counts_of(folder / "out.jsonl")
     assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
         1,
         1,
         1,
     ]
-    write_text(tmp_path / "empty.run", "")
+    write_text(folder / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
 

@@ -169,13 +169,10 @@ def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
         EndpointEmbedder("http://127.0.0.1:1/v1#m", role="query", settings=EncodeSettings())
 
 
-def test_encode_index_and_search(
-    server: Server, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_encode_index_and_search(server: Server, folder: Path, capfd: Capture) -> None:
     texts = [f"word{number} word{number + 1}" for number in range(10)]
-    write_rows(tmp_path / "c.jsonl", [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
-    write_rows(tmp_path / "q.jsonl", [{"_id": "q", "text": texts[3]}])
+    write_rows(folder / "c.jsonl", [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)])
+    write_rows(folder / "q.jsonl", [{"_id": "q", "text": texts[3]}])
     call = ["encode", "c.jsonl", "--model", server.model, "-o", "vectors", "--set", "shard_size=4"]
     with fail_at_call(2, ShardWriter, "write"):
         run_command(capfd, *call)
@@ -185,7 +182,7 @@ def test_encode_index_and_search(
     np.testing.assert_array_equal(
         np.concatenate([shard.vectors for shard in read_shards("vectors")]), [compute_vector(text) for text in texts]
     )
-    assert read_json(tmp_path / "vectors" / "meta.json")["encoder"]["model"] == server.model
+    assert read_json(folder / "vectors" / "meta.json")["encoder"]["model"] == server.model
     run_command(capfd, "index", "vectors", "--type", "exact", "-o", "index")
     (query_id, _, id, rank, score, _) = run_command(capfd, "search", "index", "q.jsonl", "-k", "1").split()
     assert (query_id, id, rank) == ("q", "d3", "1")

@@ -48,10 +48,9 @@ def test_cross_encoders_and_generators_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("trust")
-def test_a_trained_model_contains_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_collection(tmp_path, 20)
-    add_remote_code(save_tiny_encoder(tmp_path / "m"))
+def test_a_trained_model_contains_the_code(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    write_collection(folder, 20)
+    add_remote_code(save_tiny_encoder(folder / "m"))
     monkeypatch.delenv(TRUST_VARIABLE)
     files = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl"]
     call = [
@@ -73,4 +72,4 @@ def test_a_trained_model_contains_the_code(tmp_path: Path, monkeypatch: pytest.M
     run_command(capfd, "encode", "corpus.jsonl", "--model", "out", "-o", "vectors")
     monkeypatch.delenv(TRUST_VARIABLE)
     with pytest.raises(MismatchError, match="requires remote code"):
-        load_encoder(tmp_path / "out")
+        load_encoder(folder / "out")

@@ -103,9 +103,8 @@ def test_batches_keep_their_sizes_and_order_and_an_empty_text_has_a_prompt(model
     assert all(prompt for prompt, _ in vllm.requests)
 
 
-def test_continue_text_runs_the_engine(models, vllm, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    write_rows(tmp_path / "c.jsonl", [{"_id": text[:3], "title": "", "text": text} for text in TEXTS])
+def test_continue_text_runs_the_engine(models, vllm, folder, capfd):
+    write_rows(folder / "c.jsonl", [{"_id": text[:3], "title": "", "text": text} for text in TEXTS])
     rows = run_rows(
         capfd, f"continue-text c.jsonl --model {models}/gpt2 --engine vllm --n 2 --max-new-tokens 8 --bare -q"
     )

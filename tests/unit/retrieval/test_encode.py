@@ -20,6 +20,7 @@ from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
+from drtk.runtime.sharding import select_shard
 from drtk.text.batching import TokenizedTexts
 from tests.run_commands import write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
@@ -37,7 +38,8 @@ def embedder(model: str, **settings: object) -> Embedder:
 def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
     folder.mkdir(exist_ok=True)
     writer = ShardWriter(folder, dimension=32, dtype="float32")
-    encode_records(records, embedder(model, shard_size=16), writer, runner_settings=RunnerSettings(), part=part)
+    encoder, selected = embedder(model, shard_size=16), select_shard(records, part, batch_size=16)
+    encode_records(selected, encoder, writer, runner_settings=RunnerSettings())
     return writer
 
 
@@ -81,10 +83,9 @@ def test_shards_and_parts_hold_every_record_once(model, tmp_path):
         np.testing.assert_array_equal(merged[id], vector)
 
 
-def test_passages_without_text_are_reported(model, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_passages_without_text_are_reported(model, folder, capfd):
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
     warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
     for options, said in (
@@ -94,7 +95,7 @@ def test_passages_without_text_are_reported(model, tmp_path, monkeypatch, capfd)
     ):
         app([*call, *options], standalone_mode=False)
         assert capfd.readouterr().err == said
-    assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
+    assert read_json(folder / "v" / "meta.json")["counts"]["passages"] == 3
 
 
 def test_an_interrupted_run_resumes_with_the_same_records_only(model, tmp_path):

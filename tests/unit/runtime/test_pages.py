@@ -19,7 +19,7 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
         pages.render_heading(EVIL),
         pages.render_paragraph(EVIL, kind="dim"),
         pages.render_table([EVIL, "n"], [[Cell(EVIL), Cell(1.0, True, EVIL)]]),
-        pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL, unit=EVIL),
+        pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL),
         pages.render_figures([pages.render_histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
         pages.render_details(
             EVIL,
@@ -75,7 +75,7 @@ def test_histogram_bars_are_placed_above_their_values(shares: Sequence[float], e
 
 
 def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis() -> None:
-    chart = ElementTree.fromstring(pages.render_difference_bars([0.4, 1e-12, -0.2], name="RR", unit="query", zero=1e-9))
+    chart = ElementTree.fromstring(pages.render_difference_bars([0.4, 1e-12, -0.2], name="RR", zero=1e-9))
     up, down = list(chart.iter("rect"))
     axis = next(line for line in chart.iter("line") if line.get("class") == "axis")
     zero = float(axis.get("y1", ""))
