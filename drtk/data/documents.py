@@ -36,20 +36,14 @@ _SPACE = re.compile(r"\s+")
 _MAIL_FIELDS = ("From", "To", "Cc", "Date")
 
 
-def check_modules(suffixes: set[str], *, excludes: bool) -> None:
-    """Raise MissingDependency if a library that parses files with these suffixes is not installed.
-
-    excludes: also check the library of exclude patterns
-    """
+def check_modules(suffixes: set[str]) -> None:
+    """Raise MissingDependency if a library that parses files with these suffixes is not installed."""
     from importlib.util import find_spec
 
-    needed = [
-        (module, f"import of {suffix} files") for suffix in sorted(suffixes) for module in MODULES.get(suffix, ())
-    ]
-    needed += [("pathspec", "`exclude`")] * excludes
-    for module, purpose in needed:
-        if find_spec(module) is None:
-            raise MissingDependency(module, purpose, format_pip_command(*PACKAGES))
+    for suffix in sorted(suffixes):
+        for module in MODULES.get(suffix, ()):
+            if find_spec(module) is None:
+                raise MissingDependency(module, f"import of {suffix} files", format_pip_command(*PACKAGES))
 
 
 def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
@@ -228,6 +222,7 @@ def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
             begin, end = max(pages[index] + begin, previous), max(pages[index] + end, previous)
             headings.append({"level": mark.level + 1, "title": title, "begin": begin, "end": end})
         title = (pdf.get_metadata_dict().get("Title") or "").removeprefix("Microsoft Word - ")
+        title = "" if title.lower() == "untitled" else title
         yield Passage(id, "".join(texts).rstrip(), title, {"headings": headings, "pages": pages})
     finally:
         pdf.close()

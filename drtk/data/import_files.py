@@ -9,9 +9,9 @@ from pathlib import Path
 
 from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
-from drtk.data.documents import PARSERS, FieldMap, check_modules, parse_file
+from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, parse_file
 from drtk.data.rows import dump
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import find_inputs
@@ -41,7 +41,7 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
     job.record(settings, sources=list(sources))
     fields = parse_field_map(settings.field)
     files = list_files(sources, settings.exclude, skip=job.output)
-    check_modules({Path(path).suffix.lower() for path, *_ in files}, excludes=bool(settings.exclude))
+    check_modules({Path(path).suffix.lower() for path, *_ in files})
     entries = find_inputs({"sources": list(sources)})
     inputs = [entry | {"digest": entry["digest"] or digest_file(entry["path"])} for entry in entries]
     is_small = sum(size for _, _, size, _ in files) < _MIN_PARALLEL_BYTES
@@ -150,8 +150,10 @@ def make_file_id(name: str, path: Path) -> str:
 def _build_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
     if not patterns:
         return lambda name: False
-    from pathspec import GitIgnoreSpec
-
+    try:
+        from pathspec import GitIgnoreSpec
+    except ImportError as error:
+        raise MissingDependency("pathspec", "`exclude`", format_pip_command(*PACKAGES)) from error
     return GitIgnoreSpec.from_lines(patterns).match_file
 
 

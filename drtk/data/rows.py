@@ -91,6 +91,8 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
         return "not JSON: the line is empty"
     if error.msg.startswith("depth limit"):
         return TOO_DEEP
+    if re.fullmatch(rb"\d+\t\d+\t\d+", text.strip()):
+        return "three numbers, but MS MARCO's triples have passage ids above 999; convert them to JSONL"
     if error.msg.startswith("unexpected end"):
         return f"not JSON: ends after {len(text):,} bytes; the line is incomplete"
     if error.msg.startswith("unexpected content after"):

@@ -48,7 +48,7 @@ def parse_runs(arguments: Sequence[str], *, name: str = "", are_logs: bool = Fal
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two runs are named '{name}'; give them other names: NAME=FILE")
+            raise UsageError(f"the name '{name}' is given twice; give each its own: NAME=PATH")
     return runs
 
 

@@ -16,6 +16,7 @@ ParsedRow = tuple[int, Row | ValueError]
 ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
+_NO_TEXT_COLUMN = "is a header without a column 'text'; name the columns, such as id<TAB>title<TAB>text"
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
@@ -32,6 +33,8 @@ def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedR
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
     if (parse_columns := _read_header(columns, PASSAGE_IDS, ("text", "title"))) is not None:
         return _parse_lines(lines, parse_columns, "")
+    if columns[0].strip() in PASSAGE_IDS:
+        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
             f"{name}: read as id, text, title, but the third column is longer than the second; "
@@ -49,6 +52,8 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
         return _parse_lines(lines, parse_columns, "")
+    if columns[0].strip() in QUERY_IDS:
+        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"

@@ -18,7 +18,15 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.atomic import commit, sync
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import Clock, complete_manifest, create_manifest, describe_folder, find_inputs, read_manifest
+from drtk.runtime.manifest import (
+    Clock,
+    complete_manifest,
+    create_manifest,
+    describe_folder,
+    find_inputs,
+    read_manifest,
+    read_manifest_if_any,
+)
 from drtk.runtime.progress import log
 from drtk.runtime.streams import read_lines
 
@@ -36,6 +44,10 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder
     Raises DrtkError for NaN or infinity, MismatchError for vectors that are not floats or of another dimension than
     `encoder`, a wrong number of ids or duplicate ids, UsageError for a suffix that is not in VECTOR_FILE_SUFFIXES.
     """
+    if read_manifest_if_any(Path(source)).get("kind") == KIND:
+        raise UsageError(
+            f"{source}: contains embeddings; as output, give a file that ends in {', '.join(VECTOR_FILE_SUFFIXES)}"
+        )
     files = list_parquet_files(Path(source)) if Path(source).is_dir() else [Path(source)]
     suffix = files[0].suffix if files else ""
     if suffix not in VECTOR_FILE_SUFFIXES:

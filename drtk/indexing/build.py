@@ -75,8 +75,10 @@ def build_index(
 def _import_faiss(
     sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob, encoder: dict[str, Any] | None
 ) -> None:
-    if len(sources) > 1 or kind is not None or job.side_files or not Path(sources[0]).is_file():
+    if len(sources) > 1 or kind is not None or job.side_files:
         raise UsageError("`ids` requires one file with a faiss index; omit `type` and `with`")
+    if not Path(sources[0]).is_file():
+        raise DrtkError(f"{sources[0]}: no such file; expected a faiss index")
     from drtk.indexing.faiss_index import FaissIndex
 
     assert settings.ids is not None

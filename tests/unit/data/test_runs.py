@@ -29,8 +29,8 @@ def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[st
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["mlm=a.jsonl", "o/mlm/log.jsonl"], "two runs are named 'mlm'; give them other names: NAME=FILE"),
-        (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "two runs are named"),
+        (["mlm=a.jsonl", "o/mlm/log.jsonl"], "the name 'mlm' is given twice; give each its own: NAME=PATH"),
+        (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "is given twice"),
         (["-", "-"], "stdin can be given for one run only"),
     ],
 )

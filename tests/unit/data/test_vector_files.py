@@ -204,6 +204,12 @@ def test_existing_ids_beside_the_output_are_kept(tmp_path, capfd):
     assert (tmp_path / "out.ids").read_text().split() == IDS
 
 
+def test_embeddings_are_converted_to_known_files_only(tmp_path, capfd):
+    run_command(capfd, "convert", _write(tmp_path / "v.npy"), "--as", "embeddings", "-o", tmp_path / "v")
+    with pytest.raises(UsageError, match=r"v: contains embeddings; as output, give a file that ends in \.npy"):
+        run_command(capfd, "convert", tmp_path / "v", "--as", "embeddings", "-o", tmp_path / "v.h5")
+
+
 def test_ids_without_vectors_are_rejected(tmp_path, capfd):
     with pytest.raises(UsageError, match="requires --as embeddings"):
         run_command(capfd, "convert", "x.jsonl", "--as", "passages", "--ids", "ids.txt", "-o", tmp_path / "out")

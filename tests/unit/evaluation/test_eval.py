@@ -166,7 +166,7 @@ def test_errors_name_file_and_line(runs: Path, capfd: pytest.CaptureFixture[str]
         with pytest.raises(fault, match=problem):
             eval_rr(capfd, run=run, qrels=qrels)
     assert eval_rr(capfd, "--skip-bad", "1", run=twice, qrels=QRELS)[0] == pytest.approx((1 / 2 + 1 / 3) / 4)
-    with pytest.raises(UsageError, match="two runs are named 'x'"):
+    with pytest.raises(UsageError, match="the name 'x' is given twice"):
         run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
 
 

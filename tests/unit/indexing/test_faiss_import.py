@@ -54,6 +54,8 @@ def test_hits_are_those_of_faiss(factory, metric, tmp_path, capfd):
 def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
     out = tmp_path / "out"
     file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"] * 60)
+    with pytest.raises(DrtkError, match=r"none.faiss: no such file; expected a faiss index"):
+        run_command(capfd, "index", "none.faiss", "--ids", ids, "-o", out)
     with pytest.raises(DrtkError, match=r"docid:2: the id 'd1' occurs twice"):
         run_command(capfd, "index", file, "--ids", ids, "-o", out)
     file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"])

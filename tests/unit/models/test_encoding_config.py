@@ -70,6 +70,8 @@ def test_missing_and_unfinished_model_folders_are_rejected(tmp_path: Path):
         resolve_model_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*cannot be reached"):
         resolve_model_folder("nobody/nothing@v1")
+    with pytest.raises(DrtkError, match="http://localhost/v1#m: is an endpoint, which only encode, search and serve"):
+        resolve_model_folder("http://localhost/v1#m")
     (tmp_path / "file").touch()
     with pytest.raises(DrtkError, match="is a file; expected a model folder"):
         resolve_model_folder(str(tmp_path / "file"))
