@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mailbox
+import sys
 import zipfile
 from email.message import EmailMessage
 from pathlib import Path
