@@ -246,7 +246,7 @@ def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypat
     with pytest.raises(MissingDependency, match=r"import of \.md files needs markdown_it, .* pip install .* pypdfium2"):
         run_command(capfd, "import", first)
     monkeypatch.setitem(sys.modules, "pathspec", None)
-    with pytest.raises(MissingDependency, match=r"--exclude needs pathspec, .* pip install .* pypdfium2"):
+    with pytest.raises(MissingDependency, match=r"`exclude` needs pathspec, .* pip install .* pypdfium2"):
         run_command(capfd, "import", first.parent, "--exclude", "*.txt")
 
 
