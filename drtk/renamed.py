@@ -137,19 +137,6 @@ def get_current_name(name: str, command: str) -> str:
     return RENAMED.get(command, {}).get(name) or RENAMED[""].get(name, name)
 
 
-def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """Return the settings in a manifest, with former names replaced by current ones."""
-    renamed = {get_current_name(name, command): value for name, value in settings.items()}
-    recipe, changes = renamed.get("recipe"), renamed.get("changes")
-    if isinstance(recipe, dict):  # the preset of pretrain
-        renamed["recipe"], _ = rename_composition(recipe)
-        if isinstance(recipe.get("settings"), dict):
-            renamed["recipe"]["settings"] = rename_settings(recipe["settings"], command)
-        if isinstance(changes, list):
-            renamed["changes"] = [rename_path(change) if isinstance(change, str) else change for change in changes]
-    return renamed
-
-
 def rename_composition(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a preset of pretrain with former keys replaced by current ones, and the replaced keys: {former key: key}."""
     renamed = {COMPOSITION_KEYS.get(key, key): value for key, value in content.items()}

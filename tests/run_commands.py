@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -51,6 +51,33 @@ def fail_at_call(number: int, owner: Any, name: str) -> Iterator[None]:
         patch.setattr(owner, name, fail)
         with pytest.raises(DrtkError, match="power failure"):
             yield
+
+
+@contextmanager
+def act_before_step(kind: Any, step: int, act: Callable[[Any], object]) -> Iterator[None]:
+    """Call `act(trainer)` inside the block before training step `step`, from 1, of trainers of the class `kind`."""
+    usual = kind.training_step
+
+    def training_step(self: Any, *given: Any, **named: Any) -> Any:
+        if self.state.global_step + 1 == step:
+            act(self)
+        return usual(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "training_step", training_step)
+        yield
+
+
+@contextmanager
+def cut_off_before_step(kind: Any, step: int, *, only: str = "") -> Iterator[None]:
+    """Make the block fail before a training step (see `act_before_step`). only: of trainers with this in their folder"""
+
+    def cut_off(trainer: Any) -> None:
+        if only in trainer.args.output_dir:
+            raise RuntimeError("power failure")
+
+    with act_before_step(kind, step, cut_off), pytest.raises(RuntimeError, match="power failure"):
+        yield
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from drtk.cli.options import Seed, WithFiles, make_argument, make_option
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_objective, describe_slot
-from drtk.renamed import rename_settings
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
@@ -149,8 +148,7 @@ def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = 
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
-        current = rename_settings({"recipe": recipe, "changes": settings.get("changes") or []}, "pretrain")
-        lines = describe_preset(**current, dropped=settings.get("drop") or [])
+        lines = describe_preset(recipe, settings.get("changes") or [], settings.get("drop") or [])
         for number, line in enumerate(lines):
             yield from _wrap_text("" if number else "recipe", line)
     yield from _iter_value_lines("settings", settings)

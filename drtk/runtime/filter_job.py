@@ -18,7 +18,6 @@ import orjson
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.renamed import rename_settings
 from drtk.runtime.atomic import delay_interrupts, identify_file, list_temporary_files, recover, write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
@@ -419,7 +418,7 @@ class FilterJob:
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
             return fresh
-        before = rename_settings(journal.settings, self.command)
+        before = journal.settings
         changed = sorted(name for name in before | settings if before.get(name) != settings.get(name))
         changed += _find_changed_inputs(journal.others)
         if part.stat().st_size < journal.offset:

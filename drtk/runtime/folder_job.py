@@ -13,7 +13,6 @@ from typing import Any
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.renamed import rename_settings
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
@@ -241,7 +240,7 @@ class FolderJob:
             check_object(manifest.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; use `force` without `resume` to start over") from None
-        before, now = rename_settings(manifest["settings"], self.command), to_json_values(self.settings)
+        before, now = manifest["settings"], to_json_values(self.settings)
         ignored = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in ignored)
         sources = {entry["path"] for entry in find_inputs({key: before.get(key) for key in SOURCES})}
@@ -266,7 +265,7 @@ class FolderJob:
         manifest = read_json(self._unfinished)
         self._clock.before = self._compute_seconds(manifest)
         self._manifest["started"] = manifest["started"]
-        before, now = rename_settings(manifest["settings"], self.command), to_json_values(self.settings)
+        before, now = manifest["settings"], to_json_values(self.settings)
         changed = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = manifest.get("changes", [])
         if changed:

@@ -18,7 +18,6 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
     _DAMAGE_ADVICE,
@@ -259,7 +258,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
-    before, now = rename_settings(manifest["settings"], program), to_json_values(settings)
+    before, now = manifest["settings"], to_json_values(settings)
     changed = sorted(key for key in before | now if (key in before, before.get(key)) != (key in now, now.get(key)))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.integrity import SMALL_FILE_BYTES, add_digest, compute_content_digest
+from drtk.runtime.integrity import SMALL_FILE_BYTES, compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
@@ -72,13 +72,6 @@ def test_validate_lists_changed_files(index):
     assert f"{index}: ranks.npy: is missing" in outcome.out.decode()
     assert "ids.txt: has 1 bytes, expected " in outcome.out.decode()
     assert run_in_process("validate", str(index), "--as", "run").status == 2
-
-
-def test_a_folder_with_former_names_of_settings_is_not_damaged(index):
-    manifest = orjson.loads((index / "meta.json").read_bytes())
-    manifest["settings"]["dtype"] = manifest["settings"].pop("vector_dtype")
-    (index / "meta.json").write_bytes(orjson.dumps(add_digest(manifest)))
-    assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
 def test_validate_compares_large_files_that_loading_skips(tmp_path):

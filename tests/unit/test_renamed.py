@@ -1,22 +1,18 @@
-"""Former names of options and settings: answered, loaded with a warning, and read from manifests."""
+"""Former names of options and settings: answered, and loaded with a warning."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drtk.cli.main import app, load_functions
+from drtk.cli.main import load_functions
 from drtk.config import load_preset
-from drtk.errors import MismatchError
-from drtk.renamed import RENAMED, rename_settings
-from drtk.runtime.manifest import find_changes, read_manifest
+from drtk.renamed import RENAMED
 from tests.contract.run_drtk import run_in_process
 from tests.run_commands import write_text
-from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 def names_of(command: str) -> set[str]:
@@ -102,20 +98,6 @@ def test_keys_of_an_old_preset_load_with_a_warning(tmp_path: Path) -> None:
     assert f"drtk: preset {file}: alpha was renamed to contrastive_weight\n" in outcome.err
 
 
-def test_manifests_of_former_versions_are_read_by_current_names(tmp_path: Path) -> None:
-    old = {"lr": 0.1, "recipe": {"settings": {"save_every": 3, "lr": 0.1}}, "save_every": 0, "checkpoint_every": 500}
-    assert rename_settings(old, "pretrain") == {
-        "learning_rate": 0.1,
-        "recipe": {"settings": {"export_steps": 3, "learning_rate": 0.1}},
-        "export_steps": 0,
-        "save_steps": 500,
-    }
-    manifest = {"kind": "index", "program": "index", "command": "drtk index", "settings": {"dtype": None}, "inputs": []}
-    write_text(tmp_path / "meta.json", json.dumps(manifest))
-    assert find_changes(str(tmp_path), {"vector_dtype": None}, program="index") == []
-    assert find_changes(str(tmp_path), {"vector_dtype": "int8"}, program="index") == ["vector_dtype"]
-
-
 def test_former_keys_of_a_composition_load_with_a_warning(tmp_path: Path) -> None:
     shipped = load_preset("cocondenser")
     text = shipped.text.replace("[decoders]", "[readers]").replace("decoder = ", "reader = ")
@@ -126,31 +108,3 @@ def test_former_keys_of_a_composition_load_with_a_warning(tmp_path: Path) -> Non
     assert f"drtk: preset {file}: reader was renamed to decoder\n" in outcome.err
     checked = run_in_process("presets", str(file), "--check")
     assert checked.out.endswith(b"; readers was renamed to decoders; reader was renamed to decoder\n")
-
-
-def test_a_pretraining_of_a_former_version_has_the_same_settings() -> None:
-    old = {
-        "recipe": {"readers": {"one": {"use": "decoder"}}, "objective": [{"reader": "one"}, {"a": "reader"}]},
-        "changes": ["readers.one.layers=1", "objective.2.reader=readers.one", "slots.reader.rate=0.5"],
-    }
-    assert rename_settings(old, "pretrain") == {
-        "recipe": {"decoders": {"one": {"use": "decoder"}}, "objective": [{"decoder": "one"}, {"a": "reader"}]},
-        "changes": ["decoders.one.layers=1", "objective.2.decoder=readers.one", "slots.reader.rate=0.5"],
-    }
-
-
-def test_a_run_begun_by_a_former_version_resumes_or_is_rejected_in_one_line(tmp_path: Path) -> None:
-    corpus, _, _ = write_collection(tmp_path, 40)
-    model = save_tiny_encoder(tmp_path / "model")
-    call = ["encode", corpus, "--model", str(model), "--set", "shard_size=10", "-o", str(tmp_path / "out"), "-q"]
-    app([*call, "--device", "cpu"], standalone_mode=False)
-    (tmp_path / "out").rename(tmp_path / "out.part")
-    manifest = json.loads((tmp_path / "out.part" / "meta.json").read_text())
-    former = {"precision": "dtype", "vector_dtype": "store"}
-    manifest["settings"] = {former.get(name, name): value for name, value in manifest["settings"].items()}
-    (tmp_path / "out.part" / "meta.json").unlink()
-    write_text(tmp_path / "out.part" / "meta.json.part", json.dumps(manifest))
-    with pytest.raises(MismatchError, match=r"started with other settings or files \(vector_dtype\)"):
-        app([*call, "--device", "cpu", "--resume", "--vector-dtype", "float16"], standalone_mode=False)
-    app([*call, "--device", "cpu", "--resume"], standalone_mode=False)
-    assert read_manifest(tmp_path / "out")["settings"]["vector_dtype"] == "float32"

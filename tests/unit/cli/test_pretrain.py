@@ -25,7 +25,7 @@ from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
 from tests.expansion_collection import read_rows, write_rows
 from tests.pretraining_setup import PretrainingFiles
-from tests.run_commands import read_log, run_command
+from tests.run_commands import act_before_step, read_log, run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -81,17 +81,8 @@ def fail(
     files: PretrainingFiles, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
 ) -> str:
     """Run pre-training with a hook before a step; return the error message."""
-    plain = Pretrainer.training_step
-
-    def training_step(self: Pretrainer, *given: object, **named: object) -> torch.Tensor:
-        if self.state.global_step + 1 == at:
-            spoil(self)
-        return plain(self, *given, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pretrainer, "training_step", training_step)
-        with pytest.raises(DrtkError) as caught:
-            pretrain(files, output, preset, *SCHEDULE, *more)
+    with act_before_step(Pretrainer, at, spoil), pytest.raises(DrtkError) as caught:
+        pretrain(files, output, preset, *SCHEDULE, *more)
     assert caught.value.status == 1
     assert not (output / "meta.json").exists()
     message = name_options(str(caught.value))

@@ -16,7 +16,7 @@ from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
-from tests.run_commands import read_log
+from tests.run_commands import cut_off_before_step, read_log
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
@@ -46,22 +46,13 @@ def distance(mine: dict, theirs: dict) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, monkeypatch):
+def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path):
     more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
         more += f" --dev {kind}={data}/labeled.jsonl"
     output = tmp_path / "killed"
-    step = DrtkTrainer.training_step
-
-    def fail(self: DrtkTrainer, *given: Any, **named: Any) -> Any:
-        if self.state.global_step == 8:
-            raise RuntimeError("power failure")
-        return step(self, *given, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DrtkTrainer, "training_step", fail)
-        with pytest.raises(RuntimeError, match="power failure"):
-            run(data, output, more)
+    with cut_off_before_step(DrtkTrainer, 9):
+        run(data, output, more)
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
         run(data, output, f"{more} --resume --set rank_margin=0.5")

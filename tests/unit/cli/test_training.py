@@ -22,7 +22,7 @@ from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from drtk.training.grad_cache import RetrieverTrainer
 from tests.record_dtypes import record_linear_dtypes
-from tests.run_commands import kill_at, read_log
+from tests.run_commands import act_before_step, cut_off_before_step, kill_at, read_log
 
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
@@ -80,31 +80,17 @@ def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> boo
 def fail_at_step(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
     """Make training raise `error` at a step; only: only if the micro-batch is larger than this."""
 
-    def patch_usual(usual: Any) -> Any:
-        def fail(self: Any, *given: Any, **named: Any) -> Any:
-            if self.state.global_step + 1 == step and (not only or (self.micro_batch or 100) > int(only)):
-                raise error
-            return usual(self, *given, **named)
+    def fail(trainer: Any) -> None:
+        if not only or (trainer.micro_batch or 100) > int(only):
+            raise error
 
-        return fail
-
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in (RetrieverTrainer, DrtkTrainer):
-            patch.setattr(kind, "training_step", patch_usual(kind.training_step))
+    with act_before_step(RetrieverTrainer, step, fail), act_before_step(DrtkTrainer, step, fail):
         yield
 
 
 @contextmanager
 def interrupt_at_step(step: int, number: signal.Signals) -> Iterator[None]:
-    usual = DrtkTrainer.training_step
-
-    def interrupt(self: Any, *given: Any, **named: Any) -> Any:
-        if self.state.global_step + 1 == step:
-            signal.raise_signal(number)
-        return usual(self, *given, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DrtkTrainer, "training_step", interrupt)
+    with act_before_step(DrtkTrainer, step, lambda _: signal.raise_signal(number)):
         before = signal.getsignal(signal.SIGINT)
         if number == signal.SIGTERM:  # as in a background job of a script
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -172,7 +158,7 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, mon
         call = arguments(data, "retriever", tmp_path / "m", *more)
         app([call[0], "-", *call[2:]], standalone_mode=False)
 
-    with fail_at_step(4, RuntimeError("cut off")), pytest.raises(RuntimeError, match="cut off"):
+    with cut_off_before_step(RetrieverTrainer, 4):
         train_on(lines)
     with pytest.raises(MismatchError, match=r"m\.part: started with other records from <stdin>"):
         train_on(lines[1:], "--resume")
