@@ -32,6 +32,13 @@ def run_command(capfd: Capture, *arguments: str | Path) -> str:
     return capfd.readouterr().out
 
 
+def get_messages(capfd: Capture, command: str, *arguments: str | Path) -> str:
+    """Run a command line, split at white space, with further arguments; return what it writes to stderr."""
+    capfd.readouterr()
+    app([*command.split(), *map(str, arguments)], standalone_mode=False)
+    return capfd.readouterr().err
+
+
 def run_rows(capfd: Capture, command: str, *arguments: str | Path) -> list[dict[str, Any]]:
     """Run a command line, split at white space, with further arguments; return the rows of its JSONL output."""
     return [orjson.loads(line) for line in run_command(capfd, *command.split(), *arguments).splitlines()]

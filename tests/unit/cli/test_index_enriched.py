@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import Capture, run_command, write_text
+from tests.run_commands import Capture, get_messages, run_command, write_text
 from tests.tiny_models import save_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -28,14 +27,6 @@ EXPANDED = [
 
 def run(capfd: Capture, command: str) -> str:
     return run_command(capfd, *command.split())
-
-
-def get_warnings(capfd: Capture, command: str) -> str:
-    """Run a drtk command line and return its stderr."""
-    capfd.readouterr()
-    app(command.split(), standalone_mode=False)
-    log: str = capfd.readouterr().err
-    return log
 
 
 def write_queries(*texts: str) -> None:
@@ -66,7 +57,7 @@ def test_added_texts_are_found_and_passages_without_them_counted(engine, folder,
     write_queries("bird", "soars", "salty")
     run(capfd, f"index corpus.jsonl --type {engine} -o plain")
     assert set(search(capfd, "plain queries.jsonl")) == {("q1", "p3")}
-    log = get_warnings(capfd, f"index corpus.jsonl --type {engine} -o wide --expand queries --expand continuations")
+    log = get_messages(capfd, f"index corpus.jsonl --type {engine} -o wide --expand queries --expand continuations")
     assert log.count("1 of 3 passages have no 'queries'") == 1
     assert log.count("2 of 3 passages have no 'continuations'") == 1
     hits = {("q1", "p1"), ("q1", "p3"), ("q2", "p1"), ("q3", "p2")}
@@ -144,7 +135,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "using k1 10, b 0.9 (recommended by i)" in get_warnings(capfd, "search i queries.jsonl")
+    assert "using k1 10, b 0.9 (recommended by i)" in get_messages(capfd, "search i queries.jsonl")
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert search(capfd, "i queries.jsonl")["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
     for more, k1, b in (("", 10, 0.9), ("--k1 0.9 --b 0.4", 0.9, 0.4), ("--b 0.4", 10, 0.4)):
@@ -167,7 +158,7 @@ def test_the_square_root_scale_advises_its_own_parameters(weights, capfd):
 
 def test_titles_without_weights_are_logged_and_not_indexed(weights, folder, capfd):
     write_rows(folder / "titled.jsonl", [row | {"title": "violins"} for row in read_rows(weights)])
-    log = get_warnings(capfd, "index titled.jsonl --type bm25s --term-weights -o i")
+    log = get_messages(capfd, "index titled.jsonl --type bm25s --term-weights -o i")
     assert "titles of 2 passages are not indexed, because the passages have no 'title_weights'" in log
     write_queries("violins")
     assert search(capfd, "i queries.jsonl") == {}
@@ -213,7 +204,7 @@ def test_parts_of_an_impact_index_score_as_the_whole(folder, capfd):
         write_rows(folder / "part.jsonl", part)
         run(capfd, f"index part.jsonl --type impact -o {name}")
     assert search(capfd, "one two queries.jsonl") == search(capfd, "whole queries.jsonl")
-    assert "only roughly comparable" not in get_warnings(capfd, "search one two queries.jsonl")
+    assert "only roughly comparable" not in get_messages(capfd, "search one two queries.jsonl")
 
 
 @pytest.mark.parametrize(

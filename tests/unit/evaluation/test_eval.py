@@ -17,7 +17,7 @@ from drtk.evaluation import judged_runs
 from drtk.evaluation.evaluate import Evaluation, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from tests.expansion_collection import write_rows
-from tests.run_commands import run_command, write_text
+from tests.run_commands import get_messages, run_command, write_text
 
 RUN = """\
 q1 Q0 d3 1 3 a
@@ -191,9 +191,7 @@ def shallow(folder: Path) -> Path:
 
 def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """Return the messages about the number of documents of runs."""
-    capfd.readouterr()
-    app([*arguments], standalone_mode=False)
-    return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
+    return [line for line in get_messages(capfd, "", *arguments).splitlines() if " at most " in line]
 
 
 DEEPER = "; values are exact only if the search found no more"

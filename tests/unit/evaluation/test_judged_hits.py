@@ -14,7 +14,7 @@ from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
 from drtk.mining.mine import Miner
 from tests.expansion_collection import write_rows
-from tests.run_commands import write_text
+from tests.run_commands import get_messages, write_text
 
 PROBLEM = (
     "a: no judged document was retrieved (query 'q1': retrieved 'D29', judged '29'); "
@@ -31,13 +31,6 @@ def _files(folder: Path) -> None:
     write_rows(folder / "corpus.jsonl", [{"_id": id, "text": "t"} for id in ids])
 
 
-def run_and_get_warnings(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """Return the lines that --quiet leaves on stderr."""
-    capfd.readouterr()
-    app([*arguments, "-q"], standalone_mode=False)
-    return capfd.readouterr().err.splitlines()
-
-
 def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(folder / "a", (folder / "a.run").read_text())
     for call in (
@@ -49,8 +42,8 @@ def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd
         "mine-negatives a.run b.run --qrels qrels",
         "mine-negatives a.run --qrels qrels --corpus corpus.jsonl",
     ):
-        assert run_and_get_warnings(capfd, *call.split()) == [f"drtk: {PROBLEM}"], call
-    assert run_and_get_warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
+        assert get_messages(capfd, f"{call} -q") == f"drtk: {PROBLEM}\n", call
+    assert get_messages(capfd, "eval b.run --qrels qrels -q") == ""
 
 
 def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -58,9 +51,9 @@ def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: pytest.Ca
     write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
     call = ["search", "a", "queries.jsonl", "--tune", "--set", "grid=k1=0.9 b=0.4", "--qrels"]
-    assert run_and_get_warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
+    assert get_messages(capfd, "", *call, "qrels", "-q") == f"drtk: {PROBLEM}\n"
     write_text(folder / "right", "q1 0 D29 1\n")
-    assert run_and_get_warnings(capfd, *call, "right") == []
+    assert get_messages(capfd, "", *call, "right", "-q") == ""
 
 
 def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(

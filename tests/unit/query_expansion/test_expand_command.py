@@ -19,7 +19,7 @@ from drtk.runtime.integrity import read_json
 from drtk.text.batching import TokenizedTexts
 from tests.expansion_collection import read_rows, write_rows
 from tests.qa_collection import QuestionFiles, write_questions
-from tests.run_commands import Capture, fail_at_call, run_rows
+from tests.run_commands import Capture, fail_at_call, get_messages, run_rows
 
 SHORT = "--n 6 --max-new-tokens 4"
 FROM_RUN = "questions.jsonl --from-run bm25.run --corpus passages.jsonl"
@@ -33,13 +33,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuestionFiles:
 
 def expand(capfd: Capture, command: str, *arguments: str) -> list[dict[str, Any]]:
     return run_rows(capfd, f"expand-queries {command} -q", *arguments)
-
-
-def get_warnings(capfd: Capture, command: str) -> str:
-    """Run drtk expand-queries with this command line, and return what it writes to stderr."""
-    capfd.readouterr()
-    app(["expand-queries", *command.split()], standalone_mode=False)
-    return capfd.readouterr().err
 
 
 def plant_texts(monkeypatch: pytest.MonkeyPatch, model: Path, texts: Sequence[str]) -> list[list[str]]:
@@ -61,7 +54,7 @@ def plant_texts(monkeypatch: pytest.MonkeyPatch, model: Path, texts: Sequence[st
 def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(files, models, capfd, monkeypatch):
     plant_texts(monkeypatch, models / "t5", ["rivers", " ", "planets market", "rivers", "", "winters"])
     call = f"questions.jsonl --model {models}/t5 --kind answer -o e.jsonl"
-    log = get_warnings(capfd, call)
+    log = get_messages(capfd, f"expand-queries {call}")
     assert "trained on" not in log  # the model does not record its training questions
     rows = list(read_expansions("e.jsonl"))
     assert [row.text for row in rows[:3]] == ["rivers", "planets market", "winters"]
@@ -76,7 +69,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     }
     assert "answer: 3.0 distinct candidates per query; mean words: query 2.0, expanded query 3.3\n" in log
     plant_texts(monkeypatch, models / "t5", ["", " "])
-    log = get_warnings(capfd, f"{call} -q --force")
+    log = get_messages(capfd, f"expand-queries {call} -q --force")
     assert Path("e.jsonl").read_bytes() == b""
     assert log == "drtk: 24 of 24 questions have no candidate of kind 'answer'\n"
 
@@ -126,7 +119,7 @@ def test_a_generator_records_kind_length_and_questions_of_its_training(files, mo
     assert {row["kind"] for row in rows} == {"answer"}
     assert rows == expand(capfd, "questions.jsonl --model gen --n 4 --max-new-tokens 3")
     assert {row["kind"] for row in expand(capfd, "questions.jsonl --model gen --n 1 --kind mine")} == {"mine"}
-    log = get_warnings(capfd, "questions.jsonl --model gen --n 1 -o e -q")
+    log = get_messages(capfd, "expand-queries questions.jsonl --model gen --n 1 -o e -q")
     assert "gen was trained on 24 of these questions, and may have memorized their answers" in log
 
 
@@ -224,7 +217,7 @@ def test_held_out_expansions_equal_those_of_the_generator_of_the_fold(fold_model
     ids = {row["query_id"] for row in of_fold}
     alone = expand(capfd, f"{questions} --model {generators}/fold-1 {SHORT}")
     assert of_fold == [row for row in alone if row["query_id"] in ids]
-    log = get_warnings(capfd, f"{questions} --model {generators}/fold-1 --n 1 -o {tmp_path}/e -q")
+    log = get_messages(capfd, f"expand-queries {questions} --model {generators}/fold-1 --n 1 -o {tmp_path}/e -q")
     assert f"fold-1 was trained on {len(trained['fold-1'])} of these questions, and may have memorized" in log
 
 
@@ -267,7 +260,7 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(files, capfd):
     with pytest.raises(RecordError, match=r"bm25.run:73: the queries have no 'q77'$"):
         expand(capfd, FROM_RUN)
     files.run.write_text("".join(line for line in run.splitlines(keepends=True) if not line.startswith("q5 ")))
-    log = get_warnings(capfd, f"{FROM_RUN} -o e.jsonl -q")
+    log = get_messages(capfd, f"expand-queries {FROM_RUN} -o e.jsonl -q")
     assert log == "drtk: 1 of 24 questions have no hits in bm25.run, and so no candidates\n"
 
 
@@ -317,12 +310,12 @@ def test_missing_candidates_are_reported_with_kind_and_corpus(files, capfd):
     write_rows(files.corpus, [row | {"text": " "} for row in read_rows(files.corpus)])
     problem = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     no_sentences = "24 of 24 questions have no candidate of kind 'sentence'"
-    log = get_warnings(capfd, f"{FROM_RUN} -o titles.jsonl -q")  # 24 questions with 3 hits each
+    log = get_messages(capfd, f"expand-queries {FROM_RUN} -o titles.jsonl -q")  # 24 questions with 3 hits each
     assert log == f"drtk: {problem}\ndrtk: {no_sentences}\n"
     with pytest.raises(DrtkError, match=f"^{problem}$"):
         expand(capfd, f"{FROM_RUN} --kind sentence -o s.jsonl")
     assert not Path("s.jsonl").exists()
-    assert get_warnings(capfd, f"{FROM_RUN} --kind title -o t.jsonl -q") == ""  # needs no texts
+    assert get_messages(capfd, f"expand-queries {FROM_RUN} --kind title -o t.jsonl -q") == ""  # needs no texts
     write_rows(files.corpus, [row | {"title": ""} for row in read_rows(files.corpus)])
     with pytest.raises(DrtkError, match=problem):
         expand(capfd, f"{FROM_RUN} -o all.jsonl")

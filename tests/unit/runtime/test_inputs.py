@@ -17,9 +17,8 @@ from drtk.runtime.streams import digest_file
 from tests.run_commands import open_pipe
 
 
-class Stdin:
-    def __init__(self, content: bytes) -> None:
-        self.buffer = io.BufferedReader(io.BytesIO(content))  # type: ignore[arg-type]
+def make_stdin(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]
 
 
 def test_the_digest_of_an_input_is_recorded_after_its_last_line(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_a_peeked_stream_is_copied_completely_and_can_be_read_again(
     monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     content = b"one\ntwo\n" * 5000
-    monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
+    monkeypatch.setattr(sys, "stdin", make_stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
     tracker = InputTracker()
     assert tracker.peek("-").startswith(b"one\ntwo")
     with pytest.raises(UsageError, match="stdin cannot be given for two inputs"):
