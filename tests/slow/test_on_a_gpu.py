@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
-from torch import Tensor
 
 from drtk.cli.main import app
 from drtk.losses import language
@@ -17,6 +15,7 @@ from drtk.losses.language import linear_cross_entropy
 from drtk.models.device import AttentionBackend
 from tests.backbone_families import create_masked_lm, create_padded_batch
 from tests.pretraining_setup import PretrainingFiles, create_files_without_dropout
+from tests.tiny_models import compute_max_difference, load_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
@@ -43,16 +42,6 @@ def list_generator(files: PretrainingFiles, preset: str) -> list[str]:
 
 def get_losses(log: list[dict]) -> list[float]:
     return [row["loss"] for row in log if "loss" in row]
-
-
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def compute_max_difference(one: Path, other: Path) -> float:
-    """Return the largest difference between the weights of two encoders."""
-    ours, theirs = load_weights(one), load_weights(other)
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
 PRESETS = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "simlm", "simlm-rtd", "diffcse-sts-bert"]
@@ -99,7 +88,9 @@ def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFil
 def test_fused_adamw_equals_plain_adamw(files: PretrainingFiles, tmp_path: Path) -> None:
     pretrain(files, tmp_path / "fused", "simlm-mlm", *EXACT)
     pretrain(files, tmp_path / "plain", "simlm-mlm", *EXACT, "--set", "fused=false")
-    assert compute_max_difference(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
+    assert (
+        compute_max_difference(load_weights(tmp_path / "fused"), load_weights(tmp_path / "plain")) < 1e-4
+    )  # of steps of up to 1e-3 each
 
 
 def test_gradient_checkpointing_gives_the_same_losses(files: PretrainingFiles, tmp_path: Path) -> None:

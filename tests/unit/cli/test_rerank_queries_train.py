@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
@@ -17,7 +16,7 @@ from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
 from tests.run_commands import cut_off_before_step, read_log
-from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
+from tests.tiny_models import compute_max_difference, load_weights, save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = "--batch-size 4 --max-length 24 --device cpu --set max_lr=2e-2 --set warmup=20"
 
@@ -37,15 +36,6 @@ def run(data: Path, output: Path, more: str, *, source: Path | None = None, quie
     app(f"rerank-queries train {files} {QUICK} {more} {'-q' * quiet}".split(), standalone_mode=False)
 
 
-def weights(folder: Path) -> dict:
-    return load_file(folder / "model.safetensors")
-
-
-def distance(mine: dict, theirs: dict) -> float:
-    assert mine.keys() == theirs.keys()
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
-
-
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path):
     more = "--max-steps 12 --set log_steps=3 --set save_steps=3 --set variant=rd --set eval_steps=3 --set micro_batch_size=2"
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
@@ -59,7 +49,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(data, 
     run(data, output, f"{more} --resume")
     run(data, tmp_path / "whole", more)
     for kind in ("title", "answer"):
-        assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
+        assert compute_max_difference(load_weights(output / kind), load_weights(tmp_path / "whole" / kind)) == 0.0
     assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
     assert read_log(output) == read_log(tmp_path / "whole")
     assert not (output / "checkpoints").exists()
@@ -134,7 +124,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(data, tmp_path, monke
     assert not (tmp_path / "m" / "model.safetensors").exists()
     for kind, place_of_best in (("answer", 1), ("title", 0)):
         folder = tmp_path / "m" / kind
-        assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
+        assert compute_max_difference(load_weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
         actual = read_json(folder / "meta.json")
         assert (actual["kind"], actual["best"], actual["query_reranker"]["better"]) == ("model", best[kind], "lower")
         RankEstimator(str(folder), device="cpu")
@@ -163,7 +153,7 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(data, tmp_path):
     labels, more = data / "labeled.jsonl", "--max-steps 2 --set eval_steps=1"
     run(data, tmp_path / "both", f"{more} --dev answer={labels} --dev title={labels}")
     run(data, tmp_path / "one", f"{more} --dev {labels} --set dev_kind=answer")
-    assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
+    assert compute_max_difference(load_weights(tmp_path / "both" / "answer"), load_weights(tmp_path / "one")) == 0.0
     alone = [entry["mean rank"] for entry in read_log(tmp_path / "one") if "mean rank" in entry]
     both = [entry["mean rank (answer)"] for entry in read_log(tmp_path / "both") if "mean rank (answer)" in entry]
     assert alone == both

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
 from tests.run_commands import run_command
-from tests.tiny_models import make_collection, save_tiny_encoder
+from tests.tiny_models import compute_max_difference, load_weights, make_collection, save_tiny_encoder
 
 
 def train(data: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
@@ -23,18 +22,13 @@ def train(data: Path, output: Path, more: str, *, examples: str | Path = "exampl
     call += ["--queries", f"{data}/queries.jsonl", "--model", f"{data}/crossencoder", "--device", "cpu"]
     call += ["--batch-size", "8", "--learning-rate", "1e-3", "--max-length", "32", *more.format(data).split()]
     app(call if "bce" in more else [*call[:2], "--negatives", "3", *call[2:]], standalone_mode=False)
-    return load_file(output / "model.safetensors")
+    return load_weights(output)
 
 
 def rerank(data: Path, run: str, folder: Path) -> None:
     """Rerank a run with the model `folder`/m into the file `folder`/out."""
     call = f"rerank {run} --model {folder}/m --corpus {data}/corpus.jsonl --queries {data}/queries.jsonl -q"
     app([*call.split(), "-o", str(folder / "out")], standalone_mode=False)
-
-
-def distance(mine: dict, theirs: dict) -> float:
-    assert mine.keys() == theirs.keys()
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
 def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(data, tmp_path, capfd):
@@ -52,7 +46,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(data, tmp_pa
     worse = f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --set eval_steps=1"
     kept = train(data, tmp_path / "worse", worse + dev)
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
-    assert distance(kept, learned) == 0
+    assert compute_max_difference(kept, learned) == 0
 
 
 def test_micro_batches_take_the_same_steps(data, tmp_path):
@@ -64,8 +58,8 @@ def test_micro_batches_take_the_same_steps(data, tmp_path):
     # Plain gradient descent: Adam would turn a difference by rounding into a full step.
     more = f"--max-steps 2 --learning-rate 0.01 --model {tmp_path}/dry --set warmup=0 --set trainer=optim=sgd"
     whole = train(data, tmp_path / "whole", more)
-    assert distance(whole, train(data, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
-    assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
+    assert compute_max_difference(whole, train(data, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
+    assert compute_max_difference(whole, load_weights(tmp_path / "dry")) > 1e-4
 
 
 def test_the_folder_loads_in_sentence_transformers_with_equal_scores(data, tmp_path):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -19,7 +18,7 @@ from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
 from tests.run_commands import read_log
-from tests.tiny_models import save_tiny_encoder
+from tests.tiny_models import load_weights, save_tiny_encoder
 
 SHORT = ("--query-length", "16", "--passage-length", "40")
 
@@ -30,10 +29,6 @@ def train(data: Path, output: Path, *more: str, examples: str | Path = "examples
     call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1"]
     app([*call, *shlex.split(" ".join(more))], standalone_mode=False)
     return read_json(output / "meta.json")
-
-
-def weights(folder: Path) -> dict[str, Any]:
-    return load_file(folder / "model.safetensors")
 
 
 def rewrite(data: Path, output: Path, change: Any) -> Path:
@@ -135,7 +130,7 @@ def test_a_student_learns_from_its_teacher(data, tmp_path):
 def test_adapters_are_merged_into_a_plain_model_folder(data, tmp_path):
     pytest.importorskip("peft")
     train(data, tmp_path / "m", "--max-steps 3 --set lora=2 --set lora_target=query --set warmup=0")
-    actual, start = weights(tmp_path / "m"), weights(data / "encoder")
+    actual, start = load_weights(tmp_path / "m"), load_weights(data / "encoder")
     assert actual.keys() == start.keys()
     changed = {name for name in actual if bool((actual[name] != start[name]).any())}
     assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
@@ -151,4 +146,4 @@ def test_diffcse_is_an_auxiliary_loss_and_is_not_saved(data, tmp_path):
     for entry in read_log(tmp_path / "m"):
         parts = entry["diffcse_query"] + entry["diffcse_passage"]
         assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
-    assert weights(tmp_path / "m").keys() == weights(data / "encoder").keys()
+    assert load_weights(tmp_path / "m").keys() == load_weights(data / "encoder").keys()
