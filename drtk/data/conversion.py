@@ -39,6 +39,8 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         raise UsageError(f"`as` is required; choose from {', '.join(FORMATS)}, embeddings")
     kind = settings.kind
     name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
+    if job.output.endswith(".parquet") and name != "parquet":
+        raise UsageError(f"{job.output}: Parquet requires `to` parquet")
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind

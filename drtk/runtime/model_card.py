@@ -47,7 +47,7 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     if is_sparse:
         task, purpose = "feature-extraction", "maps queries and passages to term weights for sparse retrieval"
     data = ModelCardData(
-        library_name="sentence-transformers" if has_modules or task == "text-ranking" else "transformers",
+        library_name=_find_library(folder, program),
         pipeline_tag=task,
         base_model=base.partition("@")[0] if is_on_hub else None,
         datasets=list(dict.fromkeys(datasets)) or None,
@@ -89,6 +89,14 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         *("## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""),
     ]
     return "\n".join(lines)
+
+
+def _find_library(folder: Path, program: str) -> str | None:
+    if (folder / "modules.json").exists():
+        return "sentence-transformers"
+    if not (folder / "config.json").exists():  # a list re-ranker, or two encoders
+        return None
+    return "sentence-transformers" if program == "train-reranker" else "transformers"
 
 
 def _describe_use(

@@ -17,11 +17,12 @@ from drtk.runtime.model_card import CARD, format_model_card
     [
         ("train-retriever", "modules.json", "sentence-transformers", "sentence-similarity", "SentenceTransformer("),
         ("train-reranker", "config.json", "sentence-transformers", "text-ranking", "CrossEncoder("),
+        ("train-reranker", "list_reranker.json", None, "text-ranking", None),
         ("train-generator", "config.json", "transformers", "text-generation", None),
     ],
 )
 def test_a_model_folder_has_a_card_for_the_hub(
-    tmp_path: Path, program: str, file: str, library: str, task: str, use: str | None
+    tmp_path: Path, program: str, file: str, library: str | None, task: str, use: str | None
 ) -> None:
     (tmp_path / file).write_text("{}")
     manifest = create_manifest("model", {"model": "google/bert-tiny"}, program=program)
@@ -30,7 +31,7 @@ def test_a_model_folder_has_a_card_for_the_hub(
     write_manifest(tmp_path, manifest | {"best": {"step": 40, "RR@10": 0.51239, "interval": [0.4, 0.62478]}})
     card = ModelCard((tmp_path / CARD).read_text(encoding="utf-8"))
     assert card.data.to_dict() == {
-        "library_name": library,
+        **({"library_name": library} if library else {}),
         "pipeline_tag": task,
         "base_model": "google/bert-tiny",
         "tags": ["drtk", "dense-retrieval", program],
