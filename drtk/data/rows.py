@@ -89,7 +89,7 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
         return f"not UTF-8 at byte {fault.start + 1}{hint}"
     if not text.strip():
         return "not JSON: the line is empty"
-    if "depth" in error.msg:  # "depth limit exceeded", before orjson 3.11 "recursion depth exceeded"
+    if "depth" in error.msg:  # "depth limit exceeded", in older versions of orjson "recursion depth exceeded"
         return TOO_DEEP
     if re.fullmatch(rb"\d+\t\d+\t\d+", text.strip()):
         return "three numbers, but MS MARCO's triples have passage ids above 999; convert them to JSONL"
