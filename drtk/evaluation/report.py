@@ -77,7 +77,7 @@ def compute_overlap(
     """Compute the overlap of two runs and their fusion.
 
     names: the two runs; fused: the fusion; rankings: {run: {query id: ranked document ids}}
-    depth: number of top documents of each run; rel: minimum grade of a relevant document
+    rel: minimum grade of a relevant document
     """
     relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
     kept = dict(relevant)

@@ -136,7 +136,7 @@ class WeightingSettings:
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
     )
     num_workers: int = setting(
-        0, "Worker processes that split passages and compute weights; 0: one per core of this process.", at_least=0
+        0, "Worker processes that split passages and compute weights; 0: one per core.", at_least=0
     )
     expand: tuple[str, ...] = setting(
         (),

@@ -78,9 +78,9 @@ def use_minus_sign(text: str) -> str:
 
 
 def render_difference_bars(differences: Sequence[float], *, name: str, zero: float = 0.0) -> Markup:
-    """Render a bar chart of differences, in the given order, with a y axis that is symmetric about 0.
+    """Render a bar chart of differences, one per query, in the given order, with a y axis that is symmetric about 0.
 
-    name: name of the measure, of which each query has a bar
+    name: name of the measure
     zero: largest absolute difference that counts as equal
     """
     width, height = _DIFFERENCE_BARS_SIZE

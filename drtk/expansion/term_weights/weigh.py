@@ -170,11 +170,11 @@ class _WorkerTask:
 class _WorkerFunction(BatchFunction):
     """Base class of batch functions that run a task in worker processes, and the model in this process.
 
-    count: number of worker processes; 0: one for each core that this process may use, if the runner set $OMP_NUM_THREADS
+    count: number of worker processes; 0: $OMP_NUM_THREADS, to which runners set the share of the cores of a process
     """
 
     def __init__(self, plan: WeightingPlan, count: int, task: _WorkerTask) -> None:
-        count = count or int(os.environ.get("OMP_NUM_THREADS", "1"))  # the share of the cores of a runner's process
+        count = count or int(os.environ.get("OMP_NUM_THREADS", "1"))
         # The task was made here, so that its errors are raised here and forked processes share its memory.
         self._workers = Workers(partial, task, count=count)
         self._predict: Predictor | None = None
