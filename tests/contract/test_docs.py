@@ -21,8 +21,10 @@ from drtk.cli.main import COMMANDS
 from drtk.renamed import RENAMED
 from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
+from tests.contract.hub import HUB, save_scifact
 from tests.contract.run_drtk import make_environment, run_shell, run_successfully
 from tests.contract.test_registries import ENTRIES, REGISTRIES
+from tests.embedding_server import run_server
 from tests.pdf_files import make_pdf
 from tests.tiny_models import make_collection, save_tiny_encoder
 
@@ -204,9 +206,16 @@ def marked_examples() -> list[ParameterSet]:
 def test_the_examples_on_the_pages_run(page, script, workplace):
     if re.search("--type (bm25|impact) ", script):
         skip_without_lucene()
-    with socket.create_server(("127.0.0.1", 0)) as server:  # a free port
-        script = script.replace("8765", str(server.getsockname()[1]))
-    outcome = run_shell("-eu", "-c", script, folder=workplace)
+    for name, save in HUB.items():
+        if name in script:
+            save(workplace / name)
+    save_scifact(workplace / "home")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        script = script.replace("8765", str(free.getsockname()[1]))
+    settings = {"IR_DATASETS_HOME": str(workplace / "home"), "DRTK_CACHE": str(workplace / "cache"), "NO_PROXY": "*"}
+    with run_server("BAAI/bge-m3") as server:
+        script = script.replace("http://localhost:8000/v1#BAAI/bge-m3", server.model)
+        outcome = run_shell("-eu", "-c", script, folder=workplace, **settings)
     assert outcome.returncode == 0, f"{page}\n{script}\n{outcome.stderr}"
 
 

@@ -14,59 +14,10 @@ from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.progress import silence_transformers
+from tests.generation_backbones import SIZE, TEMPLATE, save, save_causal_reranker, save_monot5, train_tokenizer
 from tests.tiny_models import make_collection
 
-SIZE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.3,
-}
 PASSAGES, QUERIES, _ = make_collection(30)
-TEMPLATE = """{% for message in messages if message.role == 'system' %}<i>{{ message.content }}{% endfor %}<q>\
-{{ (messages | selectattr('role', 'eq', 'query') | first).content }}<d>\
-{{ (messages | selectattr('role', 'eq', 'document') | first).content }}<e>{{ tail | default('') }}"""
-
-
-def train_tokenizer(*, end: str = "", side: str = "left", metaspace: bool = False) -> Any:
-    """Return a BPE tokenizer. end: token after every text    metaspace: words begin with ▁, as in SentencePiece"""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if metaspace else pre_tokenizers.ByteLevel()
-    special = ["<pad>", "<unk>", "</s>", "<q>", "<d>", "<e>", "<i>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    texts = [f"{row['title']} {row['text']}" for row in make_collection()[0]]
-    tokenizer.train_from_iterator([*texts, *["Query: Document: Relevant: true false"] * 20], trainer)
-    if end:
-        at = tokenizer.token_to_id(end)
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, at)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>", padding_side=side,
-        model_max_length=96,
-    )  # fmt: skip
-
-
-def save(folder: Path, architecture: str, tokenizer: Any, **settings: Any) -> Path:
-    """Save an untrained model of transformers, such as Qwen3Model, with its tokenizer."""
-    import transformers
-
-    kind = getattr(transformers, architecture)
-    with torch.random.fork_rng(devices=[]), silence_transformers():
-        torch.manual_seed(1)
-        config = kind.config_class(**settings, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id)
-        kind(config).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -108,10 +59,7 @@ def make_pairs() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a decoder-only reranker with a chat template, in the layout of transformers."""
-    tokenizer = train_tokenizer()
-    tokenizer.add_tokens(["yes", "no"])
-    tokenizer.chat_template = TEMPLATE
-    return save(tmp_path_factory.mktemp("causal"), "Qwen3ForCausalLM", tokenizer, **SIZE, head_dim=8)
+    return save_causal_reranker(tmp_path_factory.mktemp("causal"))
 
 
 def test_decoder_only_rerankers_compute_the_scores_of_sentence_transformers(causal: Path, tmp_path: Path) -> None:
@@ -135,20 +83,15 @@ def test_decoder_only_rerankers_compute_the_scores_of_sentence_transformers(caus
 
 @pytest.mark.parametrize("template", [TEMPLATE.replace("'document'", "'query'"), "{{ raise_exception('roles') }}"])
 def test_a_chat_template_without_the_document_is_rejected(template: str, tmp_path: Path) -> None:
-    tokenizer = train_tokenizer()
-    tokenizer.add_tokens(["yes", "no"])
-    tokenizer.chat_template = template
-    save(tmp_path, "Qwen3ForCausalLM", tokenizer, **SIZE, head_dim=8)
+    save_causal_reranker(tmp_path, template)
     with pytest.raises(MismatchError, match="its chat template has no roles query and document"):
         CrossEncoderScorer(str(tmp_path), device="cpu")
 
 
 def test_monot5_scores_are_the_logits_of_true_and_false(tmp_path: Path) -> None:
-    from transformers import AutoModelForSeq2SeqLM
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    tokenizer = train_tokenizer(end="</s>", side="right", metaspace=True)
-    size = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-    save(tmp_path, "T5ForConditionalGeneration", tokenizer, **size, decoder_start_token_id=0, eos_token_id=2)
+    tokenizer = AutoTokenizer.from_pretrained(save_monot5(tmp_path))
     scorer = CrossEncoderScorer(str(tmp_path), device="cpu", settings=CrossEncoderSettings(max_length=40), logits=True)
     query, passage = QUERIES[0]["text"], "mill"
     with silence_transformers(), torch.inference_mode():
