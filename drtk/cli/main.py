@@ -60,7 +60,9 @@ def describe_parsing_error(error: Exception) -> str | None:
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
     if is_unknown:  # the parser's own suggestions are by spelling alone
         explained = explain_unknown_option(option, context, context.command_path.partition(" ")[2])
-        arguments = "" if context.parent is None else _format_arguments(context)
+        if context.parent is None:
+            return explained or f"no such option {option} before the command; options of commands follow the name"
+        arguments = _format_arguments(context)
         return explained or f"no such option {option}" + f"; expected {arguments}" * bool(arguments)
     if "unexpected extra argument" in message and context is not None:
         expected = _format_arguments(context)

@@ -85,6 +85,7 @@ def _import_faiss(
     job.record(settings, kind=None, sources=list(sources))
     entries = FaissIndex.import_file(sources[0], settings.ids, job.begin, encoder)
     job.tracker.inputs += find_inputs({"source": sources[0], "ids": settings.ids})
+    job.counts["passages"] = entries.pop("passages")
     job.finish(encoder=encoder, corpus=None, **entries)
 
 
@@ -147,7 +148,8 @@ def _index_vectors(
     for source in sources:
         if Path(source).is_file():
             raise UsageError(
-                f"{source}: an index of type {kind} is built from vectors; run `drtk encode` on the file and index its output"
+                f"{source}: an index of type {kind} is built from vectors; encode the texts with `drtk encode`, or read vectors with "
+                "`drtk convert --as embeddings`, and index the output"
             )
     vectors, entries = open_embeddings(sources)
     engine.check_vectors(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced

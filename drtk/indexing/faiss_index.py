@@ -157,7 +157,8 @@ class FaissIndex:
         faiss.write_index(index, str(folder / INDEX_FILE))
         write_json(folder / FACTS_FILE, {"factory": factory, "full": False})
         metric = "inner product" if index.metric_type == faiss.METRIC_INNER_PRODUCT else "L2"
-        return {"type": factory, "dimension": int(index.d), "metric": metric, "factory": factory, "full": False}
+        facts = {"type": factory, "dimension": int(index.d), "metric": metric, "factory": factory, "full": False}
+        return {"passages": len(ids), **facts}
 
     @classmethod
     def open(cls, folder: Path, settings: DenseSearchSettings) -> FaissIndex:

@@ -187,7 +187,11 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples', 'e
     [
         ("evl", "", "no such command 'evl'; did you mean 'eval'? See"),
         ("no-such-command", "", "no such command 'no-such-command'; see"),
-        ("--no-such-option", "", "no such option --no-such-option; see"),
+        (
+            "--no-such-option",
+            "",
+            "no such option --no-such-option before the command; options of commands follow the name; see",
+        ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),

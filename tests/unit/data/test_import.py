@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import mailbox
+import pydoc
+import re
 import sys
+import textwrap
 import zipfile
 from email.message import EmailMessage
 from pathlib import Path
@@ -313,6 +317,18 @@ def test_a_pdf_file_of_matplotlib_has_its_text_and_pages(
     assert [(chunk["text"], chunk["metadata"]["page"]) for chunk in chunks] == [
         (" ".join(page.split()), number) for number, page in enumerate(pages, start=1)
     ]
+
+
+def test_the_html_manual_of_a_python_module_keeps_its_text(capfd: Capture, tmp_path: Path) -> None:
+    html = pydoc.HTMLDoc()
+    write(tmp_path / "textwrap.html", html.page("textwrap", html.docmodule(textwrap)))
+    (row,) = import_rows(capfd, tmp_path / "textwrap.html").values()
+    assert row["title"] == "Python: textwrap"
+    text = " ".join(re.sub(r"[*\\]", "", row["text"]).split())
+    for name in textwrap.__all__:
+        assert f"{name}(" in text
+        assert " ".join(inspect.getdoc(getattr(textwrap, name)).split("\n\n")[0].split()) in text
+    assert not re.search("<(a|td|table|span|br)[ >]", row["text"])
 
 
 def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> None:

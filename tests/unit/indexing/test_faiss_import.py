@@ -10,6 +10,7 @@ import pytest
 from drtk.data.arrays import scale_to_unit_length
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
+from drtk.runtime.integrity import read_json
 from drtk.serving.systems import SearchSystem
 from tests.embedding_folders import write_embeddings
 from tests.run_commands import run_command
@@ -89,6 +90,7 @@ def test_an_index_of_a_given_model_is_searched_with_texts(factory, tmp_path, cap
         run_command(capfd, "index", file, "--ids", ids, *out)
     file, ids = _write(tmp_path, factory, faiss.METRIC_INNER_PRODUCT, shard.ids, unit)
     run_command(capfd, "index", file, "--ids", ids, *out)
+    assert read_json(tmp_path / "imported" / "meta.json")["counts"] == {"passages": 60}
     assert SearchSystem("imported", str(tmp_path / "imported")).group.encoder["model"] == str(model)  # as drtk serve
     run_command(capfd, "encode", queries, "--model", model, "--role", "query", "-o", tmp_path / "queries")
     by_text = run_command(capfd, "search", tmp_path / "imported", queries, "-k", "3")

@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError
+from tests.backbone_families import save_random_masked_lm
 from tests.bm25_data import run_anserini, skip_without_lucene
 from tests.contract.collection import make_sentence
 from tests.embedding_folders import write_embeddings
@@ -178,7 +179,7 @@ def test_the_command_serves_on_this_machine_until_it_is_interrupted(cwd: Path) -
         process.kill()
 
 
-@pytest.mark.parametrize("type", ["bm25", "exact", "anserini"])
+@pytest.mark.parametrize("type", ["bm25", "exact", "impact", "anserini"])
 def test_concurrent_clients_get_the_same_answers_as_one(cwd: Path, capfd: Capture, type: str) -> None:
     rows = [{"_id": f"d{number}", "text": make_sentence(number)} for number in range(40)]
     write_rows(cwd / "c.jsonl", rows)
@@ -190,6 +191,11 @@ def test_concurrent_clients_get_the_same_answers_as_one(cwd: Path, capfd: Captur
         model = save_tiny_encoder(cwd / "model")
         run_command(capfd, "encode", "c.jsonl", "--model", model, "-o", "vectors")
         run_command(capfd, "index", "vectors", "--type", "exact", "-o", "index")
+    elif type == "impact":
+        save_random_masked_lm("bert", cwd / "model")
+        sparse = ("--pooling", "splade", "--device", "cpu")
+        run_command(capfd, "encode", "c.jsonl", "--model", cwd / "model", *sparse, "-o", "terms")
+        run_command(capfd, "index", "terms", "--type", "impact", "-o", "index")
     else:
         contents = [{"id": row["_id"], "contents": row["text"]} for row in rows]
         run_anserini(cwd, contents, collectionClass="JsonCollection", storeRaw=True)
