@@ -58,6 +58,8 @@ def describe_parsing_error(error: Exception) -> str | None:
     option: Any = getattr(error, "option_name", None)
     context: Any = getattr(error, "ctx", None)
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
+    if is_unknown and option in (MAX_LINE_FLAG, TRUST_FLAG):
+        return f"{option} comes before the command"
     if is_unknown:  # the parser's own suggestions are by spelling alone
         explained = explain_unknown_option(option, context, context.command_path.partition(" ")[2])
         if context.parent is None:

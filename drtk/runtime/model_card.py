@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 CARD = "README.md"
-_TASKS = {  # task of the hub and what the model does, by command
+_TASKS: dict[str, tuple[str | None, str]] = {  # task of the hub and what the model does, by command
     "train-retriever": ("sentence-similarity", "maps queries and passages to vectors for dense retrieval"),
     "pretrain": ("sentence-similarity", "is a pre-trained text encoder, to be fine-tuned with `drtk train-retriever`"),
-    "init-model": ("fill-mask", "has random weights, to be trained"),
+    "init-model": (None, "has random weights, to be trained"),
     "convert": ("fill-mask", "is a masked language model: an encoder of `drtk pretrain` with its head"),
     "export": ("sentence-similarity", "maps queries and passages to vectors"),
     "train-reranker": ("text-ranking", "scores pairs of a query and a passage"),
@@ -35,13 +35,13 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     task, purpose = _TASKS.get(program, ("feature-extraction", "was made with drtk"))
     settings, command = manifest.get("settings", {}), str(manifest.get("command", ""))
     base = settings.get("masked_lm") or settings.get("model")
-    is_on_hub = isinstance(base, str) and not os.path.exists(base) and base.count("/") <= 1 and not base.startswith(".")
+    is_on_hub = isinstance(base, str) and _may_be_on_hub(base)
     origin = {"export": "exported", "convert": "converted"}.get(program, "trained")
     preset = manifest.get("preset") or next(iter(re.findall(r"--preset[ =](\S+)", command)), None)
-    paths = [str(entry["path"]) for entry in manifest.get("inputs", [])]
-    # Tables of the hub, with or without revision, configuration and split; a dev set is no training data.
-    dev = re.findall(r"--dev[ =]hf:([\w./-]+)", command)
-    datasets = [name for name in re.findall(r"\bhf:([\w./-]+)", " ".join([command, *paths])) if name not in dev]
+    inputs: dict[str, str | None] = {}
+    for entry in manifest.get("inputs", []):
+        inputs[str(entry["path"])] = entry.get("digest") or inputs.get(str(entry["path"]))
+    datasets = _find_datasets(command, inputs)
     has_modules = (folder / "modules.json").exists()
     is_sparse = (manifest.get("encoding") or {}).get("pooling") == ["splade"]
     if is_sparse:
@@ -50,7 +50,7 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         library_name=_find_library(folder, program),
         pipeline_tag=task,
         base_model=base.partition("@")[0] if is_on_hub else None,
-        datasets=list(dict.fromkeys(datasets)) or None,
+        datasets=datasets or None,
         tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
     best = manifest.get("best") or {}
@@ -62,10 +62,9 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         for name, value in entry.items()
         if name not in ("step", "seconds") and _is_number(value)
     ]
-    inputs = [  # with their folder, which names the collection
-        f"- `{'/'.join(Path(path).parts[-2:]).lstrip('/')}`"
-        + (f", digest (blake2b) {entry['digest']}" if entry.get("digest") else "")
-        for path, entry in zip(paths, manifest.get("inputs", []), strict=True)
+    named_inputs = [
+        f"- `{_name_input(path)}`" + (f", digest (blake2b) {digest}" if digest else "")
+        for path, digest in inputs.items()
     ]
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
     lines = [
@@ -84,11 +83,30 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         *((f"Best of all evaluations, at step {best.get('step')}.", "") if best else ()),
         *("## Training" if origin == "trained" else "## Origin", "", "```sh", command, "```", ""),
         *((f"Preset: `{preset}`", "") if preset else ()),
-        *(("Inputs:", "", *inputs, "") if inputs else ()),
+        *(("Inputs:", "", *named_inputs, "") if inputs else ()),
         *(f"Versions: {versions}. All settings are in `meta.json`.", ""),
         *("## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""),
     ]
     return "\n".join(lines)
+
+
+def _may_be_on_hub(name: str) -> bool:
+    return not os.path.exists(name) and name.count("/") <= 1 and not name.startswith(".")
+
+
+def _find_datasets(command: str, paths: Iterable[str]) -> list[str]:
+    """Return the training datasets of the hub, without revision, configuration and split."""
+    table, dev = r"\bhf:([\w./-]+)", r"--dev[ =]\S+"
+    used_in_dev = re.findall(table, " ".join(re.findall(dev, command)))
+    names = [name for name in re.findall(table, " ".join(paths)) if name not in used_in_dev]
+    names = re.findall(table, re.sub(dev, "", command)) + names
+    return [name for name in dict.fromkeys(names) if _may_be_on_hub(name)]
+
+
+def _name_input(path: str) -> str:
+    """Return the end of a path, with the folder that names the collection: data/train.jsonl, scifact/qrels/dev.tsv."""
+    parts = Path(path).parts
+    return "/".join(parts[-3 if "qrels" in parts[-2:-1] else -2 :]).lstrip("/")
 
 
 def _find_library(folder: Path, program: str) -> str | None:

@@ -126,7 +126,7 @@ class Systems:
     folders: index folder by name of the system
     corpus: file of the passages; None uses the corpora recorded in the indexes
     measures: measures that are computed for each judged query, separated by spaces or commas
-    Raises MismatchError if no corpus is found, or if no query is judged.
+    Raises MismatchError if no corpus is found, or if no query is judged, and the errors of loading an encoder.
     """
 
     def __init__(
@@ -139,6 +139,8 @@ class Systems:
         measures: str = "nDCG@10 RR@10 R@100",
     ) -> None:
         self.systems = [SearchSystem(name, folder) for name, folder in folders.items()]
+        for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
+            system.search([Query("start", "a")], 1)
         recorded = {str(system.group.manifest.get("corpus") or "") for system in self.systems}
         paths = [corpus] if corpus else sorted(path for path in recorded if path and Path(path).exists())
         self._stores: list[PassageStore] = [CorpusStore.open(path) for path in paths]

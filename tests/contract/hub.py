@@ -1,4 +1,4 @@
-"""Tiny models and a dataset under the names that the pages use, in the layouts of the hub and of ir_datasets."""
+"""Tiny models and datasets under the names that the pages use, in the layouts of the hub and of ir_datasets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,23 @@ def save_monot5_reranker(folder: Path) -> None:
     save_monot5(folder)
 
 
+def save_beir_dataset(folder: Path) -> None:
+    """Save the tiny collection in the layout of BEIR's datasets on the hub."""
+    folder.mkdir(parents=True)
+    judgments = [{"query-id": f"q{number}", "corpus-id": f"d{number}", "score": 1} for number in range(20)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judgments))
+    (folder / "corpus.jsonl").write_bytes(make_documents(40))
+    (folder / "queries.jsonl").write_bytes(make_queries(20))
+    files = {"default": "test", "corpus": "corpus", "queries": "queries"}
+    configs = (
+        f"- config_name: {name}\n  data_files: [{{split: {split}, path: {split}.jsonl}}]\n"
+        for name, split in files.items()
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(configs)}---\n")
+
+
 HUB = {
+    "mteb/scifact": save_beir_dataset,
     "Qwen/Qwen3-Embedding-0.6B": save_qwen3_embedding,
     "Qwen/Qwen3-Reranker-0.6B": save_qwen3_reranker,
     "castorini/monot5-base-msmarco": save_monot5_reranker,

@@ -194,6 +194,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples', 'e
         ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
+        ("encode x --trust-remote-code", "encode", "--trust-remote-code comes before the command; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
         ("eval a.run --qrels", "eval", "option '--qrels' requires an argument; see"),
         ("chunk a b", "chunk", "unexpected argument 'b'; expected [INPUT]; see"),

@@ -61,6 +61,22 @@ def test_a_model_folder_has_a_card_for_the_hub(
             ["Evaluation"],
         ),
         (
+            "train-retriever",
+            "drtk train-retriever --data hf:BeIR/nq --dev hf:BeIR/nq hf:src:train -o out",
+            {"settings": {"model": "src"}},  # a local folder
+            {"base_model": None, "datasets": ["BeIR/nq", "me/pairs"]},
+            [],
+            [],
+        ),
+        (
+            "init-model",
+            "drtk init-model corpus.jsonl -o out",
+            {"settings": {}},
+            {"pipeline_tag": None},
+            ["has random weights"],
+            [],
+        ),
+        (
             "pretrain",
             "python pretrain.py",
             {"settings": {}, "preset": "simlm"},
@@ -100,10 +116,20 @@ def test_a_card_names_where_the_model_is_from(
     metadata: dict[str, Any],
     shown: list[str],
     not_shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
     inputs = [{"path": "/data/scifact/corpus.jsonl"}, {"path": "hf:me/pairs", "digest": "9 rows"}]
+    inputs += [
+        {"path": "/data/scifact/qrels/dev.tsv"},
+        {"path": "/data/scifact/corpus.jsonl", "digest": "ab"},
+        inputs[0],
+    ]
     manifest = {"program": program, "command": command, "inputs": inputs, **entries}
     card = ModelCard(format_model_card(tmp_path, manifest))
+    assert card.text.count("- `scifact/corpus.jsonl`, digest (blake2b) ab") == card.text.count("scifact/corpus") == 1
+    assert "- `scifact/qrels/dev.tsv`\n" in card.text
     assert {name: getattr(card.data, name) for name in metadata} == metadata
     assert [text for text in shown if text not in card.text] == []
     assert [text for text in not_shown if text in card.text] == []

@@ -155,6 +155,15 @@ def test_vectors_without_encoder_are_rejected_at_the_start(cwd: Path, capfd: Cap
         Systems({"dense": "dense"}, corpus="c.jsonl")
 
 
+def test_a_missing_encoder_is_reported_at_the_start(cwd: Path, capfd: Capture) -> None:
+    model = save_tiny_encoder(cwd / "model")
+    run_command(capfd, "encode", "c.jsonl", "--model", model, "-o", "vectors")
+    run_command(capfd, "index", "vectors", "--type", "exact", "-o", "dense")
+    model.rename(cwd / "moved")
+    with pytest.raises(DrtkError, match="model"):
+        Systems({"dense": "dense"})
+
+
 def test_an_error_in_a_search_is_answered_with_its_message(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise MismatchError("dense: encoder e does not exist")
