@@ -141,7 +141,8 @@ def format_results() -> str:
         orders: dict[bool, list[str]] = {True: [], False: []}  # by whether the paper has the same order
         for order in expected.get("orders", {}).get("mini", []):
             higher, lower = order.split(" > ")
-            orders[rows[higher].get("full", 1) > rows[lower].get("full", 0)].append(order)
+            if "full" in rows[higher] and "full" in rows[lower]:
+                orders[rows[higher]["full"] > rows[lower]["full"]].append(order)
         measured = len(systems.keys() & rows.keys())
         cells = [
             f"[{title}](#{anchor})",

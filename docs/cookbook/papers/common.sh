@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
 done
 case $scale in mini | full) ;; *) echo "$0: unknown scale $scale; use mini or full" >&2 && exit 2 ;; esac
 here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
-work=$out/$recipe examples=$out/train.jsonl again="--skip-done --resume --force" made="--skip-done --force"
+work=$out/$recipe examples=$out/train.jsonl policy=tevatron again="--skip-done --resume --force" made="--skip-done --force"
 mkdir -p "$work" "$out/encoders"
 
 # join OUTPUT FILE …
@@ -58,7 +58,7 @@ else
   seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with titles
   train_queries=irds:msmarco-passage/train train_qrels=$train_queries queries=irds:msmarco-passage/dev/small qrels=$queries
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
-  measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat
+  measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat policy=msmarco # query-as-context and ROM: tevatron
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
@@ -69,17 +69,18 @@ chunk_documents() {
   drtk chunk irds:msmarco-document --tokenizer "$start" --max-tokens 142 -o "$passages" $again
 }
 
-# mine INDEX OPTIONS: write training examples with negatives of an index to $examples
+# mine INDEX OPTIONS: write training examples with negatives of an index to $examples, by $policy
 mine() {
   index=$1
   shift
-  drtk mine-negatives "$index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" -o "$examples" "$@" $again
+  drtk mine-negatives "$index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" --policy "$policy" -o "$examples" "$@" $again
 }
 
 # Negatives of the first retriever: BM25's.
 mine_bm25() {
   drtk index "$corpus" --type bm25s -o "$out/bm25.index" $made
-  mine "$out/bm25.index"
+  [ "$policy" = tevatron ] || examples=$out/train-$policy.jsonl
+  if [ "$policy" = tevatron ]; then mine "$out/bm25.index"; else mine "$out/bm25.index" --corpus "$corpus"; fi # of random negatives
 }
 
 # is_selected ROW

@@ -4,10 +4,11 @@
 #   just reproduce diffcse [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: pieces of up to 30 tokens of SQuAD's articles as sentences; Spearman correlation of the last checkpoint on STS-B.
-# full: 10^6 sentences of Wikipedia, two epochs per row (SimCSE's wiki1m_for_simcse.txt as $SENTENCES), the seven STS tasks in $STS
+# full: 10^6 sentences of Wikipedia, two epochs per row (SimCSE's wiki1m_for_simcse.txt as $SENTENCES, one per line), the seven STS tasks in $STS
 #       and the seven transfer tasks. START=FacebookAI/roberta-base: RoBERTa's rows; PRESET=diffcse-transfer-bert: the transfer tables.
-#       Rows with the next sentence need sentences of documents, with neighbors.
+#       Rows with the next sentence need sentences with neighbors, as JSONL of drtk chunk; with a text file they are skipped.
 . "$(dirname "$0")/common.sh"
+single=""
 if [ "$scale" = mini ]; then
   passages=$out/sentences.jsonl sts=$out/sts tasks="STS-B alignment uniformity retrieval" dev=""
   drtk chunk "$source/squad/documents.jsonl.gz" --tokenizer "$out/init" --max-tokens 30 -o "$passages" $again
@@ -16,6 +17,12 @@ if [ "$scale" = mini ]; then
 else
   passages=${SENTENCES:?the file of Wikipedia sentences} sts=${STS:?the folder of STS and transfer tasks} tasks="" dev="--dev-sts $STS/STS-B/dev.tsv"
   generator=distilbert/distilbert-base-uncased
+  case $passages in
+    *.txt)
+      single="next both mlm-next mlm-both" passages=$out/sentences.jsonl
+      python -c 'import json, sys
+for number, line in enumerate(sys.stdin): print(json.dumps({"_id": str(number), "text": line.strip()}))' < "$SENTENCES" > "$passages" ;;
+  esac
 fi
 family=bert simcse=simcse name=${PRESET:+.$PRESET}
 case $start in *roberta*) family=roberta simcse=simcse-roberta name=.roberta$name generator=distilbert/distilroberta-base ;; esac
@@ -70,6 +77,7 @@ for seed in $seeds; do
     rate-0.15 rate-0.20 rate-0.25 rate-0.40 rate-0.50 lambda-0 lambda-0.0001 lambda-0.0005 lambda-0.001 lambda-0.01 lambda-0.05 lambda-0.1 \
     positive-replaced positive-inserted positive-deleted negative-replaced negative-inserted negative-deleted $generators; do
     is_selected "$row" || continue
+    case " $single " in *" $row "*) continue ;; esac
     set_options
     pretrain "diffcse$name-$row" --preset "$preset" --model "$start" $dev $more
   done
@@ -81,4 +89,6 @@ done
 drtk eval-sentences $models --data "$sts" ${tasks:+--tasks "$tasks"} --format jsonl -o "$work/test.jsonl" --force
 drtk eval-sentences $models --data "$sts" --tasks STS-B --split dev --format jsonl -o "$work/dev.jsonl" --force
 python "$here/over_seeds.py" simcse "$work/test.jsonl" > "$out/diffcse$name.jsonl"
+cp "$work/test.jsonl.meta.json" "$out/diffcse$name.jsonl.meta.json"
 python "$here/over_seeds.py" simcse "$work/dev.jsonl" > "$out/diffcse-dev$name.jsonl"
+cp "$work/dev.jsonl.meta.json" "$out/diffcse-dev$name.jsonl.meta.json"

@@ -14,15 +14,16 @@ if [ "$scale" = full ]; then
   drtk continue-text "$out/queried-10.jsonl" --model gpt2 -o "$out/continued.jsonl" $again
   passages=$out/continued.jsonl
 fi
-drtk termweight "$passages" --method inv-freq --tokenizer "$start" $questions -o "$out/inv-freq.jsonl" $again
+titles=$([ "$scale" = mini ] || echo --set title=join) # the encoder reads title [SEP] text
+drtk termweight "$passages" --method inv-freq --tokenizer "$start" $questions $titles -o "$out/inv-freq.jsonl" $again
 passages=$out/inv-freq.jsonl
 shared='decoders.shared={use="decoder",layers=2,init="random"}'
 
 set_row() {
   preset=master
-  if [ "$scale" = full ]; then more="--set slots.before.view=halves.a --set slots.next.view=halves.b"; fi # MS MARCO's passages have no neighbors
+  if [ "$scale" = full ]; then more="--set slots.before.view=halves.a --set slots.next.view=halves.b --set title=sep"; fi # MS MARCO's passages have no neighbors
   case $row in
-    mlm) preset=simlm-table7-mlm more=$([ "$scale" = mini ] || echo "--max-steps 120000") ;;
+    mlm) preset=simlm-table7-mlm more=$([ "$scale" = mini ] || echo "--max-steps 120000 --set title=sep") ;;
     without-*) more="$more --drop ${row#without-}" ;;
     shared-decoder) more="$more --set $shared --set objective.mkp.decoder=shared --set objective.cmp.decoder=shared --set objective.npr.decoder=shared
       --set objective.dor.decoder=shared --set objective.gor.decoder=shared" ;;

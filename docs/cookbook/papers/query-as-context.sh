@@ -8,6 +8,7 @@
 # full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row
 # (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
+policy=tevatron
 mine_bm25
 chunk_documents
 fields=$questions counts="1 2"
@@ -22,7 +23,8 @@ set_row() {
   case $row in
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cocondenser | qac-cocondenser*)
-      pretrain condenser --preset condenser --model "$start" && model=$encoder
+      pretrain condenser --preset condenser --model "$start"
+      model=$encoder
       [ "$scale" = full ] || more="--set held_out=32" # of 490 documents
       case $row in *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;; esac ;;
   esac

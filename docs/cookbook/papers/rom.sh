@@ -6,6 +6,7 @@
 # full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO's first
 # retriever. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever (stages.sh with ENCODER).
 . "$(dirname "$0")/common.sh"
+policy=tevatron
 mine_bm25
 chunk_documents
 drtk termweight "$passages" --method bprop --model "$start" -o "$out/bprop.jsonl" $again
@@ -20,7 +21,9 @@ set_row() {
   case $row in
     mlm-15) preset=mlm more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
     rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
-    corom) pretrain rom --preset rom --model "$start" && model=$encoder ;;
+    corom)
+      pretrain rom --preset rom --model "$start"
+      model=$encoder ;;
   esac
 }
 run_rows rom-ft mlm-15 rom rom-deepimpact corom

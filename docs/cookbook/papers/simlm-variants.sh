@@ -4,7 +4,7 @@
 #   just reproduce simlm-variants [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: `other-corpus` is Cranfield and CACM.
-# full: `other-corpus` is Wikipedia; 80,000 steps of 2,048 passages per row, as in simlm.sh.
+# full: 80,000 steps of 2,048 passages per row, as in simlm.sh; 200,000 of `other-corpus`, which is Wikipedia.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 
@@ -15,7 +15,9 @@ set_row() {
     rates-*) # percent of the encoder's and of the decoder's tokens
       more="$more $(echo "${row#rates-}" | awk -F - '{ print "--set slots.encoder.rate=" $1 / 100, "--set slots.decoder.rate=" $2 / 100 }')" ;;
     joint*) more="$more --set generator.mode=joint --set generator.slot=encoder" ;;
-    other-corpus) passages=$([ "$scale" = mini ] && echo "$out/other.jsonl" || echo irds:dpr-w100) ;;
+    other-corpus)
+      passages=$out/other.jsonl
+      if [ "$scale" = full ]; then passages=irds:dpr-w100 more="$more --max-steps 200000"; fi ;;
   esac
   case $row in joint-random) more="$more --set generator.init=random" ;; esac
 }

@@ -21,7 +21,7 @@ RECORDER = """#!/bin/sh
 # Replaces drtk and python: records the call and creates its output, a folder where the recipes remove one.
 echo "$*" >> "$CALLS"
 for word in "$@"; do
-  case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) [ -d "$word" ] || : > "$word" ;; esac
+  case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) [ -d "$word" ] || { : > "$word"; : > "$word.meta.json"; } ;; esac
   before=$word
 done
 """
@@ -121,7 +121,7 @@ def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[lis
         (folder / name).write_text(RECORDER)
         (folder / name).chmod(0o755)
     settings = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")}
-    settings |= {"SENTENCES": "sentences.txt", "STS": "sts", "DRTK_TEST_DATA": str(folder)}
+    settings |= {"SENTENCES": "sentences.jsonl", "STS": "sts", "DRTK_TEST_DATA": str(folder)}
     for name in ("squad/corpus.jsonl.gz", "squad/queries.jsonl.gz", "stsb/dev.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(gzip.compress(b""))
@@ -146,7 +146,25 @@ def test_recipes_run_each_expected_row_with_existing_presets(recipe: str, scale:
         for row, values in sections[name]["rows"].items()
     }
     named = " ".join(word for words in calls for word in words)
-    assert [row for row, values in rows.items() if scale in values and not re.search(rf"\b{row}(=|\.\d)", named)] == []
+    assert [
+        row
+        for row, values in rows.items()
+        if scale in values and not re.search(rf"(?:^|[ /.]|diffcse-){row}(=|\.\d)", named)
+    ] == []
+
+
+def test_negatives_follow_the_recipe_of_each_paper(tmp_path: Path) -> None:
+    def find_policies(recipe: str, scale: str, *options: str) -> set[tuple[str, str]]:
+        folder = tmp_path / "-".join((recipe, scale, *options))
+        folder.mkdir()
+        calls = [words for words in run_recipe(recipe, scale, folder, *options) if words[0] == "mine-negatives"]
+        return {(words[words.index("--policy") + 1], words[words.index("--queries") + 1][:5]) for words in calls}
+
+    assert find_policies("simlm", "full") == {("msmarco", "irds:")}
+    assert find_policies("query-as-context", "full") == {("tevatron", "irds:")}
+    assert find_policies("second", "full", "--rows", "master") == {("msmarco", "irds:")}
+    assert find_policies("second", "full", "--rows", "qac-cotmae") == {("tevatron", "irds:")}
+    assert {policy for policy, _ in find_policies("second", "mini")} == {"tevatron"}
 
 
 def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path: Path) -> None:
