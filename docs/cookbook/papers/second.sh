@@ -6,8 +6,8 @@
 #
 # Rows are those of simlm.sh, master.sh, rom.sh and query-as-context.sh that have been run. full: about 3 hours of an H200 per row, estimated.
 . "$(dirname "$0")/common.sh"
-pool=$corpus all=$policy
-[ "$scale" = full ] || pool=$data/pool.jsonl # without the passages of test questions
+pool=$corpus all=$policy more=""
+if [ "$scale" = mini ]; then pool=$data/pool.jsonl more=--skip-corpus-check; fi # without the passages of test questions
 for seed in $seeds; do
   for row in simlm master without-cpr without-rpr without-por shared-decoder master-rates-15-50 master-rates-50-50 master-rates-30-30 master-rates-30-70 \
     rom rom-deepimpact corom cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed \
@@ -28,7 +28,7 @@ for seed in $seeds; do
       mine "$work/first.index" --corpus "$pool"
       rm -r "$work/first.vectors" "$work/first.index"
     fi
-    tune "$row" "$out/encoders/$row.$seed" "$preset"
+    tune "$row" "$out/encoders/$row.$seed" "$preset" $more
   done
 done
 compare_rows simlm
