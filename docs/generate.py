@@ -184,7 +184,8 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
             if test := against.get(row):
                 difference, p = f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])
-        lines.append(f"| {row} | {paper} | {here} | {difference} | {p} |")
+        label = f"{row}: {values['name']}" if "name" in values else row
+        lines.append(f"| {label} | {paper} | {here} | {difference} | {p} |")
     return "\n".join([*lines, "", expected["note"]] if "note" in expected else lines)
 
 
