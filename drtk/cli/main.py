@@ -63,7 +63,7 @@ def describe_parsing_error(error: Exception) -> str | None:
     if is_unknown:  # the parser's own suggestions are by spelling alone
         explained = explain_unknown_option(option, context, context.command_path.partition(" ")[2])
         if context.parent is None:
-            return explained or f"no such option {option} before the command; options of commands follow the name"
+            return explained or f"no such option {option} before the command; options of a command follow its name"
         arguments = _format_arguments(context)
         return explained or f"no such option {option}" + f"; expected {arguments}" * bool(arguments)
     if "unexpected extra argument" in message and context is not None:

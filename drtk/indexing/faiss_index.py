@@ -114,7 +114,7 @@ class FaissIndex:
     def import_file(
         cls, file: str, ids_file: str, begin: Callable[[], Path], encoder: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Copy the faiss index of another program, and write its ids; return entries for the manifest.
+        """Copy the faiss index of another program, and write its ids; return entries for the manifest, and the number of `passages`.
 
         ids_file: file with one id per line, in the order in which the vectors were added
         begin: function that creates the folder of the index and returns its path

@@ -6,7 +6,11 @@ import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from tests.contract.collection import make_documents, make_qrels, make_queries
+from tests.generation_backbones import SIZE, save, save_causal_reranker, save_monot5, train_tokenizer
 
 
 def save_library_model(
@@ -25,8 +29,6 @@ def save_library_model(
 
 
 def save_qwen3_embedding(folder: Path) -> None:
-    from tests.generation_backbones import SIZE, save, train_tokenizer
-
     save(folder, "Qwen3Model", train_tokenizer(end="</s>"), **SIZE, head_dim=8)
     pooling = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "include_prompt": True}
     save_library_model(
@@ -38,29 +40,12 @@ def save_qwen3_embedding(folder: Path) -> None:
 
 
 def save_static_embedding(folder: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    from tests.generation_backbones import train_tokenizer
-
     save_library_model(folder, [("StaticEmbedding", "0_StaticEmbedding", None)], similarity_fn_name="cosine")
     (folder / "0_StaticEmbedding").mkdir()
     tokenizer = train_tokenizer().backend_tokenizer
     tokenizer.save(str(folder / "0_StaticEmbedding" / "tokenizer.json"))
     weights = np.random.default_rng(1).normal(size=(tokenizer.get_vocab_size(), 16)).astype(np.float32)
     save_file({"embedding.weight": weights}, folder / "0_StaticEmbedding" / "model.safetensors")
-
-
-def save_qwen3_reranker(folder: Path) -> None:
-    from tests.generation_backbones import save_causal_reranker
-
-    save_causal_reranker(folder)
-
-
-def save_monot5_reranker(folder: Path) -> None:
-    from tests.generation_backbones import save_monot5
-
-    save_monot5(folder)
 
 
 def save_beir_dataset(folder: Path) -> None:
@@ -81,8 +66,8 @@ def save_beir_dataset(folder: Path) -> None:
 HUB = {
     "mteb/scifact": save_beir_dataset,
     "Qwen/Qwen3-Embedding-0.6B": save_qwen3_embedding,
-    "Qwen/Qwen3-Reranker-0.6B": save_qwen3_reranker,
-    "castorini/monot5-base-msmarco": save_monot5_reranker,
+    "Qwen/Qwen3-Reranker-0.6B": save_causal_reranker,
+    "castorini/monot5-base-msmarco": save_monot5,
     "sentence-transformers/static-retrieval-mrl-en-v1": save_static_embedding,
 }
 

@@ -79,8 +79,12 @@ mine() {
 # Negatives of the first retriever: BM25's.
 mine_bm25() {
   drtk index "$corpus" --type bm25s -o "$out/bm25.index" $made
-  [ "$policy" = tevatron ] || examples=$out/train-$policy.jsonl
-  if [ "$policy" = tevatron ]; then mine "$out/bm25.index"; else mine "$out/bm25.index" --corpus "$corpus"; fi # of random negatives
+  if [ "$policy" = tevatron ]; then
+    mine "$out/bm25.index"
+  else # also random negatives, of the corpus
+    examples=$out/train-$policy.jsonl
+    mine "$out/bm25.index" --corpus "$corpus"
+  fi
 }
 
 # is_selected ROW

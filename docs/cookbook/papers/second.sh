@@ -6,13 +6,13 @@
 #
 # Rows are those of simlm.sh, master.sh, rom.sh and query-as-context.sh that have been run. full: about 3 hours of an H200 per row, estimated.
 . "$(dirname "$0")/common.sh"
-pool=$corpus all=$policy more=""
+pool=$corpus default_policy=$policy more=""
 if [ "$scale" = mini ]; then pool=$data/pool.jsonl more=--skip-corpus-check; fi # without the passages of test questions
 for seed in $seeds; do
   for row in simlm master without-cpr without-rpr without-por shared-decoder master-rates-15-50 master-rates-50-50 master-rates-30-30 master-rates-30-70 \
     rom rom-deepimpact corom cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed \
     qac-cocondenser-queries-1 qac-cocondenser-queries-10 qac-cocondenser-queries-20 qac-cotmae-queries-1 qac-cotmae-queries-10 qac-cotmae-queries-20; do
-    policy=$all
+    policy=$default_policy
     case $row in
       simlm) first=simlm preset=simlm-r2 ;;
       *rom*) first=rom preset=rom-ft policy=tevatron ;;

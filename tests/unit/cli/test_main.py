@@ -190,7 +190,7 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples', 'e
         (
             "--no-such-option",
             "",
-            "no such option --no-such-option before the command; options of commands follow the name; see",
+            "no such option --no-such-option before the command; options of a command follow its name; see",
         ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
