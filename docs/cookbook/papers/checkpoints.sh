@@ -19,4 +19,5 @@ released() { # released ROW MODEL OPTIONS
 released simlm intfloat/simlm-base-msmarco-finetuned --normalize --max-length 144 --set title=segment
 released cotmae caskcsg/cotmae_base_msmarco_retriever --set similarity=dot --max-length 128 --set title=sep
 released cocondenser Luyu/co-condenser-marco-retriever --set similarity=dot --max-length 128 --set title=sep
+seeds=released
 compare_rows simlm

@@ -4,11 +4,12 @@
 #
 #   --scale mini   SQuAD and an encoder of two layers that is trained from random weights (two CPU cores, minutes per row and seed)
 #   --scale full   the paper's data, models and settings, from the hub and ir_datasets (GPUs; hours in each recipe)
-#   --rows         rows to run; all by default. The comparison always covers the rows that are finished.
+#   --rows         rows to run; all by default. The comparison covers all finished rows.
 #   --out          folder of data, models and runs [runs/SCALE]
 #
 # A recipe that is run again resumes and skips finished steps. Data and pre-trained encoders are shared by all recipes.
-# The comparison is written to OUT/RECIPE.jsonl; `just verify OUT/RECIPE.jsonl` checks it against expected.toml.
+# The comparison is written to OUT/RECIPE.jsonl; `just verify OUT/RECIPE.jsonl` checks it against expected.toml. It covers the seeds whose values by
+# question are in OUT/RECIPE.SEED.values.jsonl.zst; copy these files to join the seeds of several machines.
 # mini reads SQuAD, Cranfield, CACM and STS-B from $DRTK_TEST_DATA (../shared/data).
 set -eu
 scale=mini rows="" seeds="" out=""
@@ -132,20 +133,16 @@ run_rows() {
   done
 }
 
-# compare_rows BASELINE: means over seeds and paired tests of all finished rows, to OUT/RECIPE.jsonl; without another row or the BASELINE only values
+# compare_rows BASELINE: values of the finished rows by question, to OUT/RECIPE.SEED.values.jsonl.zst; means and paired tests, to OUT/RECIPE.jsonl
 compare_rows() {
-  runs="" each="" names=""
-  for run in "$work"/*.run; do
-    [ -e "$run" ] || { echo "$0: no row is finished; the recipe lists its rows" >&2 && exit 1; }
-    name=$(basename "$run" .run)
-    runs="$runs ${name%.*}=$run" each="$each $name=$run" names="$names ${name%.*}"
+  for seed in $seeds; do
+    runs=""
+    for run in "$work"/*."$seed".run; do
+      if [ -e "$run" ]; then name=$(basename "$run" ".$seed.run") runs="$runs $name=$run"; fi
+    done
+    [ -z "$runs" ] || drtk eval $runs ${judgments:---qrels $qrels} --measures "$measures" --per-query --format jsonl -o "$out/$recipe.$seed.values.jsonl.zst" --force
   done
-  judged="${judgments:---qrels $qrels} --measures"
-  if [ "$(printf '%s\n' $names | sort -u | wc -l)" = 1 ] || ! printf '%s\n' $names | grep -qx -e "$1"; then
-    drtk eval $each $judged "$measures"
-    return
-  fi
-  set -- $runs $judged "$measures" --baseline "$1" --moved 0
-  drtk compare "$@" --format jsonl -o "$out/$recipe.jsonl" --force
-  drtk compare "$@"
+  set -- "$out/$recipe.jsonl" "$1" "$out/$recipe".*.values.jsonl.zst
+  [ -e "$3" ] || { echo "$0: no row is finished; the recipe lists its rows" >&2 && exit 1; }
+  python "$here/summarize.py" "$@"
 }

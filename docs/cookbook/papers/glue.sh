@@ -18,4 +18,4 @@ for seed in $seeds; do
     done
   done
 done
-for task in $tasks; do python "$here/over_seeds.py" start "$work"/*."$task.jsonl" > "$out/glue-$task.jsonl"; done
+for task in $tasks; do python "$here/summarize.py" "$out/glue-$task.jsonl" start "$work"/*."$task.jsonl"; done

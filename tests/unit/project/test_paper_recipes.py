@@ -10,10 +10,13 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.run_commands import run_command
 
 PAPERS = Path(__file__).resolve().parents[3] / "docs" / "cookbook" / "papers"
 PRESETS = PAPERS.parents[2] / "drtk" / "presets"
@@ -79,8 +82,15 @@ def test_a_missing_row_and_a_wrong_order_fail(tmp_path: Path) -> None:
     assert not verify(result, EXPECTED | {"orders": {"mini": ["other > old"]}}, "mini")
 
 
-def test_values_of_several_seeds_are_summarized_and_tested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def summarize(folder: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, *files: Path) -> list[dict[str, Any]]:
+    result = folder / "result.jsonl"
+    monkeypatch.setattr("sys.argv", ["summarize.py", str(result), baseline, *map(str, files)])
+    load_script("summarize").main()
+    return [json.loads(line) for line in result.read_text().splitlines()]
+
+
+def test_values_of_systems_are_summarized_and_tested_over_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"old": [1.0, 2.0, 3.0], "new": [2.0, 3.0, 4.0], "start": [5.0]}
     lines = [
@@ -89,15 +99,39 @@ def test_values_of_several_seeds_are_summarized_and_tested(
         for seed, value in enumerate(found)
     ]
     (tmp_path / "values.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr("sys.argv", ["over_seeds.py", "old", str(tmp_path / "values.jsonl")])
-    load_script("over_seeds").main()
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    records = summarize(tmp_path, monkeypatch, "old", tmp_path / "values.jsonl")
     averages = {record["system"]: (record["mean"], record["sd"]) for record in records if record["kind"] == "system"}
     assert averages == {"old": (2.0, 1.0), "new": (3.0, 1.0), "start": (5.0, None)}
     (test,) = [record for record in records if record["kind"] == "contrast"]
     # Welch's t = 1 / sqrt(1/3 + 1/3) = 1.2247 with 4 degrees of freedom
     assert (test["system"], test["difference"]) == ("new", 1.0)
     assert test["t_p_corrected"] == pytest.approx(0.2879, abs=2e-4)
+
+
+def test_values_of_queries_are_summarized_and_tested_as_by_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rng = Random(1)
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{query}\td{query}\t1\n" for query in range(20)))
+    runs = {f"{name}.{seed}": tmp_path / f"{name}.{seed}.run" for name in ("old", "new") for seed in (1, 2)}
+    for run in runs.values():
+        ranks = [(f"q{query}", rng.sample(range(20), 5)) for query in range(20)]
+        run.write_text(
+            "".join(
+                f"{query} Q0 d{doc} {rank} {9 - rank} x\n" for query, docs in ranks for rank, doc in enumerate(docs)
+            )
+        )
+    options = ("--qrels", qrels, "--measures", "RR@10 Success@3", "--format", "jsonl")
+    for seed in (1, 2):
+        named = [f"{name}={runs[f'{name}.{seed}']}" for name in ("old", "new")]
+        run_command(capfd, "eval", *named, *options, "--per-query", "-o", tmp_path / f"{seed}.jsonl.zst")
+    compared = run_command(
+        capfd, "compare", *(f"{name.partition('.')[0]}={run}" for name, run in runs.items()), *options
+    )
+    records = summarize(tmp_path, monkeypatch, "old", tmp_path / "1.jsonl.zst", tmp_path / "2.jsonl.zst")
+    assert "new minus old" in capfd.readouterr().out
+    assert records[1:] == [record for record in map(json.loads, compared.splitlines()[1:]) if record["kind"] != "move"]
 
 
 def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
