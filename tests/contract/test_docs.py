@@ -31,7 +31,7 @@ from tests.tiny_models import make_collection, save_tiny_encoder
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-SECTIONS = ("Description", "Examples", "Exit status", "See also")
+SECTIONS = ("Description", "Examples", "See also")
 
 
 def relative(path: Path) -> str:
