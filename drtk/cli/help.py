@@ -68,7 +68,7 @@ class Group(TyperGroup):
     stages: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """Write the name and summary of every command, one stage after the other."""
+        """Write all commands and their summaries by stage."""
         width = max(map(len, self.commands))
         for stage, names in (self.stages or {"Commands": tuple(self.commands)}).items():
             with formatter.section(stage):

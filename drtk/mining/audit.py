@@ -94,8 +94,8 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 class Audit:
     """Writer of the mining audit: JSON lines, one per query. A resumed job appends to the file.
 
-    target: the audit file; with `scratch`, the path of the report, next to which a temporary file is written
-    scratch: the audit is only needed for the report, and deleted at the end
+    target: path of the audit file, or of the report with `scratch`
+    scratch: write a temporary file next to the report, and delete it at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:

@@ -397,7 +397,7 @@ class _InputQueue:
     def add_finished(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
         """Add finished texts.
 
-        texts: (index of the input, index of the text) of each text    decoded: the decoded texts in the same order
+        texts: (input index, text index) pairs    decoded: the decoded texts in the same order
         """
         texts = list(texts)
         for number, _ in texts:
