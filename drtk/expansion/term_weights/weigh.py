@@ -89,7 +89,6 @@ def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
     """Return the lines of a table: share of stop words and punctuation in the pieces that each strategy masks.
 
     Returns [] without counts.
-
     counts: sums of the counts of `count_masked`
     """
     if not counts.get("hidden"):
@@ -125,12 +124,14 @@ class WeightingPlan(NamedTuple):
 class SplitBatch(NamedTuple):
     """Passages that a worker process split into words.
 
-    inputs: the model input of each passage; after the model has run, its outputs, one float32 value per word piece
-    passages: the list of `SplitPassage`, pickled, so that the main process need not unpickle it
+    inputs: the model input of each passage    passages: pickled list of `SplitPassage`, which the main process only passes on
     """
 
     inputs: list[Any]
     passages: bytes
+
+
+_PredictedBatch: TypeAlias = tuple[list[np.ndarray], bytes]  # of a `SplitBatch`: outputs of the model, and `passages`
 
 
 class _WorkerTask:
@@ -153,10 +154,10 @@ class _WorkerTask:
     def _split(self) -> PassageSplitter:  # not picklable, so each process makes its own
         return PassageSplitter(self._tokenizer, self._plan.settings, self._plan.split)
 
-    def __call__(self, batch: list[Passage] | SplitBatch) -> Any:
+    def __call__(self, batch: list[Passage] | _PredictedBatch) -> Any:
         """Return a `SplitBatch` for passages if there is a model, else the result of `process`."""
-        if isinstance(batch, SplitBatch):
-            return self.process(pickle.loads(batch.passages), batch.inputs)
+        if isinstance(batch, tuple):
+            return self.process(pickle.loads(batch[1]), batch[0])
         split_passages = self._split(batch)
         if not self.method_class.with_model:
             return self.process(split_passages, ())
@@ -200,10 +201,9 @@ class _WorkerFunction(BatchFunction):
             yield self(previous)
 
     @staticmethod
-    def _add_outputs(parts: list[SplitBatch], predict: Predictor) -> Iterator[SplitBatch]:
+    def _add_outputs(parts: list[SplitBatch], predict: Predictor) -> Iterator[_PredictedBatch]:
         outputs = iter(predict([model_input for part in parts for model_input in part.inputs]))
-        for part in parts:
-            yield SplitBatch([*islice(outputs, len(part.inputs))], part.passages)
+        return (([*islice(outputs, len(part.inputs))], part.passages) for part in parts)
 
     def close(self) -> None:
         """End the processes."""
