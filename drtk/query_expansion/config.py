@@ -90,7 +90,7 @@ class ExpansionSettings(GenerationSettings):
         if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in EXTRACTED_KINDS:
-            raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` makes {', '.join(EXTRACTED_KINDS)}")
+            raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` supports {', '.join(EXTRACTED_KINDS)}")
         for item in fields(self) if from_run else ():
             if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
                 raise UsageError(f"`{item.name}` requires `model`")

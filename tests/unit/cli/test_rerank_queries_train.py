@@ -145,7 +145,7 @@ def test_evaluation_on_training_questions_causes_a_warning(data, tmp_path, capfd
     devs = f"--dev answer={dev} --dev title={dev} --dev-queries {named}"
     capfd.readouterr()
     run(data, tmp_path / "m", f"--max-steps 1 {devs}", source=first)
-    message = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
+    message = f"drtk: {dev}: 2 of its 4 questions are also in {first} and favor overfitting; remove them"
     assert capfd.readouterr().err.count(message) == 1
 
 
