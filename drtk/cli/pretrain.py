@@ -170,7 +170,7 @@ def pretrain(
     micro_batch, best = facts.pop("micro_batch"), facts.pop("best", None)
     job.counts |= {"passages": len(corpus), **facts}
     job.counts |= {
-        name: count for name, count in (("short", corpus.counts["short"]), ("tensors taken up", num_loaded)) if count
+        name: count for name, count in (("short", corpus.counts["short"]), ("tensors loaded", num_loaded)) if count
     }
     job.finish(encoding=None, preset=place, micro_batch=micro_batch, best=best)
 

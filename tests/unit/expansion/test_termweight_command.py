@@ -237,7 +237,7 @@ def test_a_report_counts_stop_words_among_masked_pieces(encoder, capfd):
     weigh(capfd, f"c {options('idf', encoder)} --stopword-share -o out")
     counts = read_json(Path("out.meta.json"))["counts"]["report"]
     assert counts["passages"] == 4
-    assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
+    assert 0 <= counts["highest weights"] < counts["masked at random"] <= counts["masked"]
     assert counts["pieces"] == sum(len(row["weights"]) for row in read_rows(Path("out")))
 
 
