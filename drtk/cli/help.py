@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed import explain_unknown_name, get_current_name
+from drtk.renamed_options import explain_unknown_name, get_current_name
 
 _EXAMPLES = "Examples:\n"
 

@@ -179,7 +179,7 @@ def _build_probe(folder: str | None, split: str, pairs: str | None, job: FolderJ
     """Return a function that evaluates an encoder on --dev or --dev-sts; None if neither is given."""
     from pathlib import Path
 
-    from drtk.evaluation.probes import RankingProbe, RatingProbe
+    from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe
     from drtk.models.checkpoint import embed_texts
 
     if folder is None and pairs is None:

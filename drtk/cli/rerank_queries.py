@@ -128,7 +128,7 @@ def rerank_queries__train(
     resolve_model_folder(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import INPUT_LENGTHS
-    from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
+    from drtk.query_expansion.labeled_candidates import LabeledCandidates, load_labeled_candidates
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, RERANKERS_BY_KIND, InputFormat
     from drtk.query_expansion.train_reranker import init_query_reranker, plan_training, train_query_reranker
     from drtk.runtime.manifest import find_inputs

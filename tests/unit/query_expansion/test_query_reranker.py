@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from drtk.cli.main import app
 from drtk.config import load_preset, merge_settings
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.labeled import LabeledCandidates
+from drtk.query_expansion.labeled_candidates import LabeledCandidates
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
 from drtk.query_expansion.train_reranker import (
     MeanRank,
@@ -31,7 +31,7 @@ from drtk.training.fit import ProgressCallback
 from tests.expansion_collection import label_expansions, read_rows, write_collection
 from tests.reference import queries as slow
 from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
-from tests.unit.query_expansion.test_labeled import candidates
+from tests.unit.query_expansion.test_labeled_candidates import candidates
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
